@@ -1,0 +1,10 @@
+//! etcd's files as bytes and structures: bolt database, WAL, raft snapshot, snapshot file, member ids.
+//!
+//! Everything here works on bytes handed in through [`ReadAt`] and produces bytes or findings. Readers never panic on
+//! input, never trust a length before it has been compared with what is there, and never hold a database in memory.
+//!
+//! **Invariant:** nothing in this crate opens a file, asks the time or knows who its caller is.
+
+mod read_at;
+
+pub use read_at::{ReadAt, ReadError};

@@ -1,0 +1,270 @@
+//! The closed list of fault codes, each with its page and the exit code it ends a command with.
+
+/// What a finished command tells its caller. Stable: scripts depend on these numbers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Exit {
+    /// Done, or already so.
+    Done = 0,
+    /// The request was understood and cannot be met (or a check has findings that matter).
+    CannotMeet = 1,
+    /// We failed: I/O error, bug.
+    Failed = 2,
+    /// Nothing is wrong, but what was waited for has not come.
+    Waiting = 3,
+    /// The given configuration, list or address is invalid.
+    ConfigInvalid = 4,
+    /// Refused, because going on could lose data.
+    Refused = 5,
+    /// The cluster or the source of truth did not answer.
+    Unreachable = 6,
+    /// The command line was not understood.
+    Usage = 64,
+    /// Try again later.
+    Temporary = 75,
+}
+
+macro_rules! codes {
+    ($($(#[doc = $doc:literal])* $name:ident = $code:literal, $exit:ident;)*) => {
+        /// One operator-visible fault or finding.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        pub enum Code { $($(#[doc = $doc])* $name,)* }
+
+        impl Code {
+            /// Every code, in the order of their numbers.
+            pub const ALL: &'static [Code] = &[$(Code::$name,)*];
+
+            /// `Q` and four digits.
+            pub fn as_str(self) -> &'static str {
+                match self { $(Code::$name => $code,)* }
+            }
+
+            /// The exit code of a command that ends with this fault.
+            pub fn exit(self) -> Exit {
+                match self { $(Code::$name => Exit::$exit,)* }
+            }
+
+            /// The page from `docs/faults/`, in Markdown.
+            pub fn page(self) -> &'static str {
+                match self { $(Code::$name => include_str!(concat!("../../../../docs/faults/", $code, ".md")),)* }
+            }
+        }
+    };
+}
+
+codes! {
+    /// A bug of ours.
+    Internal = "Q0001", Failed;
+    /// A file or directory could not be read or written.
+    Io = "Q0002", Failed;
+    /// The command line was not understood.
+    Usage = "Q0003", Usage;
+    /// `explain` was asked for a code that does not exist.
+    UnknownCode = "Q0004", CannotMeet;
+    /// The disk (or quota) is full.
+    DiskFull = "Q0005", Temporary;
+    /// The user running the command may not do this.
+    NoPermission = "Q0006", Failed;
+
+    /// A `--source` URI that cannot be understood.
+    SourceInvalid = "Q0101", ConfigInvalid;
+    /// A source did not answer in time, or could not be reached.
+    SourceUnreachable = "Q0102", Unreachable;
+    /// A source answered with something that is not a member list.
+    SourceNotAList = "Q0103", ConfigInvalid;
+    /// A source or flag gave a list without members.
+    RosterEmpty = "Q0104", ConfigInvalid;
+    /// Two members share a name.
+    RosterDuplicateName = "Q0105", ConfigInvalid;
+    /// Two members share a peer URL (or one lists it twice).
+    RosterDuplicateUrl = "Q0106", ConfigInvalid;
+    /// The local member is not in the list.
+    RosterSelfMissing = "Q0107", ConfigInvalid;
+    /// More than one member could be the local one.
+    RosterSelfAmbiguous = "Q0108", ConfigInvalid;
+    /// A peer or client URL that etcd would not accept.
+    RosterBadUrl = "Q0109", ConfigInvalid;
+    /// More members than `--expect`.
+    RosterTooMany = "Q0110", ConfigInvalid;
+    /// Fewer members than `--expect` when the wait ended.
+    RosterTooFew = "Q0111", Waiting;
+    /// Two members hash to the same id, or one to zero.
+    RosterBadId = "Q0112", ConfigInvalid;
+    /// An even number of members (warning).
+    RosterEven = "Q0113", ConfigInvalid;
+    /// http and https mixed in one list (warning).
+    RosterMixedSchemes = "Q0114", ConfigInvalid;
+    /// A member name that etcd or the list format cannot carry.
+    RosterBadName = "Q0115", ConfigInvalid;
+
+    /// The target dir belongs to another cluster.
+    InitOtherCluster = "Q0201", Refused;
+    /// The target dir belongs to another member of this cluster.
+    InitOtherMember = "Q0202", Refused;
+    /// A running etcd holds the target dir.
+    InitInUse = "Q0203", Refused;
+    /// The target holds etcd data that cannot be read or understood.
+    InitUnreadable = "Q0204", Refused;
+    /// The target is not empty and is not an etcd data dir.
+    InitNotEmpty = "Q0205", Refused;
+    /// A left-over partial dir of an interrupted run was replaced (warning).
+    InitLeftOver = "Q0206", Refused;
+    /// Another quorate is building this very dir right now.
+    InitBusy = "Q0207", Temporary;
+
+    /// A running etcd holds the data dir, so its db cannot be read consistently.
+    DataInUse = "Q0301", CannotMeet;
+    /// A file or directory that every member has is missing.
+    DataMissingPart = "Q0302", CannotMeet;
+    /// Files or directories are open to others than their owner.
+    DataModeOpen = "Q0303", CannotMeet;
+    /// Files of one data dir belong to different users.
+    DataOwnerMixed = "Q0304", CannotMeet;
+    /// Left-overs of interrupted work.
+    DataLeftOver = "Q0305", CannotMeet;
+
+    /// A meta page of the db does not validate.
+    BoltMeta = "Q0310", CannotMeet;
+    /// The db is shorter than its meta page says.
+    BoltTooShort = "Q0311", CannotMeet;
+    /// A page's header or element table is impossible.
+    BoltPage = "Q0312", CannotMeet;
+    /// A page is reached by two ways.
+    BoltPageTwice = "Q0313", CannotMeet;
+    /// Keys are not in order.
+    BoltOrder = "Q0314", CannotMeet;
+    /// A branch page with one child: a later compaction would crash etcd.
+    BoltSingleChild = "Q0315", CannotMeet;
+    /// The freelist contradicts the tree.
+    BoltFreelist = "Q0316", CannotMeet;
+    /// A page larger than we examine.
+    BoltTooLarge = "Q0317", CannotMeet;
+
+    /// A bucket that etcd needs is missing.
+    BucketMissing = "Q0320", CannotMeet;
+    /// A value of the `meta` or `cluster` bucket is malformed.
+    MetaValue = "Q0321", CannotMeet;
+    /// A key of the `key` bucket is not a revision.
+    RevisionInvalid = "Q0322", CannotMeet;
+    /// A value of the `key` bucket is not what its revision says.
+    KeyValueInvalid = "Q0323", CannotMeet;
+    /// A key refers to a lease that does not exist.
+    LeaseMissing = "Q0324", CannotMeet;
+    /// A lease record is malformed.
+    LeaseInvalid = "Q0325", CannotMeet;
+    /// A member record is malformed.
+    MemberInvalid = "Q0326", CannotMeet;
+    /// An alarm is raised.
+    AlarmRaised = "Q0327", CannotMeet;
+    /// Auth records contradict each other.
+    AuthInconsistent = "Q0328", CannotMeet;
+
+    /// WAL segment names have a gap or cannot be parsed.
+    WalNames = "Q0330", CannotMeet;
+    /// A WAL segment does not begin as every segment does.
+    WalHeader = "Q0331", CannotMeet;
+    /// A WAL record is damaged and cannot be repaired.
+    WalCorrupt = "Q0332", CannotMeet;
+    /// The WAL ends in a torn write, which can be repaired.
+    WalTornTail = "Q0333", CannotMeet;
+    /// The WAL's entries do not form a log.
+    WalEntries = "Q0334", CannotMeet;
+    /// The hard state contradicts the log.
+    WalHardState = "Q0335", CannotMeet;
+
+    /// A raft snapshot file is damaged.
+    SnapInvalid = "Q0340", CannotMeet;
+    /// A raft snapshot's name and content disagree.
+    SnapName = "Q0341", CannotMeet;
+    /// The member list inside a raft snapshot cannot be read.
+    SnapStore = "Q0342", CannotMeet;
+
+    /// The db is older than the raft snapshot.
+    IndexBehind = "Q0350", CannotMeet;
+    /// The db claims entries that the log does not have.
+    IndexAhead = "Q0351", CannotMeet;
+    /// Ids in WAL, membership and snapshot disagree.
+    IdsDisagree = "Q0352", CannotMeet;
+    /// Member lists disagree.
+    MembershipDisagrees = "Q0353", CannotMeet;
+    /// Data without a raft snapshot point: members added later would stay empty.
+    NoSnapshotPoint = "Q0354", CannotMeet;
+    /// The stored term and the log's term disagree.
+    TermDisagrees = "Q0355", CannotMeet;
+
+    /// A snapshot file does not match its SHA-256.
+    SnapshotHash = "Q0360", CannotMeet;
+    /// A snapshot file carries no SHA-256.
+    SnapshotNoHash = "Q0361", CannotMeet;
+
+    /// The path is neither a data dir nor a snapshot file.
+    NotEtcdData = "Q0401", CannotMeet;
+    /// The path does not exist.
+    NotFound = "Q0402", CannotMeet;
+
+    /// A program that is needed is not installed.
+    ProgramMissing = "Q0501", CannotMeet;
+    /// A port that is needed is taken.
+    PortBusy = "Q0502", CannotMeet;
+    /// The demo cluster did not become healthy in time.
+    DemoNotHealthy = "Q0503", Waiting;
+    /// There is no demo cluster here.
+    DemoAbsent = "Q0504", CannotMeet;
+
+    /// No etcd endpoint answered.
+    EtcdUnreachable = "Q0601", Unreachable;
+    /// etcd answered with an error.
+    EtcdRefused = "Q0602", CannotMeet;
+}
+
+impl Code {
+    /// Finds a code by its number, in any case, with or without the `Q`.
+    pub fn parse(text: &str) -> Option<Code> {
+        let digits = text.trim().trim_start_matches(['Q', 'q']);
+        Code::ALL.iter().copied().find(|code| &code.as_str()[1..] == digits)
+    }
+
+    /// The page's headline without the code.
+    pub fn title(self) -> &'static str {
+        let headline = self.page().lines().next().unwrap_or_default();
+        headline.split_once(": ").map_or(headline, |(_, title)| title)
+    }
+}
+
+impl serde::Serialize for Code {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.as_str())
+    }
+}
+
+impl std::fmt::Display for Code {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_page_opens_with_its_code_and_names_a_way_out() {
+        for code in Code::ALL {
+            let page = code.page();
+            assert!(page.starts_with(&format!("# {code}: ")), "{code}: headline");
+            assert!(page.contains("## What to do"), "{code}: no way out");
+        }
+    }
+
+    #[test]
+    fn codes_are_unique_and_ascending() {
+        assert!(Code::ALL.windows(2).all(|pair| pair[0].as_str() < pair[1].as_str()));
+    }
+
+    #[test]
+    fn codes_are_found_as_people_type_them() {
+        assert_eq!(Code::parse("q0102"), Some(Code::SourceUnreachable));
+        assert_eq!(Code::parse("0102"), Some(Code::SourceUnreachable));
+        assert_eq!(Code::parse("Q9999"), None);
+    }
+}
