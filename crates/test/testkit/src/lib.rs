@@ -1,1 +1,18 @@
+//! What every test shares: the real servers, files that real servers wrote, free ports and patience with a limit.
+//!
+//! **Rule:** nothing is skipped. A test that needs a program that is not there panics and names `make tools`, which
+//! installs it. Whatever a test starts dies with the test, also when the test is killed.
 
+mod etcd;
+mod fixtures;
+mod ports;
+mod process;
+mod programs;
+
+pub use etcd::{Cluster, Launch, Seat, Server, Tools, VERSIONS, etcd};
+pub use fixtures::{
+    FIXTURE_VERSIONS, expected, fixture_dir, fixtures_root, golden, golden_dir, golden_names, snapshot, snapshot_bytes,
+};
+pub use ports::{Port, free_port};
+pub use process::{Running, kill_hard, run, wait_until};
+pub use programs::{consul, dnsmasq, project_root, quorate, strace};
