@@ -1,0 +1,127 @@
+//! A [`Disk`] that does what it is told and writes down each change, for replay into crash states.
+
+use std::cell::RefCell;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+use super::{Disk, DiskError, DiskFile, Owner, removal_order};
+
+/// One change that was carried out.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Op {
+    /// A directory was made.
+    CreateDir { path: PathBuf, mode: u32 },
+    /// An empty file was made.
+    CreateFile { path: PathBuf, mode: u32 },
+    /// Bytes were written to a file, which `path` was the name of when it was made.
+    Write { path: PathBuf, offset: u64, bytes: Vec<u8> },
+    /// A file was synced.
+    SyncFile { path: PathBuf },
+    /// A directory was synced.
+    SyncDir { path: PathBuf },
+    /// A file or directory was given a new name.
+    Rename { from: PathBuf, to: PathBuf },
+    /// A file or directory was given to someone.
+    Chown { path: PathBuf, owner: Owner },
+    /// A file's name was removed.
+    RemoveFile { path: PathBuf },
+    /// An empty directory was removed.
+    RemoveDir { path: PathBuf },
+}
+
+/// Performs every change on the inner disk and logs those that succeeded.
+#[derive(Debug, Default)]
+pub struct RecordingDisk<D> {
+    inner: D,
+    log: Rc<RefCell<Vec<Op>>>,
+}
+
+/// A file of a [`RecordingDisk`].
+#[derive(Debug)]
+pub struct RecordingFile<F> {
+    inner: F,
+    path: PathBuf,
+    position: u64,
+    log: Rc<RefCell<Vec<Op>>>,
+}
+
+impl<D: Disk> RecordingDisk<D> {
+    /// Wraps a disk.
+    pub fn new(inner: D) -> RecordingDisk<D> {
+        RecordingDisk { inner, log: Rc::default() }
+    }
+
+    /// What was done so far, in order.
+    pub fn log(&self) -> Vec<Op> {
+        self.log.borrow().clone()
+    }
+
+    fn record(&self, op: Op) {
+        self.log.borrow_mut().push(op);
+    }
+}
+
+impl<D: Disk> Disk for RecordingDisk<D> {
+    type File = RecordingFile<D::File>;
+
+    fn create_dir(&self, path: &Path, mode: u32) -> Result<(), DiskError> {
+        self.inner.create_dir(path, mode)?;
+        self.record(Op::CreateDir { path: path.to_owned(), mode });
+        Ok(())
+    }
+
+    fn create_file(&self, path: &Path, mode: u32) -> Result<Self::File, DiskError> {
+        let inner = self.inner.create_file(path, mode)?;
+        self.record(Op::CreateFile { path: path.to_owned(), mode });
+        Ok(RecordingFile { inner, path: path.to_owned(), position: 0, log: Rc::clone(&self.log) })
+    }
+
+    fn sync_dir(&self, path: &Path) -> Result<(), DiskError> {
+        self.inner.sync_dir(path)?;
+        self.record(Op::SyncDir { path: path.to_owned() });
+        Ok(())
+    }
+
+    fn rename_new(&self, from: &Path, to: &Path) -> Result<(), DiskError> {
+        self.inner.rename_new(from, to)?;
+        self.record(Op::Rename { from: from.to_owned(), to: to.to_owned() });
+        Ok(())
+    }
+
+    fn chown(&self, path: &Path, owner: Owner) -> Result<(), DiskError> {
+        self.inner.chown(path, owner)?;
+        self.record(Op::Chown { path: path.to_owned(), owner });
+        Ok(())
+    }
+
+    fn remove_partial(&self, path: &Path) -> Result<(), DiskError> {
+        let order = removal_order(path)?;
+        self.inner.remove_partial(path)?;
+        for (path, is_dir) in order {
+            self.record(if is_dir { Op::RemoveDir { path } } else { Op::RemoveFile { path } });
+        }
+        Ok(())
+    }
+}
+
+impl<F: DiskFile> DiskFile for RecordingFile<F> {
+    fn write_all(&mut self, bytes: &[u8]) -> Result<(), DiskError> {
+        self.inner.write_all(bytes)?;
+        let offset = self.position;
+        self.position += bytes.len() as u64;
+        self.log.borrow_mut().push(Op::Write { path: self.path.clone(), offset, bytes: bytes.to_vec() });
+        Ok(())
+    }
+
+    fn write_all_at(&mut self, bytes: &[u8], offset: u64) -> Result<(), DiskError> {
+        self.inner.write_all_at(bytes, offset)?;
+        self.log.borrow_mut().push(Op::Write { path: self.path.clone(), offset, bytes: bytes.to_vec() });
+        Ok(())
+    }
+
+    fn sync(&mut self) -> Result<(), DiskError> {
+        self.inner.sync()?;
+        self.log.borrow_mut().push(Op::SyncFile { path: self.path.clone() });
+        Ok(())
+    }
+}
