@@ -5,6 +5,7 @@
 //!
 //! **Invariant:** nothing in this crate opens a file, asks the time or knows who its caller is.
 
+pub mod bolt;
 mod read_at;
 
 pub use read_at::{ReadAt, ReadError};

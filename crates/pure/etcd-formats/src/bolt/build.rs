@@ -1,0 +1,307 @@
+//! Writes a whole bolt file in one sequential pass from sorted input.
+//!
+//! Leaves are written as they fill and branches as their children are known, so memory is a few pages per level,
+//! whatever the size of the file.
+//!
+//! **Invariant:** no branch page has fewer than two children. bbolt accepts such a page, and etcd dies on it during a
+//! later compaction.
+
+use super::meta::{self, Meta, NO_FREELIST};
+use super::page::{BRANCH, BUCKET, HEADER_BYTES, Header, KEY_BYTES_MAX, LEAF};
+
+/// Where the pages go: written in order, with the two meta pages put in place at the end.
+pub trait Sink {
+    /// What can go wrong.
+    type Error;
+    /// Appends.
+    fn append(&mut self, bytes: &[u8]) -> Result<(), Self::Error>;
+    /// Overwrites bytes at the beginning.
+    fn overwrite(&mut self, bytes: &[u8], offset: u64) -> Result<(), Self::Error>;
+}
+
+impl Sink for Vec<u8> {
+    type Error = std::convert::Infallible;
+
+    fn append(&mut self, bytes: &[u8]) -> Result<(), Self::Error> {
+        self.extend_from_slice(bytes);
+        Ok(())
+    }
+
+    fn overwrite(&mut self, bytes: &[u8], offset: u64) -> Result<(), Self::Error> {
+        let start = offset as usize;
+        self[start..start + bytes.len()].copy_from_slice(bytes);
+        Ok(())
+    }
+}
+
+/// Writes the buckets of one file, in the order of their names.
+pub struct BoltWriter<S: Sink> {
+    pages: Pages<S>,
+    buckets: Vec<(Vec<u8>, Vec<u8>)>,
+}
+
+/// One bucket being written.
+pub struct BucketWriter<'w, S: Sink> {
+    writer: &'w mut BoltWriter<S>,
+    name: Vec<u8>,
+    tree: TreeWriter,
+    last_key: Vec<u8>,
+}
+
+/// How full a page gets before the next one is begun, in percent. Leaves room for the first changes in place.
+const FILL_PERCENT: usize = 90;
+
+impl<S: Sink> BoltWriter<S> {
+    /// Begins a file with pages of `page_size` bytes.
+    pub fn new(mut sink: S, page_size: u32) -> Result<Self, S::Error> {
+        let zeros = vec![0; page_size as usize * 2];
+        sink.append(&zeros)?;
+        Ok(BoltWriter { pages: Pages { sink, page_size: page_size as usize, next: 2 }, buckets: Vec::new() })
+    }
+
+    /// Begins the next bucket. Names must ascend.
+    pub fn bucket(&mut self, name: &[u8]) -> BucketWriter<'_, S> {
+        debug_assert!(self.buckets.last().is_none_or(|(last, _)| last.as_slice() < name), "bucket names ascend");
+        let tree = TreeWriter::new(self.pages.page_size);
+        BucketWriter { writer: self, name: name.to_vec(), tree, last_key: Vec::new() }
+    }
+
+    /// Writes the tree of buckets and both meta pages, and gives the sink back.
+    pub fn finish(mut self) -> Result<S, S::Error> {
+        let mut root = TreeWriter::new(self.pages.page_size);
+        for (name, value) in &self.buckets {
+            root.put(&mut self.pages, BUCKET, name, value)?;
+        }
+        let root = root.finish(&mut self.pages)?;
+        let Pages { mut sink, page_size, next } = self.pages;
+        for id in 0..2 {
+            let meta = Meta { page_size: page_size as u32, root, freelist: NO_FREELIST, hwm: next, txid: id };
+            sink.overwrite(&meta::encode(&meta, id), id * page_size as u64)?;
+        }
+        Ok(sink)
+    }
+}
+
+impl<S: Sink> BucketWriter<'_, S> {
+    /// Adds a key above every key so far.
+    pub fn put(&mut self, key: &[u8], value: &[u8]) -> Result<(), S::Error> {
+        debug_assert!(!key.is_empty() && key.len() <= KEY_BYTES_MAX, "bolt keys have 1 to 32768 bytes");
+        debug_assert!(self.last_key.as_slice() < key, "keys ascend");
+        if cfg!(debug_assertions) {
+            self.last_key.clear();
+            self.last_key.extend_from_slice(key);
+        }
+        self.tree.put(&mut self.writer.pages, 0u64, key, value)
+    }
+
+    /// Ends the bucket.
+    pub fn finish(self) -> Result<(), S::Error> {
+        let pages = &mut self.writer.pages;
+        let value = match self.tree.into_inline(pages.page_size) {
+            Ok(inline) => inline,
+            Err(tree) => bucket_header(tree.finish(pages)?),
+        };
+        self.writer.buckets.push((self.name, value));
+        Ok(())
+    }
+}
+
+/// A whole small database in memory. Buckets and keys come sorted.
+pub fn small_db(buckets: &[(&[u8], Vec<(Vec<u8>, Vec<u8>)>)], page_size: u32) -> Vec<u8> {
+    let build = || {
+        let mut writer = BoltWriter::new(Vec::new(), page_size)?;
+        for (name, items) in buckets {
+            let mut bucket = writer.bucket(name);
+            for (key, value) in items {
+                bucket.put(key, value)?;
+            }
+            bucket.finish()?;
+        }
+        writer.finish()
+    };
+    match build() {
+        Ok(bytes) => bytes,
+        Err(never) => match never {},
+    }
+}
+
+/// {root page, sequence}: what a bucket's value begins with.
+fn bucket_header(root: u64) -> Vec<u8> {
+    let mut value = root.to_le_bytes().to_vec();
+    value.extend_from_slice(&[0; 8]);
+    value
+}
+
+/// The sink with its page numbering.
+struct Pages<S> {
+    sink: S,
+    page_size: usize,
+    next: u64,
+}
+
+impl<S: Sink> Pages<S> {
+    fn write(&mut self, group: &Group) -> Result<u64, S::Error> {
+        let id = self.next;
+        let pages = group.bytes().div_ceil(self.page_size);
+        let mut image = group.image(id, (pages - 1) as u32);
+        image.resize(pages * self.page_size, 0);
+        self.sink.append(&image)?;
+        self.next += pages as u64;
+        Ok(id)
+    }
+}
+
+/// The elements of one page to be.
+#[derive(Default)]
+struct Group {
+    branch: bool,
+    /// Each element's flags or child, and the lengths of key and value.
+    table: Vec<(u64, u32, u32)>,
+    packed: Vec<u8>,
+}
+
+impl Group {
+    fn bytes(&self) -> usize {
+        HEADER_BYTES * (1 + self.table.len()) + self.packed.len()
+    }
+
+    fn push(&mut self, word: u64, key: &[u8], value: &[u8]) {
+        self.table.push((word, key.len() as u32, value.len() as u32));
+        self.packed.extend_from_slice(key);
+        self.packed.extend_from_slice(value);
+    }
+
+    fn first_key(&self) -> Vec<u8> {
+        self.table.first().map(|(_, key, _)| self.packed[..*key as usize].to_vec()).unwrap_or_default()
+    }
+
+    /// Takes the last element away again.
+    fn pop(&mut self) -> Option<(u64, Vec<u8>)> {
+        let (word, key, value) = self.table.pop()?;
+        let tail = self.packed.split_off(self.packed.len() - key as usize - value as usize);
+        Some((word, tail))
+    }
+
+    fn image(&self, id: u64, overflow: u32) -> Vec<u8> {
+        let flags = if self.branch { BRANCH } else { LEAF };
+        let header = Header { id, flags, count: self.table.len() as u16, overflow };
+        let mut image = Vec::with_capacity(self.bytes());
+        image.extend_from_slice(&header.encode());
+        let mut packed_at = self.table.len() * HEADER_BYTES;
+        for (index, (word, key, value)) in self.table.iter().enumerate() {
+            let pos = (packed_at - index * HEADER_BYTES) as u32;
+            if self.branch {
+                image.extend_from_slice(&pos.to_le_bytes());
+                image.extend_from_slice(&key.to_le_bytes());
+                image.extend_from_slice(&word.to_le_bytes());
+            } else {
+                image.extend_from_slice(&(*word as u32).to_le_bytes());
+                image.extend_from_slice(&pos.to_le_bytes());
+                image.extend_from_slice(&key.to_le_bytes());
+                image.extend_from_slice(&value.to_le_bytes());
+            }
+            packed_at += *key as usize + *value as usize;
+        }
+        image.extend_from_slice(&self.packed);
+        image
+    }
+}
+
+/// One level of a tree: the page being filled, and the full one before it, held back so that the last page of a branch
+/// level can always be given a second child.
+#[derive(Default)]
+struct Level {
+    filling: Group,
+    held: Option<Group>,
+}
+
+/// Builds one tree bottom-up. Level 0 holds the leaves.
+struct TreeWriter {
+    levels: Vec<Level>,
+    threshold: usize,
+    /// Most elements of a page: the count has 16 bits, and 0xFFFF means something else on freelist pages.
+    count_max: usize,
+}
+
+impl TreeWriter {
+    fn new(page_size: usize) -> TreeWriter {
+        TreeWriter { levels: vec![Level::default()], threshold: page_size * FILL_PERCENT / 100, count_max: 0xFFF0 }
+    }
+
+    fn put<S: Sink>(&mut self, pages: &mut Pages<S>, word: impl Into<u64>, key: &[u8], value: &[u8]) -> Result<(), S::Error> {
+        self.push(pages, 0, word.into(), key, value)
+    }
+
+    fn push<S: Sink>(&mut self, pages: &mut Pages<S>, depth: usize, word: u64, key: &[u8], value: &[u8]) -> Result<(), S::Error> {
+        if self.levels.len() == depth {
+            self.levels.push(Level { filling: Group { branch: true, ..Group::default() }, held: None });
+        }
+        let level = &mut self.levels[depth];
+        let least = if level.filling.branch { 2 } else { 1 };
+        let grown = level.filling.bytes() + HEADER_BYTES + key.len() + value.len();
+        let full = grown > self.threshold || level.filling.table.len() >= self.count_max;
+        if full && level.filling.table.len() >= least {
+            let next = Group { branch: level.filling.branch, ..Group::default() };
+            let done = std::mem::replace(&mut level.filling, next);
+            let before = level.held.replace(done);
+            level.filling.push(word, key, value);
+            if let Some(before) = before {
+                self.write(pages, depth, &before)?;
+            }
+        } else {
+            level.filling.push(word, key, value);
+        }
+        Ok(())
+    }
+
+    fn write<S: Sink>(&mut self, pages: &mut Pages<S>, depth: usize, group: &Group) -> Result<(), S::Error> {
+        let id = pages.write(group)?;
+        self.push(pages, depth + 1, id, &group.first_key(), &[])
+    }
+
+    /// Writes what is left and returns the root page.
+    fn finish<S: Sink>(mut self, pages: &mut Pages<S>) -> Result<u64, S::Error> {
+        let mut depth = 0;
+        loop {
+            let Level { mut filling, held } = std::mem::take(&mut self.levels[depth]);
+            let Some(mut held) = held else {
+                // A single page on this level: the root, unless pages of this level were written before.
+                let is_top = self.levels.len() == depth + 1;
+                debug_assert!(is_top, "a level above exists only once a held page was written");
+                return pages.write(&filling);
+            };
+            if filling.branch && filling.table.len() < 2 {
+                balance(&mut held, &mut filling);
+            }
+            self.write(pages, depth, &held)?;
+            if !filling.table.is_empty() {
+                self.write(pages, depth, &filling)?;
+            }
+            depth += 1;
+        }
+    }
+
+    /// The bucket as a value of its parent, if it is small enough for bbolt to keep it there.
+    fn into_inline(self, page_size: usize) -> Result<Vec<u8>, TreeWriter> {
+        let [Level { filling, held: None }] = self.levels.as_slice() else { return Err(self) };
+        if filling.bytes() > page_size / 4 {
+            return Err(self);
+        }
+        let mut value = bucket_header(0);
+        value.extend_from_slice(&filling.image(0, 0));
+        Ok(value)
+    }
+}
+
+/// Gives a last page with a single child a second one, or hands its child to the page before.
+fn balance(held: &mut Group, last: &mut Group) {
+    let Some((word, key)) = last.pop() else { return };
+    if held.table.len() > 2 {
+        if let Some((stolen, stolen_key)) = held.pop() {
+            last.push(stolen, &stolen_key, &[]);
+        }
+        last.push(word, &key, &[]);
+    } else {
+        held.push(word, &key, &[]);
+    }
+}

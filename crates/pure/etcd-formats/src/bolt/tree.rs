@@ -1,0 +1,441 @@
+//! Reads pages and walks trees of a bolt file through a small window of memory.
+//!
+//! Children that lie next to each other in the file are read together, so a freshly written file is read in large
+//! pieces and a scattered one page by page.
+//!
+//! **Invariant:** a walk holds at most one branch page per level and one window or one leaf, whatever the file says.
+
+use super::page::{BranchItem, HEADER_BYTES, Header, LeafItem, Page};
+use super::{BoltError, Meta, MetaPages, PageProblem};
+use crate::{ReadAt, ReadError};
+
+/// Deepest tree that is followed. Two children per branch and a file of 2^63 bytes would need fewer.
+pub const DEPTH_MAX: usize = 48;
+/// Largest leaf that is examined. etcd's own limit on a request is 1.5 MiB, and a leaf may hold a few of them.
+pub const LEAF_BYTES_MAX: u64 = 64 << 20;
+/// Largest branch that is examined. Branches hold keys of at most 32 KiB and are split at a page.
+pub const BRANCH_BYTES_MAX: u64 = 1 << 20;
+/// How much is read at once where pages lie next to each other.
+const WINDOW_BYTES: u64 = 256 << 10;
+
+/// A bolt file with a valid meta page.
+#[derive(Debug)]
+pub struct Db<'s, S: ReadAt + ?Sized> {
+    source: &'s S,
+    meta: Meta,
+}
+
+impl<S: ReadAt + ?Sized> Clone for Db<'_, S> {
+    fn clone(&self) -> Self {
+        Db { source: self.source, meta: self.meta }
+    }
+}
+
+/// A top-level bucket.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Bucket {
+    /// A tree with this root page.
+    Tree(u64),
+    /// A single small leaf kept inside the root tree.
+    Inline(Vec<u8>),
+}
+
+/// Sees what a walk comes across. Returning `Err` ends the walk.
+pub trait Visitor {
+    /// What ends a walk early.
+    type Stop;
+    /// A page, with its overflow pages, is reached. `false` leaves it out.
+    fn reached(&mut self, page: u64, pages: u64) -> Result<bool, Self::Stop>;
+    /// Something is wrong with a page. The walk goes on beside it, unless this returns `Err`.
+    fn problem(&mut self, page: u64, problem: PageProblem) -> Result<(), Self::Stop>;
+    /// The bytes of a page could not be had.
+    fn unreadable(&mut self, error: ReadError) -> Result<(), Self::Stop>;
+    /// One key and value, in order.
+    fn item(&mut self, page: u64, item: LeafItem<'_>) -> Result<(), Self::Stop>;
+}
+
+/// A part of a tree: a page and the range its keys must lie in.
+#[derive(Debug, Clone, Default)]
+pub struct Subtree {
+    /// Its root page.
+    pub page: u64,
+    /// No key is below this.
+    pub lower: Option<Vec<u8>>,
+    /// Every key is below this.
+    pub upper: Option<Vec<u8>>,
+    /// How far it is from the bucket's root.
+    pub depth: usize,
+}
+
+impl Subtree {
+    /// The whole tree below a root page.
+    pub fn root(page: u64) -> Subtree {
+        Subtree { page, ..Subtree::default() }
+    }
+}
+
+/// The bytes read last.
+#[derive(Default)]
+struct Window {
+    bytes: Vec<u8>,
+    first: u64,
+}
+
+impl<'s, S: ReadAt + ?Sized> Db<'s, S> {
+    /// Opens the file at the meta page that bbolt would use.
+    pub fn open(source: &'s S) -> Result<Self, BoltError> {
+        let meta = MetaPages::read(source)?.chosen().ok_or(BoltError::NoMeta)?;
+        Db::with_meta(source, meta)
+    }
+
+    /// Opens the file at a given meta page.
+    pub fn with_meta(source: &'s S, meta: Meta) -> Result<Self, BoltError> {
+        let wanted = meta.hwm.saturating_mul(u64::from(meta.page_size));
+        if source.len() < wanted {
+            return Err(BoltError::TooShort { len: source.len(), wanted });
+        }
+        Ok(Db { source, meta })
+    }
+
+    /// The meta page in force.
+    pub fn meta(&self) -> Meta {
+        self.meta
+    }
+
+    /// The bytes underneath.
+    pub fn source(&self) -> &'s S {
+        self.source
+    }
+
+    /// Every top-level bucket, by name. The first thing wrong ends it.
+    pub fn buckets(&self) -> Result<Vec<(Vec<u8>, Bucket)>, BoltError> {
+        let mut buckets = Vec::new();
+        self.for_each_in_tree(self.meta.root, |page, item| {
+            let bucket = bucket_of(&item).ok_or(BoltError::Page { page, problem: PageProblem::Bucket { element: 0 } })?;
+            buckets.push((item.key.to_vec(), bucket));
+            Ok(())
+        })?;
+        Ok(buckets)
+    }
+
+    /// Visits every item of a bucket in order. The first thing wrong ends it.
+    pub fn for_each(&self, bucket: &Bucket, mut visit: impl FnMut(&[u8], &[u8])) -> Result<(), BoltError> {
+        let mut strict = Strict { visit: |_, item: LeafItem<'_>| {
+            visit(item.key, item.value);
+            Ok(())
+        } };
+        match bucket {
+            Bucket::Tree(root) => self.walk(&Subtree::root(*root), &mut strict),
+            Bucket::Inline(bytes) => walk_inline(bytes, self.meta.root, &mut strict),
+        }
+    }
+
+    /// The value of one key of a bucket.
+    pub fn get(&self, bucket: &Bucket, wanted: &[u8]) -> Result<Option<Vec<u8>>, BoltError> {
+        self.descend(
+            bucket,
+            |items| items.take_while(|item| item.key <= wanted).last().map(|item| item.child),
+            |items| items.filter(|item| item.key == wanted).last().map(|item| item.value.to_vec()),
+        )
+    }
+
+    /// The last item of a bucket.
+    #[expect(clippy::type_complexity, reason = "a key and its value")]
+    pub fn last(&self, bucket: &Bucket) -> Result<Option<(Vec<u8>, Vec<u8>)>, BoltError> {
+        self.descend(
+            bucket,
+            |items| items.last().map(|item| item.child),
+            |items| items.last().map(|item| (item.key.to_vec(), item.value.to_vec())),
+        )
+    }
+
+    fn descend<T>(
+        &self,
+        bucket: &Bucket,
+        branch: impl Fn(&mut dyn Iterator<Item = BranchItem<'_>>) -> Option<u64>,
+        leaf: impl Fn(&mut dyn Iterator<Item = LeafItem<'_>>) -> Option<T>,
+    ) -> Result<Option<T>, BoltError> {
+        let mut page = match bucket {
+            Bucket::Tree(root) => *root,
+            Bucket::Inline(bytes) => {
+                let image = Page::new(bytes).map_err(|problem| BoltError::Page { page: self.meta.root, problem })?;
+                return Ok(leaf(&mut image.leaf_items().flatten()));
+            }
+        };
+        let mut window = Window::default();
+        for _ in 0..DEPTH_MAX {
+            let image = self.read_page(&mut window, page, 1).map_err(|failure| failure.into_error(page))?;
+            if !image.is_branch() {
+                return Ok(leaf(&mut image.leaf_items().flatten()));
+            }
+            match branch(&mut image.branch_items().flatten()) {
+                Some(child) => page = child,
+                None => return Ok(None),
+            }
+        }
+        Err(BoltError::Page { page, problem: PageProblem::TooDeep { limit: DEPTH_MAX } })
+    }
+
+    fn for_each_in_tree(
+        &self,
+        root: u64,
+        visit: impl FnMut(u64, LeafItem<'_>) -> Result<(), BoltError>,
+    ) -> Result<(), BoltError> {
+        self.walk(&Subtree::root(root), &mut Strict { visit })
+    }
+
+    /// Walks a subtree in key order, telling the visitor of pages, problems and items.
+    pub fn walk<V: Visitor>(&self, subtree: &Subtree, visitor: &mut V) -> Result<(), V::Stop> {
+        let mut window = Window::default();
+        self.walk_page(&mut window, subtree, 1, visitor)
+    }
+
+    fn walk_page<V: Visitor>(
+        &self,
+        window: &mut Window,
+        at: &Subtree,
+        ahead: u64,
+        visitor: &mut V,
+    ) -> Result<(), V::Stop> {
+        let page = match self.read_page(window, at.page, ahead) {
+            Ok(page) => page,
+            Err(Failure::Read(error)) => return visitor.unreadable(error),
+            Err(Failure::Page(problem)) => return visitor.problem(at.page, problem),
+        };
+        if !visitor.reached(at.page, u64::from(page.header.overflow) + 1)? {
+            return Ok(());
+        }
+        if page.header.count == 0 && (at.depth > 0 || page.is_branch()) {
+            return visitor.problem(at.page, PageProblem::Empty);
+        }
+        if !page.is_branch() {
+            return walk_leaf(&page, at, visitor);
+        }
+        let children = self.children(&page, at, visitor)?;
+        for (index, child) in children.iter().enumerate() {
+            let ahead = worth_reading(&children[index..], self.window_pages());
+            self.walk_page(window, child, ahead, visitor)?;
+        }
+        Ok(())
+    }
+
+    /// The children of a branch, each with the range its keys must lie in. What is wrong with the branch is reported.
+    fn children<V: Visitor>(&self, page: &Page<'_>, at: &Subtree, visitor: &mut V) -> Result<Vec<Subtree>, V::Stop> {
+        let mut children: Vec<Subtree> = Vec::with_capacity(usize::from(page.header.count));
+        if at.depth + 1 >= DEPTH_MAX {
+            visitor.problem(at.page, PageProblem::TooDeep { limit: DEPTH_MAX })?;
+            return Ok(children);
+        }
+        for (element, item) in page.branch_items().enumerate() {
+            let item = match item {
+                Ok(item) => item,
+                Err(problem) => {
+                    visitor.problem(at.page, problem)?;
+                    break;
+                }
+            };
+            if let Some(before) = children.last_mut() {
+                if before.lower.as_deref() >= Some(item.key) {
+                    visitor.problem(at.page, PageProblem::Order { element: element as u32 })?;
+                }
+                before.upper = Some(item.key.to_vec());
+            }
+            if !in_range(item.key, at) {
+                visitor.problem(at.page, PageProblem::Bounds)?;
+            }
+            children.push(Subtree {
+                page: item.child,
+                lower: Some(item.key.to_vec()),
+                upper: at.upper.clone(),
+                depth: at.depth + 1,
+            });
+        }
+        if children.len() == 1 && page.header.count == 1 {
+            visitor.problem(at.page, PageProblem::SingleChild)?;
+        }
+        Ok(children)
+    }
+
+    /// The children of a subtree's root if that is a branch; the subtree itself if it is a leaf or cannot be read.
+    pub fn split<V: Visitor>(&self, subtree: &Subtree, visitor: &mut V) -> Result<Option<Vec<Subtree>>, V::Stop> {
+        let mut window = Window::default();
+        match self.read_page(&mut window, subtree.page, 1) {
+            Ok(page) if page.is_branch() && page.header.count > 0 => {
+                if !visitor.reached(subtree.page, u64::from(page.header.overflow) + 1)? {
+                    return Ok(Some(Vec::new()));
+                }
+                self.children(&page, subtree, visitor).map(Some)
+            }
+            _ => Ok(None),
+        }
+    }
+
+    fn window_pages(&self) -> u64 {
+        (WINDOW_BYTES / u64::from(self.meta.page_size)).max(1)
+    }
+
+    /// The page with its overflow, reading up to `ahead` pages at once where it is not in the window yet.
+    fn read_page<'w>(&self, window: &'w mut Window, id: u64, ahead: u64) -> Result<Page<'w>, Failure> {
+        let Meta { hwm, page_size, .. } = self.meta;
+        if !(2..hwm).contains(&id) {
+            return Err(Failure::Page(PageProblem::OutOfRange { hwm }));
+        }
+        let page_bytes = page_size as usize;
+        let in_window = id
+            .checked_sub(window.first)
+            .and_then(|pages| usize::try_from(pages).ok()?.checked_mul(page_bytes))
+            .filter(|start| start + page_bytes <= window.bytes.len());
+        let start = match in_window {
+            Some(start) => start,
+            None => {
+                self.fill(window, id, ahead.clamp(1, hwm - id))?;
+                0
+            }
+        };
+        let header = Header::decode(&window.bytes[start..]).unwrap_or(Header { id, flags: 0, count: 0, overflow: 0 });
+        let bytes = self.logical_bytes(id, &header)?;
+        let start = if start + bytes > window.bytes.len() {
+            self.fill(window, id, u64::from(header.overflow) + 1)?;
+            0
+        } else {
+            start
+        };
+        Page::new(&window.bytes[start..start + bytes]).map_err(Failure::Page)
+    }
+
+    /// The size of a page with its overflow, once its header makes sense.
+    fn logical_bytes(&self, id: u64, header: &Header) -> Result<usize, Failure> {
+        let Meta { hwm, page_size, .. } = self.meta;
+        if header.id != id {
+            return Err(Failure::Page(PageProblem::WrongId { found: header.id }));
+        }
+        if header.flags != super::page::BRANCH && header.flags != super::page::LEAF {
+            return Err(Failure::Page(PageProblem::NotTree { flags: header.flags }));
+        }
+        if u64::from(header.overflow) >= hwm - id {
+            return Err(Failure::Page(PageProblem::RunsPastEnd { overflow: header.overflow }));
+        }
+        let bytes = (u64::from(header.overflow) + 1) * u64::from(page_size);
+        let limit = if header.flags == super::page::BRANCH { BRANCH_BYTES_MAX } else { LEAF_BYTES_MAX };
+        if bytes > limit.max(u64::from(page_size)) {
+            return Err(Failure::Page(PageProblem::TooLarge { bytes, limit }));
+        }
+        debug_assert!(bytes as usize >= HEADER_BYTES, "pages are at least 1 KiB");
+        Ok(bytes as usize)
+    }
+
+    fn fill(&self, window: &mut Window, id: u64, pages: u64) -> Result<(), Failure> {
+        let page_size = u64::from(self.meta.page_size);
+        window.bytes.resize((pages * page_size) as usize, 0);
+        window.bytes.shrink_to((2 * WINDOW_BYTES) as usize);
+        window.first = id;
+        let read = self.source.read_exact_at(&mut window.bytes, id * page_size);
+        read.map_err(|error| {
+            window.bytes.clear();
+            Failure::Read(error)
+        })
+    }
+}
+
+/// How many pages to read from the first child on, so that neighbours come along and strangers do not.
+fn worth_reading(children: &[Subtree], most: u64) -> u64 {
+    /// Pages between two children that are cheaper to read than to skip: overflow of the first, usually.
+    const GAP_PAGES: u64 = 4;
+    let Some(first) = children.first() else { return 1 };
+    let mut last = first.page;
+    for child in &children[1..] {
+        let near = child.page > last && child.page - last <= GAP_PAGES && child.page - first.page < most;
+        if !near {
+            break;
+        }
+        last = child.page;
+    }
+    last - first.page + 1
+}
+
+fn walk_leaf<V: Visitor>(page: &Page<'_>, at: &Subtree, visitor: &mut V) -> Result<(), V::Stop> {
+    let mut before: Option<&[u8]> = None;
+    for (element, item) in page.leaf_items().enumerate() {
+        let item = match item {
+            Ok(item) => item,
+            Err(problem) => return visitor.problem(at.page, problem),
+        };
+        if before.is_some_and(|before| before >= item.key) {
+            return visitor.problem(at.page, PageProblem::Order { element: element as u32 });
+        }
+        if before.is_none() && at.lower.as_deref().is_some_and(|lower| item.key < lower) {
+            visitor.problem(at.page, PageProblem::Bounds)?;
+        }
+        before = Some(item.key);
+        visitor.item(at.page, item)?;
+    }
+    if before.zip(at.upper.as_deref()).is_some_and(|(last, upper)| last >= upper) {
+        visitor.problem(at.page, PageProblem::Bounds)?;
+    }
+    Ok(())
+}
+
+/// Walks a bucket that is kept inside page `host`.
+pub fn walk_inline<V: Visitor>(image: &[u8], host: u64, visitor: &mut V) -> Result<(), V::Stop> {
+    match Page::new(image) {
+        Ok(page) if !page.is_branch() && page.header.id == 0 && page.header.overflow == 0 => {
+            walk_leaf(&page, &Subtree::root(host), visitor)
+        }
+        Ok(_) => visitor.problem(host, PageProblem::Bucket { element: 0 }),
+        Err(problem) => visitor.problem(host, problem),
+    }
+}
+
+/// The bucket that a root-tree item stands for.
+pub fn bucket_of(item: &LeafItem<'_>) -> Option<Bucket> {
+    let (root, rest) = item.value.split_first_chunk::<8>().filter(|_| item.is_bucket)?;
+    let (_sequence, inline) = rest.split_first_chunk::<8>()?;
+    match u64::from_le_bytes(*root) {
+        0 => Some(Bucket::Inline(inline.to_vec())),
+        root => inline.is_empty().then_some(Bucket::Tree(root)),
+    }
+}
+
+fn in_range(key: &[u8], at: &Subtree) -> bool {
+    at.lower.as_deref().is_none_or(|lower| key >= lower) && at.upper.as_deref().is_none_or(|upper| key < upper)
+}
+
+enum Failure {
+    Read(ReadError),
+    Page(PageProblem),
+}
+
+impl Failure {
+    fn into_error(self, page: u64) -> BoltError {
+        match self {
+            Failure::Read(error) => BoltError::Read(error),
+            Failure::Page(problem) => BoltError::Page { page, problem },
+        }
+    }
+}
+
+/// Ends at the first thing that is wrong.
+struct Strict<F> {
+    visit: F,
+}
+
+impl<F: FnMut(u64, LeafItem<'_>) -> Result<(), BoltError>> Visitor for Strict<F> {
+    type Stop = BoltError;
+
+    fn reached(&mut self, _page: u64, _pages: u64) -> Result<bool, BoltError> {
+        Ok(true)
+    }
+
+    fn problem(&mut self, page: u64, problem: PageProblem) -> Result<(), BoltError> {
+        // A single-child branch reads well; it is the checker's business.
+        if problem == PageProblem::SingleChild { Ok(()) } else { Err(BoltError::Page { page, problem }) }
+    }
+
+    fn unreadable(&mut self, error: ReadError) -> Result<(), BoltError> {
+        Err(error.into())
+    }
+
+    fn item(&mut self, page: u64, item: LeafItem<'_>) -> Result<(), BoltError> {
+        (self.visit)(page, item)
+    }
+}
