@@ -1,1 +1,36 @@
-fn main() {}
+//! The one binary: reads the command line, runs one command, says how it went.
+//!
+//! **Rule:** nothing but this file decides the exit code, and nothing but the printer writes.
+
+mod args;
+mod commands;
+mod errors;
+mod markdown;
+mod panics;
+mod printer;
+mod progress;
+mod render;
+
+use std::process::ExitCode;
+
+use printer::Printer;
+
+fn main() -> ExitCode {
+    panics::install();
+    let (mut printer, outcome) = match args::read() {
+        Ok(cli) => {
+            let mut printer = Printer::new(&cli.global);
+            let outcome = panics::guard(|| commands::run(cli.command, &mut printer));
+            (printer, outcome)
+        }
+        Err(stop) => return stop.conclude(),
+    };
+    let exit = match outcome {
+        Ok(exit) => exit,
+        Err(fault) => printer.fault(&fault),
+    };
+    match printer.finish() {
+        Ok(()) => ExitCode::from(exit as u8),
+        Err(fault) => ExitCode::from(printer.fault(&fault) as u8),
+    }
+}

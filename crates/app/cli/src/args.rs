@@ -1,0 +1,203 @@
+//! The command line: global flags, nouns and verbs.
+//!
+//! **Rule:** a command's own flags stand in its own file; every command's help ends with examples.
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::error::ErrorKind;
+use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
+use quorate_faults::{Code, Exit, Fault};
+
+use crate::commands::{completions, data, demo, explain};
+use crate::printer::Printer;
+
+/// Founds, inspects and verifies etcd clusters, without etcd and without a server.
+#[derive(Debug, Parser)]
+#[command(name = "quorate", version, max_term_width = 100, subcommand_required = true, arg_required_else_help = true)]
+#[command(after_help = "\
+Examples:
+  quorate demo                          three members on this machine, in seconds
+  quorate data init --data-dir ./n1     found a one-member cluster
+  quorate data inspect /var/lib/etcd    what is in a data dir or snapshot
+  quorate explain Q0203                 what a fault code means and what to do
+
+Exit codes:
+  0 done   1 cannot be met   2 we failed   3 still waiting   4 configuration invalid
+  5 refused for safety   6 unreachable   64 usage   75 temporary, try again")]
+pub(crate) struct Cli {
+    #[command(flatten)]
+    pub(crate) global: Global,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// Flags that every command takes.
+#[derive(Debug, Clone, Default, Args)]
+#[command(next_help_heading = "Output")]
+pub(crate) struct Global {
+    /// table, or json: one document on stdout
+    // The document is the result or `{"error": …}`; warnings stay on stderr as text.
+    #[arg(long, global = true, value_enum, default_value_t, value_name = "FORMAT", hide_possible_values = true)]
+    pub(crate) output: Output,
+
+    /// auto, always or never; auto honours NO_COLOR
+    #[arg(long, global = true, value_enum, default_value_t, value_name = "WHEN", hide_possible_values = true)]
+    pub(crate) color: Color,
+
+    /// Only the result, warnings and errors
+    #[arg(short, long, global = true)]
+    pub(crate) quiet: bool,
+}
+
+/// The form of a result.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Output {
+    /// Text for people.
+    #[default]
+    Table,
+    /// One JSON document.
+    Json,
+}
+
+/// When to colour.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Color {
+    /// On a terminal, unless NO_COLOR is set.
+    #[default]
+    Auto,
+    /// Always.
+    Always,
+    /// Never.
+    Never,
+}
+
+/// What can be asked for.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Found, inspect and verify etcd data dirs, offline
+    #[command(subcommand)]
+    Data(data::Verb),
+    /// A three-member etcd cluster on this machine, to try things on
+    Demo(demo::Args),
+    /// What a fault code means and what to do about it
+    Explain(explain::Args),
+    /// A completion script for your shell
+    Completions(completions::Args),
+}
+
+/// The end of a run that never became a command: help, version, or a command line that was not understood.
+pub(crate) struct Stop {
+    error: clap::Error,
+    global: Global,
+}
+
+/// Reads the process's command line.
+pub(crate) fn read() -> Result<Cli, Stop> {
+    let words: Vec<OsString> = std::env::args_os().collect();
+    Cli::command()
+        .try_get_matches_from(&words)
+        .and_then(|matches| Cli::from_arg_matches(&matches))
+        .map_err(|error| Stop { error, global: global_flags_in(&words) })
+}
+
+impl Stop {
+    /// Prints what clap has to say and gives the exit code.
+    pub(crate) fn conclude(self) -> ExitCode {
+        let mut printer = Printer::new(&self.global);
+        let text = self.error.render().ansi().to_string();
+        let exit = match self.error.kind() {
+            ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
+                printer.text(&text);
+                Exit::Done
+            }
+            _ if self.global.output == Output::Json => printer.fault(&self.as_fault()),
+            ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
+                printer.aside(&text);
+                Exit::Usage
+            }
+            _ => {
+                printer.aside(&text);
+                Exit::Usage
+            }
+        };
+        match printer.finish() {
+            Ok(()) => ExitCode::from(exit as u8),
+            Err(fault) => ExitCode::from(printer.fault(&fault) as u8),
+        }
+    }
+
+    /// The same as a fault, for machines.
+    fn as_fault(&self) -> Fault {
+        let text = self.error.render().to_string();
+        let first = text.split("\n\n").next().unwrap_or_default().trim_start_matches("error: ");
+        let message = match self.error.kind() {
+            ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => "no command was given".to_owned(),
+            _ => first.split_whitespace().collect::<Vec<_>>().join(" "),
+        };
+        Fault::new(Code::Usage, message).hint("run it with `--help`")
+    }
+}
+
+/// The output flags of a command line that did not parse, so that the complaint takes the form that was asked for.
+fn global_flags_in(words: &[OsString]) -> Global {
+    let words: Vec<&str> = words.iter().filter_map(|word| word.to_str()).collect();
+    let value = |flag: &str| {
+        words.iter().enumerate().find_map(|(at, word)| {
+            let rest = word.strip_prefix(flag)?;
+            rest.strip_prefix('=').or_else(|| words.get(at + 1).copied().filter(|_| rest.is_empty()))
+        })
+    };
+    Global {
+        output: value("--output").and_then(|text| Output::from_str(text, false).ok()).unwrap_or_default(),
+        color: value("--color").and_then(|text| Color::from_str(text, false).ok()).unwrap_or_default(),
+        quiet: false,
+    }
+}
+
+/// Reads a duration as people write it: `90s`, `2m`, `1h 30m`.
+pub(crate) fn duration(text: &str) -> Result<Duration, String> {
+    let parsed: jiff::SignedDuration =
+        text.parse().map_err(|_| "not a duration; write it as `90s`, `2m` or `1h 30m`".to_owned())?;
+    Duration::try_from(parsed).map_err(|_| "a duration cannot be negative".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn every_command_ends_its_help_with_examples() {
+        fn check(command: &clap::Command) {
+            for sub in command.get_subcommands().filter(|sub| sub.get_name() != "help") {
+                let after = sub.get_after_help().map(ToString::to_string).unwrap_or_default();
+                assert!(after.starts_with("Examples:\n"), "`{}` has no examples", sub.get_name());
+                assert!(after.lines().all(|line| line.chars().count() <= 80), "`{}`: too wide", sub.get_name());
+                check(sub);
+            }
+        }
+        check(&Cli::command());
+    }
+
+    #[test]
+    fn durations_are_read_as_people_write_them() {
+        assert_eq!(duration("2m"), Ok(Duration::from_secs(120)));
+        assert_eq!(duration("1h 30m"), Ok(Duration::from_secs(5400)));
+        assert!(duration("soon").is_err());
+        assert!(duration("-5s").is_err());
+    }
+
+    #[test]
+    fn output_flags_are_found_in_a_line_that_does_not_parse() {
+        let words = |line: &str| line.split(' ').map(OsString::from).collect::<Vec<_>>();
+        assert_eq!(global_flags_in(&words("quorate dat --output json")).output, Output::Json);
+        assert_eq!(global_flags_in(&words("quorate --output=json dat")).output, Output::Json);
+        assert_eq!(global_flags_in(&words("quorate --output xml")).output, Output::Table);
+    }
+}

@@ -1,0 +1,34 @@
+//! `quorate data`: an etcd data dir or snapshot file, offline.
+
+pub(crate) mod init;
+pub(crate) mod inspect;
+pub(crate) mod verify;
+
+use quorate_faults::{Exit, Fault};
+
+use crate::printer::Printer;
+
+/// The verbs of `data`.
+#[derive(Debug, clap::Subcommand)]
+#[command(after_help = "\
+Examples:
+  quorate data init --data-dir ./n1           found a one-member cluster
+  quorate data inspect /var/lib/etcd          what is in it
+  quorate data verify /var/lib/etcd           whether it is whole")]
+pub(crate) enum Verb {
+    /// Found a member: make the data dir that etcd starts on
+    Init(init::Args),
+    /// Show what is in a data dir or snapshot file
+    Inspect(inspect::Args),
+    /// Check that a data dir or snapshot file is whole
+    Verify(verify::Args),
+}
+
+/// Runs one verb.
+pub(crate) fn run(verb: Verb, printer: &mut Printer) -> Result<Exit, Fault> {
+    match verb {
+        Verb::Init(args) => init::run(args, printer),
+        Verb::Inspect(args) => inspect::run(args, printer),
+        Verb::Verify(args) => verify::run(args, printer),
+    }
+}

@@ -1,0 +1,23 @@
+//! One file per command: its flags, its work, its report.
+//!
+//! **Rule:** a command returns how it ended; it never prints past the printer and never exits.
+
+pub(crate) mod completions;
+pub(crate) mod data;
+pub(crate) mod demo;
+pub(crate) mod explain;
+
+use quorate_faults::{Exit, Fault};
+
+use crate::args::Command;
+use crate::printer::Printer;
+
+/// Runs what the command line asks for.
+pub(crate) fn run(command: Command, printer: &mut Printer) -> Result<Exit, Fault> {
+    match command {
+        Command::Data(verb) => data::run(verb, printer),
+        Command::Demo(args) => demo::run(args, printer),
+        Command::Explain(args) => explain::run(&args, printer),
+        Command::Completions(args) => completions::run(&args, printer),
+    }
+}
