@@ -6,6 +6,8 @@
 //! **Invariant:** nothing in this crate opens a file, asks the time or knows who its caller is.
 
 pub mod bolt;
+pub mod contents;
+pub mod mvcc;
 mod read_at;
 
 pub use read_at::{ReadAt, ReadError};

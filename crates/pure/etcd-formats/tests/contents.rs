@@ -1,0 +1,27 @@
+//! Counts and hashes against what etcd itself printed for the same files.
+
+use quorate_etcd_formats::bolt::Db;
+use quorate_etcd_formats::contents::{Contents, Want, examine};
+
+fn contents(bytes: &[u8], compact_revision: Option<u64>) -> Contents {
+    let db = Db::open(bytes).expect("a database");
+    let buckets = db.buckets().expect("buckets");
+    examine(&db, &buckets, compact_revision, Want { hashes: true }).expect("contents")
+}
+
+#[test]
+fn hashes_equal_what_etcd_printed() {
+    let golden: [(&str, &[u8], u32, u32); 4] = [
+        ("3.4.23", include_bytes!("../../../test/testkit/fixtures/golden/snapshot-3.4.23.db"), 2127204965, 607505784),
+        ("3.5.16", include_bytes!("../../../test/testkit/fixtures/golden/snapshot-3.5.16.db"), 2116790111, 3587689781),
+        ("3.5.30", include_bytes!("../../../test/testkit/fixtures/golden/snapshot-3.5.30.db"), 1463965815, 1480377627),
+        ("3.6.14", include_bytes!("../../../test/testkit/fixtures/golden/snapshot-3.6.14.db"), 3845992787, 4112213887),
+    ];
+    for (version, bytes, status, hashkv) in golden {
+        let hashes = contents(bytes, Some(4)).hashes.expect("hashes");
+        assert_eq!(hashes.snapshot_status, status, "{version}");
+        let variants = [hashes.hashkv.with_compacted_tombstone, hashes.hashkv.without_compacted_tombstone];
+        let expected = if version == "3.4.23" { variants[0] } else { variants[1] };
+        assert_eq!(expected, hashkv, "{version}: {variants:?}");
+    }
+}
