@@ -111,6 +111,8 @@ codes! {
     InitLeftOver = "Q0206", Refused;
     /// Another quorate is building this very dir right now.
     InitBusy = "Q0207", Temporary;
+    /// Only one half of a member is there: its db or its WAL.
+    InitHalf = "Q0208", Refused;
 
     /// A running etcd holds the data dir, so its db cannot be read consistently.
     DataInUse = "Q0301", CannotMeet;
