@@ -34,25 +34,38 @@ pub struct Owner {
     pub gid: u32,
 }
 
+/// Who may do what with a new file or directory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Access {
+    /// Permission bits, exact whatever the umask.
+    pub mode: u32,
+    /// Whose it is; `None`: whoever runs this.
+    pub owner: Option<Owner>,
+}
+
+impl Access {
+    /// For whoever runs this, with these permission bits.
+    pub fn mode(mode: u32) -> Access {
+        Access { mode, owner: None }
+    }
+}
+
 /// Changes to the file system, each of which is either harmless to lose or made durable by a later sync.
 pub trait Disk {
     /// A file opened for writing.
     type File: DiskFile;
 
-    /// Makes a directory with exactly this mode, whatever the umask. Fails if anything has that name.
-    fn create_dir(&self, path: &Path, mode: u32) -> Result<(), DiskError>;
+    /// Makes a directory. Fails if anything has that name.
+    fn create_dir(&self, path: &Path, access: Access) -> Result<(), DiskError>;
 
-    /// Makes an empty file with exactly this mode, whatever the umask. Fails if anything has that name.
-    fn create_file(&self, path: &Path, mode: u32) -> Result<Self::File, DiskError>;
+    /// Makes an empty file. Fails if anything has that name.
+    fn create_file(&self, path: &Path, access: Access) -> Result<Self::File, DiskError>;
 
     /// Makes the names inside a directory durable, with its own mode and owner.
     fn sync_dir(&self, path: &Path) -> Result<(), DiskError>;
 
     /// Gives a file or directory a new name in the same file system; fails with `AlreadyExists` rather than replace.
     fn rename_new(&self, from: &Path, to: &Path) -> Result<(), DiskError>;
-
-    /// Gives a file or directory to a user and group. Symbolic links are not followed.
-    fn chown(&self, path: &Path, owner: Owner) -> Result<(), DiskError>;
 
     /// Removes a partial file or tree. Refuses a path whose own name lacks [`PARTIAL_MARK`]. Absent is fine.
     fn remove_partial(&self, path: &Path) -> Result<(), DiskError>;

@@ -190,8 +190,8 @@ impl<'a> Model<'a> {
 
     fn carry_out(&mut self, op: &Op) {
         match op {
-            Op::CreateDir { path, mode } => self.create(path, Node::dir(*mode)),
-            Op::CreateFile { path, mode } => self.create(path, Node::file(*mode)),
+            Op::CreateDir { path, access } => self.create(path, Node::dir(access.mode), access.owner),
+            Op::CreateFile { path, access } => self.create(path, Node::file(access.mode), access.owner),
             Op::Write { path, offset, bytes } => {
                 let file = self.handles[path];
                 let offset = usize::try_from(*offset).expect("test files are small");
@@ -207,9 +207,6 @@ impl<'a> Model<'a> {
                 self.live[dir].insert(to.clone(), child);
                 self.pending.push(Pending::Rename { dir, from, to, child });
             }
-            Op::Chown { path, owner } => {
-                self.pending.push(Pending::Owner { inode: self.inode(path), owner: *owner });
-            }
             Op::RemoveFile { path } | Op::RemoveDir { path } => {
                 let (dir, name) = self.place(path);
                 self.live[dir].remove(&name);
@@ -218,12 +215,13 @@ impl<'a> Model<'a> {
         }
     }
 
-    fn create(&mut self, path: &Path, node: Node) {
+    fn create(&mut self, path: &Path, node: Node, owner: Option<Owner>) {
         let (dir, name) = self.place(path);
         let child = self.add(node);
         self.live[dir].insert(name.clone(), child);
         self.handles.insert(path.to_owned(), child);
         self.pending.push(Pending::Name { dir, name, child });
+        self.pending.extend(owner.map(|owner| Pending::Owner { inode: child, owner }));
     }
 
     fn sync(&mut self, inode: Inode) {
@@ -298,6 +296,7 @@ fn next(state: &mut u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::durable::Access;
 
     fn base() -> Tree {
         let mut tree = Tree::default();
@@ -321,7 +320,7 @@ mod tests {
     }
 
     fn create(path: &str) -> Op {
-        Op::CreateFile { path: path.into(), mode: 0o600 }
+        Op::CreateFile { path: path.into(), access: Access::mode(0o600) }
     }
 
     fn write(path: &str, bytes: &str) -> Op {

@@ -2,13 +2,14 @@
 
 use std::fs::File;
 use std::io::{self, Write};
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{AtFlags, CWD, Gid, Mode, OFlags, RenameFlags, Uid};
+use rustix::fs::{CWD, Gid, Mode, OFlags, RenameFlags, Uid};
 use rustix::io::Errno;
 
-use super::{Disk, DiskError, DiskFile, Owner, removal_order};
+use super::{Access, Disk, DiskError, DiskFile, removal_order};
 
 /// The machine's own file system.
 #[derive(Debug, Clone, Copy, Default)]
@@ -31,28 +32,21 @@ impl RealFile {
 impl Disk for RealDisk {
     type File = RealFile;
 
-    fn create_dir(&self, path: &Path, mode: u32) -> Result<(), DiskError> {
-        const ATTEMPT: &str = "create the directory";
-        let fail = |errno: Errno| DiskError::new(ATTEMPT, path, errno);
-        rustix::fs::mkdir(path, Mode::from_raw_mode(mode)).map_err(fail)?;
-        let made = path.symlink_metadata().map_err(|error| DiskError::new(ATTEMPT, path, error))?;
-        if made.mode() & 0o7777 != mode {
-            // The umask took bits that the owner needs, or a set-group-id parent handed its bit down.
-            rustix::fs::chmod(path, Mode::from_raw_mode(mode)).map_err(fail)?;
-        }
-        Ok(())
+    fn create_dir(&self, path: &Path, access: Access) -> Result<(), DiskError> {
+        let fail = |errno: Errno| DiskError::new("create the directory", path, errno);
+        rustix::fs::mkdir(path, Mode::from_raw_mode(access.mode | 0o700)).map_err(fail)?;
+        // Through a descriptor: in a directory that belongs to someone else, the name may lead elsewhere by now.
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let dir = rustix::fs::open(path, flags, Mode::empty()).map_err(fail)?;
+        give(&dir, access).map_err(fail)
     }
 
-    fn create_file(&self, path: &Path, mode: u32) -> Result<RealFile, DiskError> {
-        const ATTEMPT: &str = "create the file";
-        let fail = |errno: Errno| DiskError::new(ATTEMPT, path, errno);
+    fn create_file(&self, path: &Path, access: Access) -> Result<RealFile, DiskError> {
+        let fail = |errno: Errno| DiskError::new("create the file", path, errno);
         let flags = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::CLOEXEC;
-        let file = File::from(rustix::fs::open(path, flags, Mode::from_raw_mode(mode)).map_err(fail)?);
-        let made = file.metadata().map_err(|error| DiskError::new(ATTEMPT, path, error))?;
-        if made.mode() & 0o7777 != mode {
-            rustix::fs::fchmod(&file, Mode::from_raw_mode(mode)).map_err(fail)?;
-        }
-        Ok(RealFile { file, path: path.to_owned() })
+        let file = rustix::fs::open(path, flags, Mode::from_raw_mode(access.mode)).map_err(fail)?;
+        give(&file, access).map_err(fail)?;
+        Ok(RealFile { file: File::from(file), path: path.to_owned() })
     }
 
     fn sync_dir(&self, path: &Path) -> Result<(), DiskError> {
@@ -74,12 +68,6 @@ impl Disk for RealDisk {
         }
     }
 
-    fn chown(&self, path: &Path, owner: Owner) -> Result<(), DiskError> {
-        let (uid, gid) = (Uid::from_raw(owner.uid), Gid::from_raw(owner.gid));
-        rustix::fs::chownat(CWD, path, Some(uid), Some(gid), AtFlags::SYMLINK_NOFOLLOW)
-            .map_err(|errno| DiskError::new("change the owner of", path, errno))
-    }
-
     fn remove_partial(&self, path: &Path) -> Result<(), DiskError> {
         for (path, is_dir) in removal_order(path)? {
             let removed = if is_dir { rustix::fs::rmdir(&path) } else { rustix::fs::unlink(&path) };
@@ -90,6 +78,18 @@ impl Disk for RealDisk {
         }
         Ok(())
     }
+}
+
+/// Sets the owner, and then the mode: the umask took bits, a set-group-id parent handed its bit down, or the change of
+/// owner cleared some.
+fn give(fd: &OwnedFd, access: Access) -> Result<(), Errno> {
+    if let Some(owner) = access.owner {
+        rustix::fs::fchown(fd, Some(Uid::from_raw(owner.uid)), Some(Gid::from_raw(owner.gid)))?;
+    }
+    if rustix::fs::fstat(fd)?.st_mode & 0o7777 != access.mode {
+        rustix::fs::fchmod(fd, Mode::from_raw_mode(access.mode))?;
+    }
+    Ok(())
 }
 
 /// The same promise without the kernel's flag: a hard link refuses a taken name, and a plain rename of a directory
@@ -150,8 +150,8 @@ mod tests {
     fn modes_are_exact_even_below_a_set_group_id_directory() {
         let dir = tempfile::tempdir().unwrap();
         std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o2755)).unwrap();
-        RealDisk.create_dir(&dir.path().join("d"), 0o700).unwrap();
-        RealDisk.create_file(&dir.path().join("f"), 0o666).unwrap();
+        RealDisk.create_dir(&dir.path().join("d"), Access::mode(0o700)).unwrap();
+        RealDisk.create_file(&dir.path().join("f"), Access::mode(0o666)).unwrap();
         assert_eq!(mode(&dir.path().join("d")), 0o700);
         assert_eq!(mode(&dir.path().join("f")), 0o666);
     }
@@ -160,10 +160,10 @@ mod tests {
     fn nothing_that_exists_is_created_again_or_replaced() {
         let dir = tempfile::tempdir().unwrap();
         let (a, b) = (dir.path().join("a"), dir.path().join("b"));
-        RealDisk.create_file(&a, 0o600).unwrap().write_all(b"a").unwrap();
-        RealDisk.create_file(&b, 0o600).unwrap().write_all(b"b").unwrap();
-        assert_eq!(RealDisk.create_file(&a, 0o600).unwrap_err().kind(), io::ErrorKind::AlreadyExists);
-        assert_eq!(RealDisk.create_dir(&a, 0o700).unwrap_err().kind(), io::ErrorKind::AlreadyExists);
+        RealDisk.create_file(&a, Access::mode(0o600)).unwrap().write_all(b"a").unwrap();
+        RealDisk.create_file(&b, Access::mode(0o600)).unwrap().write_all(b"b").unwrap();
+        assert_eq!(RealDisk.create_file(&a, Access::mode(0o600)).unwrap_err().kind(), io::ErrorKind::AlreadyExists);
+        assert_eq!(RealDisk.create_dir(&a, Access::mode(0o700)).unwrap_err().kind(), io::ErrorKind::AlreadyExists);
         let refused = RealDisk.rename_new(&a, &b).unwrap_err();
         assert_eq!(refused.kind(), io::ErrorKind::AlreadyExists);
         assert_eq!(refused.to_string(), format!("cannot rename into place `{}`", b.display()));
@@ -175,12 +175,12 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let at = |name: &str| dir.path().join(name);
         for name in ["f", "g"] {
-            RealDisk.create_file(&at(name), 0o600).unwrap().write_all(name.as_bytes()).unwrap();
+            RealDisk.create_file(&at(name), Access::mode(0o600)).unwrap().write_all(name.as_bytes()).unwrap();
         }
         for name in ["d", "empty", "full"] {
-            RealDisk.create_dir(&at(name), 0o700).unwrap();
+            RealDisk.create_dir(&at(name), Access::mode(0o700)).unwrap();
         }
-        RealDisk.create_file(&at("full/x"), 0o600).unwrap();
+        RealDisk.create_file(&at("full/x"), Access::mode(0o600)).unwrap();
         for (from, to) in [("f", "g"), ("f", "d"), ("d", "f"), ("d", "empty"), ("d", "full")] {
             assert_eq!(rename_without_flag(&at(from), &at(to)), Err(Errno::EXIST), "{from} to {to}");
         }
@@ -193,10 +193,10 @@ mod tests {
     fn only_partial_trees_are_removed_and_links_are_not_followed() {
         let dir = tempfile::tempdir().unwrap();
         let at = |name: &str| dir.path().join(name);
-        RealDisk.create_dir(&at("keep"), 0o700).unwrap();
-        RealDisk.create_file(&at("keep/f"), 0o600).unwrap();
-        RealDisk.create_dir(&at("d.partial-1"), 0o700).unwrap();
-        RealDisk.create_file(&at("d.partial-1/f"), 0o600).unwrap();
+        RealDisk.create_dir(&at("keep"), Access::mode(0o700)).unwrap();
+        RealDisk.create_file(&at("keep/f"), Access::mode(0o600)).unwrap();
+        RealDisk.create_dir(&at("d.partial-1"), Access::mode(0o700)).unwrap();
+        RealDisk.create_file(&at("d.partial-1/f"), Access::mode(0o600)).unwrap();
         std::os::unix::fs::symlink(at("keep"), at("d.partial-1/link")).unwrap();
         let refused = RealDisk.remove_partial(&at("keep")).unwrap_err();
         assert_eq!(refused.kind(), io::ErrorKind::InvalidInput);
@@ -211,7 +211,7 @@ mod tests {
     #[test]
     fn written_bytes_arrive_where_they_were_sent() {
         let dir = tempfile::tempdir().unwrap();
-        let mut file = RealDisk.create_file(&dir.path().join("f"), 0o600).unwrap();
+        let mut file = RealDisk.create_file(&dir.path().join("f"), Access::mode(0o600)).unwrap();
         file.write_all(b"0123").unwrap();
         file.write_all_at(b"ab", 1).unwrap();
         file.write_all(b"45").unwrap();

@@ -4,15 +4,15 @@ use std::cell::RefCell;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
-use super::{Disk, DiskError, DiskFile, Owner, removal_order};
+use super::{Access, Disk, DiskError, DiskFile, removal_order};
 
 /// One change that was carried out.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Op {
     /// A directory was made.
-    CreateDir { path: PathBuf, mode: u32 },
+    CreateDir { path: PathBuf, access: Access },
     /// An empty file was made.
-    CreateFile { path: PathBuf, mode: u32 },
+    CreateFile { path: PathBuf, access: Access },
     /// Bytes were written to a file, which `path` was the name of when it was made.
     Write { path: PathBuf, offset: u64, bytes: Vec<u8> },
     /// A file was synced.
@@ -21,8 +21,6 @@ pub enum Op {
     SyncDir { path: PathBuf },
     /// A file or directory was given a new name.
     Rename { from: PathBuf, to: PathBuf },
-    /// A file or directory was given to someone.
-    Chown { path: PathBuf, owner: Owner },
     /// A file's name was removed.
     RemoveFile { path: PathBuf },
     /// An empty directory was removed.
@@ -64,15 +62,15 @@ impl<D: Disk> RecordingDisk<D> {
 impl<D: Disk> Disk for RecordingDisk<D> {
     type File = RecordingFile<D::File>;
 
-    fn create_dir(&self, path: &Path, mode: u32) -> Result<(), DiskError> {
-        self.inner.create_dir(path, mode)?;
-        self.record(Op::CreateDir { path: path.to_owned(), mode });
+    fn create_dir(&self, path: &Path, access: Access) -> Result<(), DiskError> {
+        self.inner.create_dir(path, access)?;
+        self.record(Op::CreateDir { path: path.to_owned(), access });
         Ok(())
     }
 
-    fn create_file(&self, path: &Path, mode: u32) -> Result<Self::File, DiskError> {
-        let inner = self.inner.create_file(path, mode)?;
-        self.record(Op::CreateFile { path: path.to_owned(), mode });
+    fn create_file(&self, path: &Path, access: Access) -> Result<Self::File, DiskError> {
+        let inner = self.inner.create_file(path, access)?;
+        self.record(Op::CreateFile { path: path.to_owned(), access });
         Ok(RecordingFile { inner, path: path.to_owned(), position: 0, log: Rc::clone(&self.log) })
     }
 
@@ -85,12 +83,6 @@ impl<D: Disk> Disk for RecordingDisk<D> {
     fn rename_new(&self, from: &Path, to: &Path) -> Result<(), DiskError> {
         self.inner.rename_new(from, to)?;
         self.record(Op::Rename { from: from.to_owned(), to: to.to_owned() });
-        Ok(())
-    }
-
-    fn chown(&self, path: &Path, owner: Owner) -> Result<(), DiskError> {
-        self.inner.chown(path, owner)?;
-        self.record(Op::Chown { path: path.to_owned(), owner });
         Ok(())
     }
 
