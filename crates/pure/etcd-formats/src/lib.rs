@@ -7,6 +7,9 @@
 
 pub mod bolt;
 pub mod contents;
+mod fields;
+pub mod membership;
+pub mod messages;
 pub mod mvcc;
 mod read_at;
 
