@@ -1,1 +1,11 @@
+//! What we want and what we saw, turned into what to do next. Nothing here touches the world.
+//!
+//! **Invariant:** the same arguments give the same answer: no clock, disk, network, environment or randomness.
 
+#![deny(clippy::wildcard_enum_match_arm)]
+
+pub mod init;
+pub mod roster;
+mod warning;
+
+pub use warning::Warning;
