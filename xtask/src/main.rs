@@ -1,1 +1,34 @@
-fn main() {}
+//! Chores of this workspace, run as `cargo xtask TASK`.
+//!
+//! **Rule:** a task changes nothing but its own output folder, and says what it found in words that name the place.
+
+mod seeds;
+mod tidy;
+
+use std::process::ExitCode;
+
+const USAGE: &str = "\
+usage: cargo xtask TASK
+  tidy         check the source tree: file heads and lengths, rings, fault pages, forbidden words, links
+  fuzz-seeds   fill fuzz/corpus from the fixtures";
+
+#[expect(clippy::print_stdout, clippy::print_stderr, reason = "a chore talks to the developer at the terminal")]
+fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let root = quorate_testkit::project_root();
+    let result = match args.first().map(String::as_str) {
+        Some("tidy") => tidy::run(&root),
+        Some("fuzz-seeds") => seeds::run(&root),
+        _ => Err(anyhow::anyhow!("{USAGE}")),
+    };
+    match result {
+        Ok(said) => {
+            println!("{said}");
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            eprintln!("{error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

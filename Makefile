@@ -1,0 +1,59 @@
+# Every target works from a fresh clone on Debian with nothing but cargo installed. `make` alone says what there is.
+
+CARGO ?= cargo
+FUZZ_SECONDS ?= 20
+FUZZ_TARGETS ?= $(patsubst fuzz/fuzz_targets/%.rs,%,$(wildcard fuzz/fuzz_targets/*.rs))
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.PHONY: help demo build test test-faults check bench fuzz tools compiler cargo
+
+help: ## Say what each target does
+	@echo "Quorate: make TARGET"
+	@echo
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  \1 \2/p' $(MAKEFILE_LIST) | while read -r name text; do printf '  %-12s %s\n' "$$name" "$$text"; done
+
+demo: cargo ## Found three members offline, start real etcd on them, show that they are healthy (stop: quorate demo stop)
+	@scripts/tools demo
+	$(CARGO) build --release --locked --bin quorate
+	./target/release/quorate demo
+
+build: compiler ## Build the program: target/release/quorate
+	$(CARGO) build --release --locked --bin quorate
+
+test: tools cargo ## Run every test against real servers, and the checks of the source tree itself (tidy)
+	$(CARGO) build --workspace --locked
+	$(CARGO) test --workspace --locked
+	$(CARGO) xtask tidy
+
+test-faults: tools cargo ## Run the same tests with their ranges widened (QUORATE_SWEEP=full: every byte, every crash point); hours
+	QUORATE_SWEEP=full $(CARGO) test --release --workspace --locked
+
+check: compiler ## Formatting, lints, tidy, licences and banned dependencies; no test
+	$(CARGO) fmt --all -- --check
+	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
+	$(CARGO) xtask tidy
+	@command -v cargo-deny >/dev/null || { echo "check: installing cargo-deny"; $(CARGO) install --locked cargo-deny; }
+	$(CARGO) deny --log-level error check bans licenses sources
+
+bench: tools cargo ## Measure side by side with etcdutl and cp; writes the tables of bench/
+	$(CARGO) build --release --locked --bin quorate
+	$(CARGO) run --release --locked --package xtask -- bench
+
+fuzz: tools cargo ## Feed broken files to every reader, FUZZ_SECONDS (20) each, seeded from the fixtures
+	@command -v cargo-fuzz >/dev/null || { echo "fuzz: installing cargo-fuzz"; $(CARGO) install --locked cargo-fuzz; }
+	$(CARGO) xtask fuzz-seeds
+	@for target in $(FUZZ_TARGETS); do \
+	  echo "fuzz: $$target for $(FUZZ_SECONDS) s"; \
+	  scripts/fuzz "$$target" "$(FUZZ_SECONDS)"; \
+	done
+
+tools: ## Install what building and testing need (Debian packages; etcd releases and Consul into .tools/)
+	@scripts/tools
+
+compiler: cargo
+	@scripts/tools build
+
+cargo:
+	@command -v $(CARGO) >/dev/null || { echo "make: cargo is missing: install Rust (see the rust-version in Cargo.toml), then try again" >&2; exit 1; }

@@ -1,0 +1,54 @@
+//! Fills `fuzz/corpus` with good files to start from: what real etcd servers wrote, and well-formed member lists.
+
+use std::fs::File;
+use std::io::Write as _;
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use quorate_testkit::{FIXTURE_VERSIONS, golden, golden_names, snapshot_bytes};
+
+/// One roster of each shape that a source may answer with.
+const ROSTERS: &[&str] = &[
+    "n1=http://10.0.0.1:2380,n2=http://10.0.0.2:2380,n3=http://10.0.0.3:2380",
+    "n1=https://10.0.0.1:2380,n1=https://[fd00::1]:2380,n2=https://node-2.example.org:2380",
+    "- name: n1\n  peer_urls: [http://10.0.0.1:2380]\n- name: n2\n  peer_urls:\n    - http://10.0.0.2:2380\n",
+    r#"[{"name":"n1","peer_urls":["http://10.0.0.1:2380"],"client_urls":["http://10.0.0.1:2379"]}]"#,
+    r#"{"members":[{"name":"n1","peerURLs":["http://10.0.0.1:2380"]}]}"#,
+];
+
+/// Writes the seeds of every target and says how many there are.
+pub(crate) fn run(root: &Path) -> Result<String> {
+    let corpus = root.join("fuzz/corpus");
+    let mut count = 0;
+    for name in golden_names() {
+        let Some(target) = target_of(&name) else { continue };
+        plant(&corpus.join(target), &name, &golden(&name))?;
+        count += 1;
+    }
+    for version in FIXTURE_VERSIONS {
+        plant(&corpus.join("snapshot_file"), &format!("fixture-{version}.db"), &snapshot_bytes(version))?;
+        count += 1;
+    }
+    for (index, roster) in ROSTERS.iter().enumerate() {
+        plant(&corpus.join("roster"), &format!("roster-{index}"), roster.as_bytes())?;
+        count += 1;
+    }
+    Ok(format!("fuzz-seeds: {count} seeds are in fuzz/corpus"))
+}
+
+fn target_of(name: &str) -> Option<&'static str> {
+    match Path::new(name).extension()?.to_str()? {
+        "bolt" => Some("bolt"),
+        "wal" => Some("wal"),
+        "snap" => Some("snap"),
+        "db" => Some("snapshot_file"),
+        _ => None,
+    }
+}
+
+fn plant(dir: &Path, name: &str, bytes: &[u8]) -> Result<()> {
+    std::fs::create_dir_all(dir).with_context(|| format!("cannot create `{}`", dir.display()))?;
+    let path = dir.join(name);
+    let mut file = File::create(&path).with_context(|| format!("cannot create `{}`", path.display()))?;
+    file.write_all(bytes).with_context(|| format!("cannot write `{}`", path.display()))
+}
