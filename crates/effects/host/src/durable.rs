@@ -2,16 +2,12 @@
 //!
 //! A caller builds a tree under a *partial* name, syncs each file and then each directory from the bottom up, renames it
 //! into place and syncs the parent. The steps are spelled out by the caller, so that a recorded run can be replayed
-//! into every state that a crash could leave (the `crash` module, for tests).
+//! into every state that a crash could leave (the tests do).
 //!
 //! **Invariant:** nothing here replaces an existing file or a directory with content, and nothing is removed whose name
 //! does not say that it is partial.
 
-#[cfg(feature = "crash-model")]
-pub mod crash;
 mod real;
-#[cfg(feature = "crash-model")]
-mod recording;
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -19,8 +15,6 @@ use std::path::{Path, PathBuf};
 use quorate_faults::Fault;
 
 pub use real::{RealDisk, RealFile};
-#[cfg(feature = "crash-model")]
-pub use recording::{Op, RecordingDisk, RecordingFile};
 
 /// What marks a file or directory as unfinished: `<name>.partial-<pid>`.
 pub const PARTIAL_MARK: &str = ".partial-";
@@ -141,8 +135,9 @@ pub fn is_partial_of(name: &std::ffi::OsStr, of: &std::ffi::OsStr) -> bool {
     !pid.is_empty() && pid.iter().all(u8::is_ascii_digit)
 }
 
-/// What [`Disk::remove_partial`] removes, in its order: content before the directory that holds it, names ascending.
-fn removal_order(path: &Path) -> Result<Vec<(PathBuf, bool)>, DiskError> {
+/// What [`Disk::remove_partial`] removes, in its order, with whether it is a directory: content before the directory that
+/// holds it, names ascending.
+pub fn removal_order(path: &Path) -> Result<Vec<(PathBuf, bool)>, DiskError> {
     const ATTEMPT: &str = "remove the left-over";
     let marked = path.file_name().is_some_and(|name| name.to_string_lossy().contains(PARTIAL_MARK));
     if !marked {

@@ -6,7 +6,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
-use crate::durable::Owner;
+use quorate_host::durable::Owner;
 
 /// A file or a directory, without its name.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -39,11 +39,11 @@ impl Node {
         self.mode
     }
 
-    pub(super) fn set_owner(&mut self, owner: Owner) {
+    pub(crate) fn set_owner(&mut self, owner: Owner) {
         self.owner = Some((owner.uid, owner.gid));
     }
 
-    pub(super) fn put(&mut self, offset: usize, bytes: &[u8]) {
+    pub(crate) fn put(&mut self, offset: usize, bytes: &[u8]) {
         let mut content = self.bytes.as_deref().unwrap_or_default().to_vec();
         content.resize(content.len().max(offset + bytes.len()), 0);
         content[offset..offset + bytes.len()].copy_from_slice(bytes);

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
-use super::{Access, Disk, DiskError, DiskFile, removal_order};
+use quorate_host::durable::{Access, Disk, DiskError, DiskFile, removal_order};
 
 /// One change that was carried out.
 #[derive(Debug, Clone, PartialEq, Eq)]

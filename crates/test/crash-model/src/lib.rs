@@ -7,15 +7,17 @@
 //!
 //! **Invariant:** only a sync moves a change from pending to durable.
 
+mod recording;
+mod tree;
+
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
-use super::{Op, Owner};
+use quorate_host::durable::Owner;
 
-mod tree;
-
+pub use recording::{Op, RecordingDisk, RecordingFile};
 pub use tree::{Node, Tree};
 
 /// Up to this many pending changes every combination is tried.
@@ -158,6 +160,16 @@ pub fn crash_states(base: &Tree, root: &Path, log: &[Op], seed: u64) -> CrashSta
     found
 }
 
+/// What the running system sees after the recorded changes; what a kill of the process leaves.
+///
+/// # Panics
+/// As [`crash_states`].
+pub fn live_after(base: &Tree, root: &Path, log: &[Op]) -> Tree {
+    let mut model = Model::new(base, root);
+    log.iter().for_each(|op| model.carry_out(op));
+    model.cut(&vec![Fate::Kept; model.pending.len()])
+}
+
 impl<'a> Model<'a> {
     fn new(base: &Tree, root: &'a Path) -> Model<'a> {
         let mut model = Model { root, durable: vec![], live: vec![], pending: vec![], handles: HashMap::new() };
@@ -296,7 +308,7 @@ fn next(state: &mut u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::durable::Access;
+    use quorate_host::durable::Access;
 
     fn base() -> Tree {
         let mut tree = Tree::default();
