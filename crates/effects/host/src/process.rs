@@ -360,7 +360,7 @@ mod tests {
         let launch =
             Launch { program: Path::new("/bin/sh"), args, env: vec![], env_remove: vec![], dir: dir.path(), log: &log };
         let started = start_detached(&launch).unwrap();
-        assert_eq!(find_by_argument(&mark).unwrap(), [started.identity.clone()]);
+        assert_eq!(find_by_argument(&mark).unwrap(), std::slice::from_ref(&started.identity));
         running(&started.identity).stop(Duration::from_secs(5)).unwrap();
         assert_eq!(find_by_argument(&mark).unwrap(), []);
     }

@@ -1,0 +1,44 @@
+//! Membership.
+
+use prost::Message;
+
+use super::ResponseHeader;
+
+/// One member as the cluster knows it.
+#[derive(Clone, PartialEq, Message)]
+pub struct Member {
+    /// Its id.
+    #[prost(uint64, tag = "1")]
+    pub id: u64,
+    /// Its name; empty until it has started once.
+    #[prost(string, tag = "2")]
+    pub name: String,
+    /// Where the others reach it.
+    #[prost(string, repeated, tag = "3")]
+    pub peer_urls: Vec<String>,
+    /// Where clients reach it; empty until it has started once.
+    #[prost(string, repeated, tag = "4")]
+    pub client_urls: Vec<String>,
+    /// Whether it only learns and does not vote.
+    #[prost(bool, tag = "5")]
+    pub is_learner: bool,
+}
+
+/// Asks for all members.
+#[derive(Clone, Copy, PartialEq, Message)]
+pub struct MemberListRequest {
+    /// Ask a quorum first. Unknown to 3.4.
+    #[prost(bool, tag = "1")]
+    pub linearizable: bool,
+}
+
+/// All members.
+#[derive(Clone, PartialEq, Message)]
+pub struct MemberListResponse {
+    /// Who answered, and when.
+    #[prost(message, optional, tag = "1")]
+    pub header: Option<ResponseHeader>,
+    /// The members.
+    #[prost(message, repeated, tag = "2")]
+    pub members: Vec<Member>,
+}
