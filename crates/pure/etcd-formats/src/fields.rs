@@ -50,6 +50,11 @@ impl<'a> Fields<'a> {
         Ok(Some((field, value)))
     }
 
+    /// How many bytes have not been walked yet.
+    pub(crate) fn remaining(&self) -> usize {
+        self.rest.len()
+    }
+
     /// The next field when it is too long to be here whole: its number, its length, and how many bytes of it are here.
     pub(crate) fn head(&mut self) -> Result<Head<'a>, NotProtobuf> {
         let before = *self;

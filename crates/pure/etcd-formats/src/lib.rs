@@ -8,9 +8,13 @@
 pub mod bolt;
 pub mod contents;
 mod fields;
+pub mod founding;
 pub mod membership;
 pub mod messages;
 pub mod mvcc;
 mod read_at;
+pub mod snap;
+pub mod v2store;
+pub mod wal;
 
 pub use read_at::{ReadAt, ReadError};

@@ -221,7 +221,7 @@ mod tests {
         let google = ConfState { voters: vec![1], ..Default::default() };
         assert_eq!(gogo.encode_to_vec(), [0x08, 0x01, 0x28, 0x00]);
         assert_eq!(google.encode_to_vec(), [0x08, 0x01]);
-        assert_eq!(ConfState::decode(&[0x08, 0x01][..]).unwrap().auto_leave(), false);
+        assert!(!ConfState::decode(&[0x08, 0x01][..]).unwrap().auto_leave());
     }
 
     #[test]
