@@ -1,1 +1,3 @@
+//! What runs on a node: sources of truth, and whoever turns their answers into work.
 
+pub mod sources;

@@ -96,6 +96,8 @@ codes! {
     RosterMixedSchemes = "Q0114", ConfigInvalid;
     /// A member name that etcd or the list format cannot carry.
     RosterBadName = "Q0115", ConfigInvalid;
+    /// A secret for a source can be read by others (warning).
+    SourceSecretOpen = "Q0116", ConfigInvalid;
 
     /// The target dir belongs to another cluster.
     InitOtherCluster = "Q0201", Refused;

@@ -2,7 +2,7 @@
 //!
 //! **Invariant:** the same arguments give the same answer: no clock, disk, network, environment or randomness.
 
-#![deny(clippy::wildcard_enum_match_arm)]
+#![cfg_attr(not(test), deny(clippy::wildcard_enum_match_arm))]
 
 pub mod init;
 pub mod roster;

@@ -120,7 +120,7 @@ impl Gathering {
     pub fn give_up(mut self, waited: Duration) -> Fault {
         match std::mem::replace(&mut self.latest, Latest::Nothing) {
             Latest::Silent { fault, before } => self.fell_silent(fault, &before, waited),
-            latest => {
+            latest @ (Latest::Nothing | Latest::Short { .. }) => {
                 self.latest = latest;
                 self.too_few(Some(waited))
             }

@@ -90,7 +90,9 @@ impl Reader<'_> {
                     _ => Ok(RawMember { name, peer_urls: member.peer_urls, client_urls: member.client_urls }),
                 }
             }
-            urls => Ok(RawMember::new(name, self.urls(&place, urls)?)),
+            urls @ (Node::Nothing | Node::Flag | Node::Number | Node::Text(_) | Node::List(_)) => {
+                Ok(RawMember::new(name, self.urls(&place, urls)?))
+            }
         }
     }
 
@@ -162,10 +164,14 @@ impl Reader<'_> {
                 .into_iter()
                 .map(|item| match item {
                     Node::Text(text) => Ok(text),
-                    other => Err(self.not_a_list(format!("{at} holds {}, not a URL", other.kind()))),
+                    other @ (Node::Nothing | Node::Flag | Node::Number | Node::List(_) | Node::Map(_)) => {
+                        Err(self.not_a_list(format!("{at} holds {}, not a URL", other.kind())))
+                    }
                 })
                 .collect(),
-            other => Err(self.not_a_list(format!("{at} is {}, not a URL or a list of URLs", other.kind()))),
+            other @ (Node::Nothing | Node::Flag | Node::Number | Node::Map(_)) => {
+                Err(self.not_a_list(format!("{at} is {}, not a URL or a list of URLs", other.kind())))
+            }
         }
     }
 
