@@ -2,6 +2,7 @@
 //!
 //! **Rule:** a task changes nothing but its own output folder, and says what it found in words that name the place.
 
+mod bench;
 mod seeds;
 mod tidy;
 
@@ -10,6 +11,7 @@ use std::process::ExitCode;
 const USAGE: &str = "\
 usage: cargo xtask TASK
   tidy         check the source tree: file heads and lengths, rings, fault pages, forbidden words, links
+  bench        run the side-by-side benchmarks (release build; see bench/)
   fuzz-seeds   fill fuzz/corpus from the fixtures";
 
 #[expect(clippy::print_stdout, clippy::print_stderr, reason = "a chore talks to the developer at the terminal")]
@@ -18,6 +20,7 @@ fn main() -> ExitCode {
     let root = quorate_testkit::project_root();
     let result = match args.first().map(String::as_str) {
         Some("tidy") => tidy::run(&root),
+        Some("bench") => bench::run(&root),
         Some("fuzz-seeds") => seeds::run(&root),
         _ => Err(anyhow::anyhow!("{USAGE}")),
     };

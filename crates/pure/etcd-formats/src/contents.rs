@@ -7,19 +7,22 @@
 //! known at the end. Nothing else grows with the database.
 
 use std::collections::HashMap;
-use std::hash::{DefaultHasher, Hasher};
+use std::hash::Hasher;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde::Serialize;
 
 use crate::ReadAt;
 use crate::bolt::{BoltError, Bucket, Db};
-use crate::mvcc::{KeyValue, RevisionKey};
+use crate::mvcc::{KeyValue, RevisionKey, fingerprint};
 
 /// What is to be found out beside the counts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Want {
+#[derive(Debug, Clone, Copy)]
+pub struct Want<'a> {
     /// Hashes too.
     pub hashes: bool,
+    /// Counts bytes examined, for whoever shows progress.
+    pub progress: &'a AtomicU64,
 }
 
 /// What a database holds.
@@ -31,63 +34,54 @@ pub struct Contents {
     pub revisions: u64,
     /// User keys that exist now: what `etcdutl snapshot status` from 3.6 on calls total keys.
     pub live_keys: u64,
+    /// Pages that may be used again.
+    pub free_pages: u64,
     /// The hashes, if wanted.
     pub hashes: Option<Hashes>,
 }
 
 /// etcd's hashes of one database.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Hashes {
     /// What `etcdutl snapshot status` prints, in every version.
     pub snapshot_status: u32,
-    /// What the Hash RPC answers.
-    pub hash_rpc: HashRpc,
+    /// What the Hash RPC answers. It leaves out what differs between healthy members, and each version has more of that.
+    pub hash_rpc: Vec<Variant>,
     /// What the HashKV RPC and `etcdctl endpoint hashkv` answer at the current revision.
-    pub hashkv: HashKv,
+    pub hashkv: Vec<Variant>,
 }
 
-/// The Hash RPC leaves out what differs between healthy members, and each version has more of that.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct HashRpc {
-    /// 3.4: without the consistent index.
-    #[serde(rename = "3.4")]
-    pub v3_4: u32,
-    /// 3.5: without the term, too.
-    #[serde(rename = "3.5")]
-    pub v3_5: u32,
-    /// From 3.6 on: without the storage version, too.
-    #[serde(rename = "3.6")]
-    pub v3_6: u32,
+/// A hash as some versions of etcd compute it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct Variant {
+    /// Which versions.
+    pub etcd: &'static str,
+    /// The hash.
+    pub hash: u32,
 }
 
-/// The HashKV variants.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct HashKv {
-    /// Up to 3.4.33 and 3.5.15.
-    #[serde(rename = "up to 3.4.33, 3.5.15")]
-    pub with_compacted_tombstone: u32,
-    /// From 3.4.34, 3.5.16 and 3.6.0 on: a deletion at the compacted revision itself is left out.
-    #[serde(rename = "from 3.4.34, 3.5.16, 3.6.0")]
-    pub without_compacted_tombstone: u32,
-}
+/// The versions that each HashKV variant belongs to: later ones leave out a deletion at the compacted revision itself.
+pub const HASHKV_VARIANTS: [&str; 2] = ["up to 3.4.33 and 3.5.15", "from 3.4.34, 3.5.16 and 3.6.0 on"];
 
 /// Walks every bucket. `compact_revision` is what the server would take it to be; `None` if nothing was compacted.
 pub fn examine<S: ReadAt + ?Sized>(
     db: &Db<'_, S>,
     buckets: &[(Vec<u8>, Bucket)],
     compact_revision: Option<u64>,
-    want: Want,
+    want: Want<'_>,
 ) -> Result<Contents, BoltError> {
     let mut contents = Contents::default();
     let mut newest = Newest::default();
     let mut hash = BackendHash::default();
+    let mut pages = db.overhead_pages()?;
     for (name, bucket) in buckets {
         if want.hashes {
             hash.bucket(name);
         }
         let is_key = name == b"key";
-        db.for_each(bucket, |key, value| {
+        pages += db.for_each(bucket, |key, value| {
             contents.items += 1;
+            want.progress.fetch_add((key.len() + value.len()) as u64, Ordering::Relaxed);
             if is_key {
                 contents.revisions += 1;
                 newest.note(key, value);
@@ -98,6 +92,7 @@ pub fn examine<S: ReadAt + ?Sized>(
         })?;
     }
     contents.live_keys = newest.live();
+    contents.free_pages = db.meta().hwm.saturating_sub(pages);
     if want.hashes {
         let (snapshot_status, hash_rpc) = hash.finish();
         let hashkv = hashkv(db, buckets, compact_revision, &newest)?;
@@ -155,9 +150,10 @@ impl BackendHash {
         }
     }
 
-    fn finish(self) -> (u32, HashRpc) {
+    fn finish(self) -> (u32, Vec<Variant>) {
         let [v3_6, v3_5, v3_4] = self.rpc.unwrap_or([self.status; 3]).map(|crc| crc.0);
-        (self.status.0, HashRpc { v3_4, v3_5, v3_6 })
+        let variants = [("3.4", v3_4), ("3.5", v3_5), ("from 3.6 on", v3_6)];
+        (self.status.0, variants.into_iter().map(|(etcd, hash)| Variant { etcd, hash }).collect())
     }
 }
 
@@ -187,12 +183,6 @@ impl Newest {
     }
 }
 
-fn fingerprint(key: &[u8]) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    hasher.write(key);
-    hasher.finish()
-}
-
 /// Fingerprints are hashes already.
 #[derive(Default)]
 struct AsIs(u64);
@@ -214,15 +204,13 @@ fn hashkv<S: ReadAt + ?Sized>(
     buckets: &[(Vec<u8>, Bucket)],
     compact_revision: Option<u64>,
     newest: &Newest,
-) -> Result<HashKv, BoltError> {
+) -> Result<Vec<Variant>, BoltError> {
     let mut with = Crc::default();
     with.write(b"key");
     let mut without = with;
     // With nothing to keep, etcd skips nothing.
     let keeps_any = newest.live() > 0;
-    let Some((_, bucket)) = buckets.iter().find(|(name, _)| name == b"key") else {
-        return Ok(HashKv { with_compacted_tombstone: with.0, without_compacted_tombstone: without.0 });
-    };
+    let Some((_, bucket)) = buckets.iter().find(|(name, _)| name == b"key") else { return Ok(Vec::new()) };
     db.for_each(bucket, |key, value| {
         let Some((at, kv)) = RevisionKey::decode(key).zip(KeyValue::decode(value)) else { return };
         let compacted = compact_revision.is_some_and(|compacted| at.revision.main <= compacted);
@@ -234,5 +222,6 @@ fn hashkv<S: ReadAt + ?Sized>(
             without.pair(key, value);
         }
     })?;
-    Ok(HashKv { with_compacted_tombstone: with.0, without_compacted_tombstone: without.0 })
+    let variants = HASHKV_VARIANTS.into_iter().zip([with.0, without.0]);
+    Ok(variants.map(|(etcd, hash)| Variant { etcd, hash }).collect())
 }

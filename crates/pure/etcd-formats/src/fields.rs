@@ -84,14 +84,20 @@ impl<'a> Fields<'a> {
 
     #[inline]
     fn varint(&mut self) -> Result<u64, NotProtobuf> {
-        let mut value = 0u64;
-        for shift in (0..64).step_by(7) {
-            let (&byte, rest) = self.rest.split_first().ok_or(NotProtobuf)?;
+        let (&first, rest) = self.rest.split_first().ok_or(NotProtobuf)?;
+        if first < 0x80 {
             self.rest = rest;
+            return Ok(u64::from(first));
+        }
+        let mut value = u64::from(first & 0x7f);
+        let mut shift = 7u32;
+        for (at, &byte) in rest.iter().enumerate().take(9) {
             value |= u64::from(byte & 0x7f).wrapping_shl(shift);
             if byte < 0x80 {
+                self.rest = rest.get(at.saturating_add(1)..).unwrap_or_default();
                 return Ok(value);
             }
+            shift = shift.saturating_add(7);
         }
         Err(NotProtobuf)
     }

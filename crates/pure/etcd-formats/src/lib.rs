@@ -7,14 +7,19 @@
 
 pub mod bolt;
 pub mod contents;
+pub mod database;
+pub mod dir;
 mod fields;
 pub mod founding;
+pub mod inspect;
 pub mod membership;
 pub mod messages;
 pub mod mvcc;
 mod read_at;
 pub mod snap;
+pub mod snapshot_file;
 pub mod v2store;
+pub mod verify;
 pub mod wal;
 
 pub use read_at::{ReadAt, ReadError};

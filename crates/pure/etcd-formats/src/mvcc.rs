@@ -1,5 +1,7 @@
 //! Revisions and key-values as the `key` bucket holds them.
 
+use std::hash::Hasher;
+
 use prost::bytes::Buf;
 use prost::encoding::{WireType, decode_key, decode_varint};
 
@@ -89,6 +91,13 @@ impl<'a> KeyValue<'a> {
     }
 }
 
+/// A short stand-in for a user's key: two of ten million keys share one with a probability of three in a million.
+pub fn fingerprint(key: &[u8]) -> u64 {
+    let mut hasher = std::hash::DefaultHasher::new();
+    hasher.write(key);
+    hasher.finish()
+}
+
 fn take_bytes<'a>(bytes: &mut &'a [u8]) -> Option<&'a [u8]> {
     let len = usize::try_from(decode_varint(bytes).ok()?).ok()?;
     let (taken, rest) = bytes.split_at_checked(len)?;
@@ -121,7 +130,11 @@ mod tests {
     #[test]
     fn revisions_are_stored_in_the_order_they_happened() {
         let at = |main, sub, tombstone| RevisionKey { revision: Revision { main, sub }, tombstone }.encode();
-        assert!(at(2, 0, false) < at(2, 1, true) && at(2, 1, true) < at(3, 0, false) && at(255, 0, false) < at(256, 0, false));
+        assert!(
+            at(2, 0, false) < at(2, 1, true)
+                && at(2, 1, true) < at(3, 0, false)
+                && at(255, 0, false) < at(256, 0, false)
+        );
         assert_eq!(at(2, 1, true), b"\0\0\0\0\0\0\0\x02_\0\0\0\0\0\0\0\x01t");
     }
 

@@ -23,8 +23,8 @@ mod view;
 mod writer;
 
 pub use log::{ConfChangeEntry, Jump, SnapshotPoint};
+pub(crate) use names::hex16;
 pub use names::{NameProblem, SegmentName, WalFileKind, check_order};
-pub(crate) use names::{check_order, hex16};
 pub use problem::{Damage, Located, WalProblem};
 pub use reader::{SegmentReader, Step};
 pub use scan::{Head, ScanOptions, SegmentSummary, Tail, WalFile, WalReadError, WalSummary, head, scan, scan_newest};

@@ -48,6 +48,9 @@ pub struct BucketWriter<'w, S: Sink> {
     last_key: Vec<u8>,
 }
 
+/// A key and its value.
+pub type Item = (Vec<u8>, Vec<u8>);
+
 /// How full a page gets before the next one is begun, in percent. Leaves room for the first changes in place.
 const FILL_PERCENT: usize = 90;
 
@@ -107,7 +110,7 @@ impl<S: Sink> BucketWriter<'_, S> {
 }
 
 /// A whole small database in memory. Buckets and keys come sorted.
-pub fn small_db(buckets: &[(&[u8], Vec<(Vec<u8>, Vec<u8>)>)], page_size: u32) -> Vec<u8> {
+pub fn small_db(buckets: &[(&[u8], Vec<Item>)], page_size: u32) -> Vec<u8> {
     let build = || {
         let mut writer = BoltWriter::new(Vec::new(), page_size)?;
         for (name, items) in buckets {
@@ -228,11 +231,24 @@ impl TreeWriter {
         TreeWriter { levels: vec![Level::default()], threshold: page_size * FILL_PERCENT / 100, count_max: 0xFFF0 }
     }
 
-    fn put<S: Sink>(&mut self, pages: &mut Pages<S>, word: impl Into<u64>, key: &[u8], value: &[u8]) -> Result<(), S::Error> {
+    fn put<S: Sink>(
+        &mut self,
+        pages: &mut Pages<S>,
+        word: impl Into<u64>,
+        key: &[u8],
+        value: &[u8],
+    ) -> Result<(), S::Error> {
         self.push(pages, 0, word.into(), key, value)
     }
 
-    fn push<S: Sink>(&mut self, pages: &mut Pages<S>, depth: usize, word: u64, key: &[u8], value: &[u8]) -> Result<(), S::Error> {
+    fn push<S: Sink>(
+        &mut self,
+        pages: &mut Pages<S>,
+        depth: usize,
+        word: u64,
+        key: &[u8],
+        value: &[u8],
+    ) -> Result<(), S::Error> {
         if self.levels.len() == depth {
             self.levels.push(Level { filling: Group { branch: true, ..Group::default() }, held: None });
         }

@@ -135,7 +135,14 @@ impl<'a> Page<'a> {
         match behind.split_at_checked(count * HEADER_BYTES) {
             Some((table, packed)) => {
                 let (table, _) = table.as_chunks::<HEADER_BYTES>();
-                Elements { table, packed, leaf: !self.is_branch(), index: 0, packed_at: table.len() * HEADER_BYTES, failed: false }
+                Elements {
+                    table,
+                    packed,
+                    leaf: !self.is_branch(),
+                    index: 0,
+                    packed_at: table.len() * HEADER_BYTES,
+                    failed: false,
+                }
             }
             // A table that does not fit yields its error at once.
             None => Elements { table: &[], packed: &[], leaf: true, index: 0, packed_at: 0, failed: true },

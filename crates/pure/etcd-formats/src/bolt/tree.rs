@@ -5,6 +5,8 @@
 //!
 //! **Invariant:** a walk holds at most one branch page per level and one window or one leaf, whatever the file says.
 
+use super::build::Item;
+use super::meta::NO_FREELIST;
 use super::page::{BranchItem, HEADER_BYTES, Header, LeafItem, Page};
 use super::{BoltError, Meta, MetaPages, PageProblem};
 use crate::{ReadAt, ReadError};
@@ -40,10 +42,17 @@ pub enum Bucket {
     Inline(Vec<u8>),
 }
 
+/// Top-level buckets by name.
+pub type Buckets = Vec<(Vec<u8>, Bucket)>;
+
 /// Sees what a walk comes across. Returning `Err` ends the walk.
 pub trait Visitor {
     /// What ends a walk early.
     type Stop;
+    /// Whether to look at a part of the tree at all.
+    fn wants(&self, _subtree: &Subtree) -> bool {
+        true
+    }
     /// A page, with its overflow pages, is reached. `false` leaves it out.
     fn reached(&mut self, page: u64, pages: u64) -> Result<bool, Self::Stop>;
     /// Something is wrong with a page. The walk goes on beside it, unless this returns `Err`.
@@ -108,26 +117,60 @@ impl<'s, S: ReadAt + ?Sized> Db<'s, S> {
     }
 
     /// Every top-level bucket, by name. The first thing wrong ends it.
-    pub fn buckets(&self) -> Result<Vec<(Vec<u8>, Bucket)>, BoltError> {
-        let mut buckets = Vec::new();
-        self.for_each_in_tree(self.meta.root, |page, item| {
-            let bucket = bucket_of(&item).ok_or(BoltError::Page { page, problem: PageProblem::Bucket { element: 0 } })?;
-            buckets.push((item.key.to_vec(), bucket));
-            Ok(())
-        })?;
-        Ok(buckets)
+    pub fn buckets(&self) -> Result<Buckets, BoltError> {
+        self.root_tree().map(|(buckets, _)| buckets)
     }
 
-    /// Visits every item of a bucket in order. The first thing wrong ends it.
-    pub fn for_each(&self, bucket: &Bucket, mut visit: impl FnMut(&[u8], &[u8])) -> Result<(), BoltError> {
-        let mut strict = Strict { visit: |_, item: LeafItem<'_>| {
+    /// Pages that belong to no bucket: the meta pages, the tree of buckets and the freelist.
+    pub fn overhead_pages(&self) -> Result<u64, BoltError> {
+        let (_, root) = self.root_tree()?;
+        let freelist = match self.meta.freelist {
+            NO_FREELIST => 0,
+            page => {
+                let mut header = [0; HEADER_BYTES];
+                self.source.read_exact_at(&mut header, page * u64::from(self.meta.page_size))?;
+                Header::decode(&header).map_or(1, |header| u64::from(header.overflow) + 1)
+            }
+        };
+        Ok(2 + root + freelist)
+    }
+
+    fn root_tree(&self) -> Result<(Buckets, u64), BoltError> {
+        let mut buckets = Vec::new();
+        let visit = |page, item: LeafItem<'_>| {
+            let bucket =
+                bucket_of(&item).ok_or(BoltError::Page { page, problem: PageProblem::Bucket { element: 0 } })?;
+            buckets.push((item.key.to_vec(), bucket));
+            Ok(())
+        };
+        let mut strict = Strict { lower: &[], pages: 0, visit };
+        self.walk(&Subtree::root(self.meta.root), &mut strict)?;
+        let pages = strict.pages;
+        Ok((buckets, pages))
+    }
+
+    /// Visits every item of a bucket in order, and says how many pages it takes. The first thing wrong ends it.
+    pub fn for_each(&self, bucket: &Bucket, mut visit: impl FnMut(&[u8], &[u8])) -> Result<u64, BoltError> {
+        self.for_each_from(bucket, &[], |key, value| visit(key, value))
+    }
+
+    /// Visits every item of a bucket from `lower` on (and perhaps a few before it), in order.
+    pub fn for_each_from(
+        &self,
+        bucket: &Bucket,
+        lower: &[u8],
+        mut visit: impl FnMut(&[u8], &[u8]),
+    ) -> Result<u64, BoltError> {
+        let visit = |_, item: LeafItem<'_>| {
             visit(item.key, item.value);
             Ok(())
-        } };
+        };
+        let mut strict = Strict { lower, pages: 0, visit };
         match bucket {
-            Bucket::Tree(root) => self.walk(&Subtree::root(*root), &mut strict),
-            Bucket::Inline(bytes) => walk_inline(bytes, self.meta.root, &mut strict),
+            Bucket::Tree(root) => self.walk(&Subtree::root(*root), &mut strict)?,
+            Bucket::Inline(bytes) => walk_inline(bytes, self.meta.root, &mut strict)?,
         }
+        Ok(strict.pages)
     }
 
     /// The value of one key of a bucket.
@@ -140,8 +183,7 @@ impl<'s, S: ReadAt + ?Sized> Db<'s, S> {
     }
 
     /// The last item of a bucket.
-    #[expect(clippy::type_complexity, reason = "a key and its value")]
-    pub fn last(&self, bucket: &Bucket) -> Result<Option<(Vec<u8>, Vec<u8>)>, BoltError> {
+    pub fn last(&self, bucket: &Bucket) -> Result<Option<Item>, BoltError> {
         self.descend(
             bucket,
             |items| items.last().map(|item| item.child),
@@ -158,30 +200,23 @@ impl<'s, S: ReadAt + ?Sized> Db<'s, S> {
         let mut page = match bucket {
             Bucket::Tree(root) => *root,
             Bucket::Inline(bytes) => {
-                let image = Page::new(bytes).map_err(|problem| BoltError::Page { page: self.meta.root, problem })?;
-                return Ok(leaf(&mut image.leaf_items().flatten()));
+                let page = self.meta.root;
+                let image = Page::new(bytes).map_err(|problem| BoltError::Page { page, problem })?;
+                return strictly(page, image.leaf_items(), leaf);
             }
         };
         let mut window = Window::default();
         for _ in 0..DEPTH_MAX {
             let image = self.read_page(&mut window, page, 1).map_err(|failure| failure.into_error(page))?;
             if !image.is_branch() {
-                return Ok(leaf(&mut image.leaf_items().flatten()));
+                return strictly(page, image.leaf_items(), leaf);
             }
-            match branch(&mut image.branch_items().flatten()) {
+            match strictly(page, image.branch_items(), &branch)? {
                 Some(child) => page = child,
                 None => return Ok(None),
             }
         }
         Err(BoltError::Page { page, problem: PageProblem::TooDeep { limit: DEPTH_MAX } })
-    }
-
-    fn for_each_in_tree(
-        &self,
-        root: u64,
-        visit: impl FnMut(u64, LeafItem<'_>) -> Result<(), BoltError>,
-    ) -> Result<(), BoltError> {
-        self.walk(&Subtree::root(root), &mut Strict { visit })
     }
 
     /// Walks a subtree in key order, telling the visitor of pages, problems and items.
@@ -212,7 +247,8 @@ impl<'s, S: ReadAt + ?Sized> Db<'s, S> {
             return walk_leaf(&page, at, visitor);
         }
         let children = self.children(&page, at, visitor)?;
-        for (index, child) in children.iter().enumerate() {
+        for (index, child) in children.iter().enumerate().filter(|(_, child)| visitor.wants(child)).collect::<Vec<_>>()
+        {
             let ahead = worth_reading(&children[index..], self.window_pages());
             self.walk_page(window, child, ahead, visitor)?;
         }
@@ -337,6 +373,21 @@ impl<'s, S: ReadAt + ?Sized> Db<'s, S> {
     }
 }
 
+/// Hands the items to `find`, and fails if it came across one that is wrong.
+fn strictly<I, T>(
+    page: u64,
+    items: impl Iterator<Item = Result<I, PageProblem>>,
+    find: impl Fn(&mut dyn Iterator<Item = I>) -> Option<T>,
+) -> Result<Option<T>, BoltError> {
+    let mut wrong = None;
+    let mut sound = items.map_while(|item| item.map_err(|problem| wrong = Some(problem)).ok());
+    let found = find(&mut sound);
+    match wrong {
+        Some(problem) => Err(BoltError::Page { page, problem }),
+        None => Ok(found),
+    }
+}
+
 /// How many pages to read from the first child on, so that neighbours come along and strangers do not.
 fn worth_reading(children: &[Subtree], most: u64) -> u64 {
     /// Pages between two children that are cheaper to read than to skip: overflow of the first, usually.
@@ -415,14 +466,21 @@ impl Failure {
 }
 
 /// Ends at the first thing that is wrong.
-struct Strict<F> {
+struct Strict<'k, F> {
+    lower: &'k [u8],
+    pages: u64,
     visit: F,
 }
 
-impl<F: FnMut(u64, LeafItem<'_>) -> Result<(), BoltError>> Visitor for Strict<F> {
+impl<F: FnMut(u64, LeafItem<'_>) -> Result<(), BoltError>> Visitor for Strict<'_, F> {
     type Stop = BoltError;
 
-    fn reached(&mut self, _page: u64, _pages: u64) -> Result<bool, BoltError> {
+    fn wants(&self, subtree: &Subtree) -> bool {
+        subtree.upper.as_deref().is_none_or(|upper| upper > self.lower)
+    }
+
+    fn reached(&mut self, _page: u64, pages: u64) -> Result<bool, BoltError> {
+        self.pages += pages;
         Ok(true)
     }
 

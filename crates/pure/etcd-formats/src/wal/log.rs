@@ -10,7 +10,7 @@ use prost::Message;
 
 use super::problem::WalProblem;
 use super::view::{EntryView, RecordType, RecordView};
-use crate::fields::Fields;
+use crate::fields::{Fields, NotProtobuf, Value};
 use crate::messages::{ConfChange, ConfState, HardState, Metadata, RequestView, WalSnapshot};
 
 /// Runs of equal terms that are kept: one per election.
@@ -131,8 +131,8 @@ impl Log {
     }
 
     fn state(&mut self, place: Place, data: &[u8], problem: &mut impl FnMut(WalProblem)) {
-        let Ok(state) = HardState::decode(data) else { return problem(WalProblem::BadContent) };
-        if !only_fields(data, 3) {
+        let Ok((state, regular)) = hard_state(data) else { return problem(WalProblem::BadContent) };
+        if !regular {
             problem(WalProblem::IrregularRecord);
         }
         let backwards =
@@ -272,6 +272,22 @@ impl Log {
             problem(Some(place), WalProblem::UndecodableEntry { index });
         }
     }
+}
+
+/// A hard state, and whether etcd would have written it this way. By hand, since every second record is one.
+fn hard_state(data: &[u8]) -> Result<(HardState, bool), NotProtobuf> {
+    let (mut state, mut regular) = (HardState::default(), true);
+    let mut fields = Fields::new(data);
+    while let Some((field, value)) = fields.next()? {
+        match (field, value) {
+            (1, Value::Varint(term)) => state.term = Some(term),
+            (2, Value::Varint(vote)) => state.vote = Some(vote),
+            (3, Value::Varint(commit)) => state.commit = Some(commit),
+            (1..=3, _) => return Err(NotProtobuf),
+            _ => regular = false,
+        }
+    }
+    Ok((state, regular))
 }
 
 /// Whether a message has only fields up to `last`, each at most once and in order.

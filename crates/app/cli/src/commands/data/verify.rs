@@ -1,11 +1,19 @@
 //! `quorate data verify`: whether a data dir or snapshot file is whole.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use clap::ValueEnum;
-use quorate_faults::{Code, Exit, Fault};
+use owo_colors::OwoColorize;
+use quorate_etcd::datadir::{self, Found};
+use quorate_etcd_formats::ReadAt;
+use quorate_etcd_formats::verify::{self, Settings};
+use quorate_faults::{Exit, Fault, Finding, Severity};
+use serde::Serialize;
 
 use crate::printer::Printer;
+use crate::render::{Page, Report};
 
 /// Flags of `data verify`.
 #[derive(Debug, clap::Args)]
@@ -13,10 +21,16 @@ use crate::printer::Printer;
 Examples:
   quorate data verify /var/lib/etcd                  all that can be proven
   quorate data verify /var/lib/etcd --mode sanity    a quick look
-  quorate data verify backup.db --output json")]
+  quorate data verify backup.db --output json
+
+Exit code 0: nothing found that matters. 1: findings that matter. Warnings alone do not fail it.")]
 pub(crate) struct Args {
     /// A data dir or a snapshot file
     pub(crate) path: PathBuf,
+
+    /// The dir of the WAL, if it is a separate one
+    #[arg(long, value_name = "DIR")]
+    pub(crate) wal_dir: Option<PathBuf>,
 
     /// How deep to look
     #[arg(long, value_enum, default_value_t)]
@@ -34,6 +48,96 @@ pub(crate) enum Mode {
 }
 
 /// Checks it.
-pub(crate) fn run(args: Args, _printer: &mut Printer) -> Result<Exit, Fault> {
-    Err(Fault::new(Code::Internal, format!("cannot verify `{}`", args.path.display())))
+pub(crate) fn run(args: Args, printer: &mut Printer) -> Result<Exit, Fault> {
+    let found = datadir::open(&args.path, args.wal_dir.as_deref())?;
+    let total = match &found {
+        Found::DataDir(dir) => dir.bytes(),
+        Found::File(file) => file.len(),
+    };
+    let done = AtomicU64::new(0);
+    let workers = std::thread::available_parallelism().map_or(1, |cores| cores.get().min(8));
+    let mode = match args.mode {
+        Mode::Sanity => verify::Mode::Sanity,
+        Mode::Full => verify::Mode::Full,
+    };
+    let settings = Settings { mode, workers, progress: &done };
+    let mut progress = printer.progress("verifying", Some(total));
+    let report = std::thread::scope(|scope| {
+        let work = scope.spawn(|| match &found {
+            Found::DataDir(dir) => verify::data_dir(&dir.view(), &settings),
+            Found::File(file) => verify::snapshot(&file_name(&args.path), file, &settings),
+        });
+        while !work.is_finished() {
+            progress.set(done.load(Ordering::Relaxed).min(total));
+            // Short, so that quick checks stay quick.
+            std::thread::park_timeout(Duration::from_millis(2));
+        }
+        work.join()
+    });
+    drop(progress);
+    let report = report
+        .map_err(|_| Fault::new(quorate_faults::Code::Internal, format!("cannot verify `{}`", args.path.display())))?;
+    let valid = !report.has_errors();
+    printer.report(&Outcome { path: args.path.display().to_string(), mode, valid, report });
+    Ok(if valid { Exit::Done } else { Exit::CannotMeet })
+}
+
+fn file_name(path: &Path) -> String {
+    path.file_name().map_or_else(|| path.display().to_string(), |name| name.to_string_lossy().into_owned())
+}
+
+/// What is printed.
+#[derive(Serialize)]
+struct Outcome {
+    path: String,
+    mode: verify::Mode,
+    valid: bool,
+    #[serde(flatten)]
+    report: verify::Report,
+}
+
+impl Report for Outcome {
+    fn render(&self, page: &mut Page) {
+        for finding in &self.report.findings {
+            render_finding(finding, page);
+        }
+        if self.report.findings_more > 0 {
+            page.line(format!("… and {} more findings", self.report.findings_more));
+            page.gap();
+        }
+        let count = |severity| self.report.findings.iter().filter(|finding| finding.severity == severity).count();
+        let counts = [(count(Severity::Error), "error"), (count(Severity::Warning), "warning")];
+        let counts: Vec<_> = counts
+            .iter()
+            .filter(|(count, _)| *count > 0)
+            .map(|(count, what)| format!("{count} {what}{}", if *count == 1 { "" } else { "s" }))
+            .collect();
+        let counts = if counts.is_empty() { String::new() } else { format!(" ({})", counts.join(", ")) };
+        let depth = match self.mode {
+            verify::Mode::Sanity => "sane as far as a quick look goes",
+            verify::Mode::Full => "valid",
+        };
+        if self.valid {
+            page.line(format!("{} `{}` is {depth}{counts}", "✓".green(), self.path));
+        } else {
+            page.line(format!("{} `{}` is not valid{counts}", "✗".red(), self.path));
+        }
+        if let (Some(items), Some(hash)) = (self.report.items, self.report.hash) {
+            let entries =
+                self.report.wal_entries.map_or_else(String::new, |entries| format!(", {entries} WAL entries"));
+            page.line(format!("  {items} items{entries}, hash {hash:08x} ({hash})"));
+        }
+    }
+}
+
+fn render_finding(finding: &Finding, page: &mut Page) {
+    let severity = match finding.severity {
+        Severity::Error => "error".red().bold().to_string(),
+        Severity::Warning => "warning".yellow().bold().to_string(),
+        Severity::Info => "note".cyan().bold().to_string(),
+    };
+    page.line(format!("{severity}: {} [{}]", finding.what, finding.code));
+    page.line(format!("  at: {}", finding.place));
+    page.line(format!("  do: {}", finding.remedy));
+    page.gap();
 }

@@ -1,0 +1,141 @@
+//! Everything that can be proven about a data dir or a snapshot file without starting etcd on it.
+//!
+//! `sanity` looks at what every start depends on and takes milliseconds; `full` reads every page and record. Neither
+//! changes a byte. What is found is a list of findings, each with a code, a place and a way out.
+//!
+//! **Invariant:** memory is bounded by constants, whatever the files say; no bytes make it panic.
+
+mod agreement;
+mod content;
+mod database;
+mod layout;
+mod log;
+mod remedy;
+
+use std::sync::atomic::AtomicU64;
+
+use quorate_faults::{Code, Finding, Place, Severity};
+use serde::Serialize;
+
+use remedy::Subject;
+
+use crate::dir::{DataDir, InUse};
+use crate::snapshot_file::Body;
+use crate::{ReadAt, dir};
+
+/// How much is looked at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Mode {
+    /// What every start depends on.
+    Sanity,
+    /// Every page and every record.
+    Full,
+}
+
+/// How to go about it.
+pub struct Settings<'a> {
+    /// How much is looked at.
+    pub mode: Mode,
+    /// Threads to use.
+    pub workers: usize,
+    /// Counts bytes examined, for whoever shows progress.
+    pub progress: &'a AtomicU64,
+}
+
+/// What was found.
+#[derive(Debug, Default, Serialize)]
+pub struct Report {
+    /// Findings, the gravest first.
+    pub findings: Vec<Finding>,
+    /// How many more findings there were.
+    pub findings_more: u64,
+    /// Items in all buckets (full only).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub items: Option<u64>,
+    /// The hash that `etcdutl snapshot status` prints (full only).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hash: Option<u32>,
+    /// Entries in the WAL that were checked (full only).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub wal_entries: Option<u64>,
+    #[serde(skip)]
+    db_file: String,
+    #[serde(skip)]
+    subject: Subject,
+}
+
+/// Findings kept in a report; more are counted.
+const FINDINGS_MAX: usize = 1000;
+
+impl Report {
+    fn new(subject: Subject, db_file: &str) -> Report {
+        Report { subject, db_file: db_file.to_owned(), ..Report::default() }
+    }
+
+    fn add(&mut self, code: Code, severity: Severity, place: Place, what: impl Into<String>) {
+        if self.findings.len() < FINDINGS_MAX {
+            let remedy = remedy::of(code, severity, self.subject).to_owned();
+            self.findings.push(Finding { code, severity, place, what: what.into(), remedy });
+        } else {
+            self.findings_more += 1;
+        }
+    }
+
+    fn db_place(&self) -> Place {
+        Place::file(self.db_file.clone())
+    }
+
+    /// Whether anything found matters.
+    pub fn has_errors(&self) -> bool {
+        self.findings_more > 0 || self.findings.iter().any(|finding| finding.severity == Severity::Error)
+    }
+
+    fn sorted(mut self) -> Report {
+        self.findings.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
+        self
+    }
+}
+
+/// Examines a data dir.
+pub fn data_dir(dir: &DataDir<'_>, settings: &Settings<'_>) -> Report {
+    let mut report = Report::new(Subject::Member, dir::DB);
+    layout::check(dir, &mut report);
+    if dir.in_use != InUse::No {
+        // Whatever is read now may be half-written in a moment.
+        return report.sorted();
+    }
+    let facts = dir.db().and_then(|db| database::check(db.source, settings, &mut report));
+    let log = log::check(dir, facts.as_ref(), settings, &mut report);
+    agreement::check(facts.as_ref(), &log, settings, &mut report);
+    report.sorted()
+}
+
+/// Examines a snapshot file, or a database that was copied out of a data dir.
+pub fn snapshot(name: &str, source: &dyn ReadAt, settings: &Settings<'_>) -> Report {
+    let mut report = Report::new(Subject::Snapshot, name);
+    let body = Body::new(source);
+    let mut hash = Ok(None);
+    let facts = std::thread::scope(|scope| {
+        // The hash keeps one core busy for as long as everything else keeps the other.
+        let hashing = (settings.mode == Mode::Full).then(|| scope.spawn(|| body.check_hash(|_| ())));
+        let facts = database::check(&body, settings, &mut report);
+        if let Some(hashing) = hashing {
+            hash = hashing.join().unwrap_or(Ok(None));
+        }
+        facts
+    });
+    match hash {
+        Ok(Some(hash)) if !hash.agrees() => {
+            report.add(Code::SnapshotHash, Severity::Error, Place::file(name), "the file does not match its SHA-256");
+        }
+        Err(error) => report.add(Code::Io, Severity::Error, Place::file(name).at(error.offset), error.to_string()),
+        Ok(None) if !crate::snapshot_file::has_hash(source.len()) => {
+            let what = "the file carries no SHA-256, so bit rot in values cannot be noticed";
+            report.add(Code::SnapshotNoHash, Severity::Warning, Place::file(name), what);
+        }
+        Ok(_) => {}
+    }
+    agreement::check_database_alone(facts.as_ref(), &mut report);
+    report.sorted()
+}

@@ -1,0 +1,182 @@
+//! Side-by-side benchmarks: Quorate and its peers do the same work in turns, and the medians are compared.
+//!
+//! **Rule:** absolute times drift from day to day, so only ratios taken in one run are worth anything. The floor (what
+//! the machine needs to copy the same bytes durably) is measured beside them.
+
+mod dataset;
+mod measure;
+
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context, Result};
+
+use dataset::Dataset;
+use measure::{Sample, alternate};
+
+/// One line of the results.
+struct Row {
+    work: String,
+    ours: Sample,
+    peer: String,
+    theirs: Option<Sample>,
+    reach: String,
+    met: bool,
+}
+
+/// Runs everything and prints a table; also written to `bench/results.md`.
+pub(crate) fn run(root: &Path) -> Result<String> {
+    let quorate = root.join("target/release/quorate");
+    let tools = quorate_testkit::etcd("sid");
+    let work = root.join("bench/work");
+    std::fs::create_dir_all(&work)?;
+    let gib = Dataset::make(&work, &tools.etcdutl)?;
+    let rows = [
+        init(&quorate, &tools.etcdutl, &work, &gib)?,
+        verify_full(&quorate, &tools.etcdutl, &gib)?,
+        verify_sanity(&quorate, &gib)?,
+        inspect(&quorate, &gib)?,
+        inspect_count(&quorate, &gib)?,
+        copy(&work, &gib)?,
+    ];
+    let table = render(&rows);
+    let version = Command::new(&tools.etcdutl).arg("version").output().context("ask etcdutl for its version")?;
+    let version = String::from_utf8_lossy(&version.stdout).lines().next().unwrap_or_default().to_owned();
+    let page = format!("# Results\n\nMade by `make bench`, against {version}. Medians; peak resident memory in brackets.\n\n{table}");
+    #[expect(clippy::disallowed_methods, reason = "a report, not data")]
+    std::fs::write(root.join("bench/results.md"), page)?;
+    Ok(format!("{table}\n(written to bench/results.md)"))
+}
+
+fn init(quorate: &Path, etcdutl: &Path, work: &Path, gib: &Dataset) -> Result<Row> {
+    let members = ["m1=https://10.0.0.1:2380", "m2=https://10.0.0.2:2380", "m3=https://10.0.0.3:2380"];
+    let scratch = work.join("init");
+    let ours = || -> Result<Vec<Command>> {
+        fresh(&scratch)?;
+        let commands = (1..=3).map(|n| {
+            let mut command = Command::new(quorate);
+            command.args(["data", "init", "--quiet", "--token", "bench", "--name"]).arg(format!("m{n}"));
+            command.arg("--data-dir").arg(scratch.join(format!("m{n}")));
+            command.args(members.iter().flat_map(|member| ["--member", member]));
+            command
+        });
+        Ok(commands.collect())
+    };
+    let theirs = || -> Result<Vec<Command>> {
+        fresh(&scratch)?;
+        let commands = (1..=3).map(|n| {
+            let mut command = Command::new(etcdutl);
+            command.args(["snapshot", "restore", "--skip-hash-check"]).arg(&gib.blank);
+            command.args(["--initial-cluster-token", "bench", "--name"]).arg(format!("m{n}"));
+            command.arg("--initial-cluster").arg(members.join(","));
+            command.arg("--initial-advertise-peer-urls").arg(format!("https://10.0.0.{n}:2380"));
+            command.arg("--data-dir").arg(scratch.join(format!("m{n}")));
+            command
+        });
+        Ok(commands.collect())
+    };
+    let (ours, theirs) = alternate(15, ours, theirs)?;
+    let met = theirs.seconds >= 3.0 * ours.seconds && ours.rss_mib <= 16.0;
+    Ok(Row {
+        work: "`data init`, blank, 3 members".into(),
+        ours,
+        peer: "`etcdutl snapshot restore` of a blank snapshot, ×3".into(),
+        theirs: Some(theirs),
+        reach: "≥ 3× faster, ≤ 16 MiB".into(),
+        met,
+    })
+}
+
+fn verify_full(quorate: &Path, etcdutl: &Path, gib: &Dataset) -> Result<Row> {
+    let ours = || Ok(vec![data(quorate, "verify", &gib.data_dir, &["--mode", "full"])]);
+    let theirs = || {
+        let mut command = Command::new(etcdutl);
+        command.args(["snapshot", "status"]).arg(&gib.db);
+        Ok(vec![command])
+    };
+    let (ours, theirs) = alternate(7, ours, theirs)?;
+    let met = ours.seconds <= theirs.seconds && ours.rss_mib <= 64.0;
+    Ok(Row {
+        work: "`data verify --mode full`, data dir with a 1 GiB db".into(),
+        ours,
+        peer: "`etcdutl snapshot status` of the same db".into(),
+        theirs: Some(theirs),
+        reach: "no slower, ≤ 64 MiB".into(),
+        met,
+    })
+}
+
+fn verify_sanity(quorate: &Path, gib: &Dataset) -> Result<Row> {
+    let ours = measure::repeat(15, || Ok(vec![data(quorate, "verify", &gib.data_dir, &["--mode", "sanity"])]))?;
+    let met = ours.seconds < 0.05;
+    Ok(alone("`data verify --mode sanity`, the same data dir", ours, "< 50 ms", met))
+}
+
+fn inspect(quorate: &Path, gib: &Dataset) -> Result<Row> {
+    let ours = measure::repeat(15, || Ok(vec![data(quorate, "inspect", &gib.snapshot, &[])]))?;
+    let met = ours.seconds < 0.02;
+    Ok(alone("`data inspect`, 1 GiB snapshot", ours, "< 20 ms", met))
+}
+
+fn inspect_count(quorate: &Path, gib: &Dataset) -> Result<Row> {
+    let ours = || Ok(vec![data(quorate, "inspect", &gib.snapshot, &["--count"])]);
+    let theirs = || {
+        let mut command = Command::new("cat");
+        command.arg(&gib.snapshot);
+        Ok(vec![command])
+    };
+    let (ours, theirs) = alternate(7, ours, theirs)?;
+    let met = ours.seconds <= 1.5 * theirs.seconds;
+    Ok(Row {
+        work: "`data inspect --count`, 1 GiB snapshot".into(),
+        ours,
+        peer: "reading the file (`cat`)".into(),
+        theirs: Some(theirs),
+        reach: "≤ 1.5× of it".into(),
+        met,
+    })
+}
+
+/// The floor: what copying the database durably costs here.
+fn copy(work: &Path, gib: &Dataset) -> Result<Row> {
+    let target = work.join("copy.db");
+    let floor = measure::repeat(3, || {
+        let mut copy = Command::new("cp");
+        copy.arg("--reflink=never").arg(&gib.db).arg(&target);
+        let mut sync = Command::new("sync");
+        sync.arg(&target);
+        Ok(vec![copy, sync])
+    })?;
+    std::fs::remove_file(&target)?;
+    Ok(alone("floor: `cp` + fsync of the 1 GiB db", floor, "–", true))
+}
+
+fn alone(work: &str, ours: Sample, reach: &str, met: bool) -> Row {
+    Row { work: work.into(), ours, peer: "–".into(), theirs: None, reach: reach.into(), met }
+}
+
+fn data(quorate: &Path, verb: &str, path: &Path, flags: &[&str]) -> Command {
+    let mut command = Command::new(quorate);
+    command.args(["data", verb]).arg(path).args(flags);
+    command
+}
+
+#[expect(clippy::disallowed_methods, reason = "a scratch dir of the benchmark itself")]
+fn fresh(dir: &Path) -> Result<()> {
+    if dir.exists() {
+        std::fs::remove_dir_all(dir)?;
+    }
+    Ok(std::fs::create_dir_all(dir)?)
+}
+
+fn render(rows: &[Row]) -> String {
+    let mut table = String::from("| work | quorate | against | theirs | ratio | reach | met |\n| --- | --- | --- | --- | --- | --- | --- |\n");
+    for row in rows {
+        let theirs = row.theirs.as_ref().map_or_else(|| "–".to_owned(), Sample::show);
+        let ratio = row.theirs.as_ref().map_or_else(|| "–".to_owned(), |theirs| format!("{:.2}×", theirs.seconds / row.ours.seconds));
+        let met = if row.met { "yes" } else { "**no**" };
+        let line = [&row.work, &row.ours.show(), &row.peer, &theirs, &ratio, &row.reach, met].map(|cell| cell.to_owned());
+        table.push_str(&format!("| {} |\n", line.join(" | ")));
+    }
+    table
+}
