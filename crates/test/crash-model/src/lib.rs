@@ -107,17 +107,17 @@ impl Pending {
                 inodes[*dir].names.remove(from);
                 inodes[*dir].names.insert(to.clone(), *child);
             }
-            Pending::Bytes { file, offset, bytes } => inodes[*file].node.put(*offset, &torn(bytes, fate)),
+            Pending::Bytes { file, offset, bytes } => inodes[*file].node.put(*offset, torn(bytes, fate)),
             Pending::Owner { inode, owner } => inodes[*inode].node.set_owner(*owner),
         }
     }
 }
 
-fn torn(bytes: &[u8], fate: Fate) -> Vec<u8> {
+fn torn(bytes: &Rc<[u8]>, fate: Fate) -> Rc<[u8]> {
     match fate {
-        Fate::Halved => bytes[..bytes.len() / 2].to_vec(),
-        Fate::Zeroed => vec![0; bytes.len()],
-        Fate::Lost | Fate::Kept => bytes.to_vec(),
+        Fate::Halved => bytes[..bytes.len() / 2].into(),
+        Fate::Zeroed => vec![0; bytes.len()].into(),
+        Fate::Lost | Fate::Kept => Rc::clone(bytes),
     }
 }
 
