@@ -68,7 +68,7 @@ pub struct SourceOptions {
     pub key: Option<PathBuf>,
     /// `--source-token-file`: a bearer token, a Consul ACL token, or `user:password` for etcd.
     pub token_file: Option<PathBuf>,
-    /// A file with `user:password`, for basic authentication.
+    /// `--source-user-file`: a file with `user:password`, for basic authentication or etcd.
     pub user_file: Option<PathBuf>,
     /// `--name`: the local member's name, where the source needs it.
     pub local_name: Option<String>,
@@ -117,6 +117,7 @@ fn refuse_unused(scheme: &str, options: &SourceOptions) -> Result<()> {
         ("--source-cert", &options.cert),
         ("--source-key", &options.key),
         ("--source-token-file", &options.token_file),
+        ("--source-user-file", &options.user_file),
     ];
     match given.iter().find(|(_, path)| path.is_some()) {
         None => Ok(()),

@@ -66,6 +66,10 @@ async fn answer(mut stream: impl AsyncRead + AsyncWrite + Unpin) {
         "/empty" => ok("[]"),
         "/moved" => status("302 Found", "location: /list\r\n"),
         "/circle" => status("302 Found", "location: /circle\r\n"),
+        away if away.starts_with("/away/") => {
+            let port = away.trim_start_matches("/away/");
+            status("302 Found", &format!("location: http://127.0.0.1:{port}/private\r\n"))
+        }
         "/downgrade" => status("302 Found", "location: http://127.0.0.1:1/list\r\n"),
         "/flood" => ok(&"#".repeat(3 << 20)),
         "/short" => "HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\n[{".to_owned(),
@@ -182,6 +186,17 @@ fn a_token_from_a_file_opens_the_door() {
     );
     let missing = SourceOptions { token_file: Some(dir.path().join("none")), ..plain() };
     assert!(refusal(ask(&format!("http://{server}/private"), &missing)).starts_with("Q0002 cannot read token file "));
+}
+
+#[test]
+fn a_token_does_not_follow_a_redirect_to_another_host() {
+    let (server, other) = (serve(None), serve(None));
+    let dir = tempfile::tempdir().unwrap();
+    let file = super::consul::token_file(&dir.path().join("token"), TOKEN, "600");
+    let options = SourceOptions { token_file: Some(file), ..plain() };
+    let refused = refusal(ask(&format!("http://{server}/away/{}", other.port()), &options));
+    assert!(refused.contains("it answered `401 Unauthorized`"), "{refused}");
+    assert_eq!(ask(&format!("http://{server}/away/{}", server.port()), &options).unwrap().members.len(), 1);
 }
 
 #[test]

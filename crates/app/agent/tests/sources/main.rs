@@ -11,6 +11,7 @@ mod gather;
 mod http;
 mod pki;
 mod uri;
+mod urls;
 
 use std::error::Error;
 use std::future::Future;

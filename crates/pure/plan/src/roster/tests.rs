@@ -472,3 +472,24 @@ fn giving_up_says_who_was_missing_or_who_was_silent() {
         "Q0102 no list of 2 members from `consul:etcd` after 2m: it answered with `n1` before and is silent now -> start it"
     );
 }
+
+proptest::proptest! {
+    #[test]
+    fn an_accepted_url_is_its_own_canonical_form(text in "(?i)(https?|unixs?)://[a-z0-9.:_\\[\\]%/-]{0,24}") {
+        if let Ok(checked) = check_url(&text) {
+            proptest::prop_assert_eq!(check_url(&checked.text), Ok(checked));
+        }
+    }
+
+    #[test]
+    fn no_bytes_make_the_readers_panic(bytes in proptest::collection::vec(proptest::arbitrary::any::<u8>(), 0..200)) {
+        let text = String::from_utf8_lossy(&bytes).into_owned();
+        let _ = (parse_list(&bytes, "f"), parse_initial_cluster(&text, "s"), parse_member_value("n", &bytes, "e"));
+        let _ = (parse_member_flags(&[text.as_str()]), check_url(&text), quoted(&text));
+    }
+
+    #[test]
+    fn no_document_makes_the_readers_panic(text in "[\\[\\]{}:,\"'&*!|>%@ \na-c0-1-]{0,60}") {
+        let _ = parse_list(text.as_bytes(), "f");
+    }
+}
