@@ -14,7 +14,7 @@ const FORMS: [Form; 5] = [Form::Any, Form::V3_4, Form::V3_5, Form::V3_6, Form::V
 
 fn three() -> Founding {
     let members = (0..3).map(|n| (format!("m{n}"), vec![format!("http://127.0.0.1:{}", 21380 + n)])).collect();
-    Founding::new(members, "tok2").unwrap()
+    Founding::new(members, "tok2").expect("a valid list")
 }
 
 #[test]

@@ -181,6 +181,7 @@ impl Log {
         }
         match kind {
             0 => self.normal(place, entry),
+            1 if entry.data.is_empty() => problem(WalProblem::BadContent),
             1 => self.conf_change(place, entry),
             _ => problem(WalProblem::UnknownEntryType { index, kind }),
         }
@@ -257,15 +258,16 @@ impl Log {
 
     /// What the end of the log can tell even when its beginning was not read.
     pub(super) fn conclude_end(&self, problem: &mut impl FnMut(Option<Place>, WalProblem)) {
-        let Some((place, state)) = self.state else { return };
+        let state = self.state.map(|(_, state)| state).unwrap_or_default();
+        let place = self.state.map(|(place, _)| place).or(self.first.map(|(place, _)| place));
         let (commit, term) = (state.commit(), state.term());
         let start = self.start().map_or(0, |point| point.index);
         if let Some((last, last_term)) = self.last {
             if commit > last.max(start) {
-                problem(Some(place), WalProblem::CommitBeyondLog { commit, last: last.max(start) });
+                problem(place, WalProblem::CommitBeyondLog { commit, last: last.max(start) });
             }
             if term < last_term {
-                problem(Some(place), WalProblem::StateTermBehind { term, last_term });
+                problem(place, WalProblem::StateTermBehind { term, last_term });
             }
         }
         for &(place, index) in self.undecodable.iter().filter(|&&(_, index)| index <= commit) {

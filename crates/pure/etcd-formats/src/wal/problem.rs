@@ -47,7 +47,7 @@ pub enum WalProblem {
     UnknownRecordType(u64),
     /// etcd reads this record, but never writes one like it: bytes that no CRC covers have been changed.
     IrregularRecord,
-    /// The padding behind a record is not zero. Harmless: etcd does not look at it.
+    /// Padding behind a record, or unused bits of its length field, are not as etcd writes them. It does not look at them.
     DirtyPadding,
     /// A hard state, snapshot mark or entry whose content is not one, although its CRC is right.
     BadContent,
@@ -65,7 +65,7 @@ pub enum WalProblem {
     StateBackwards { term: u64, commit: u64 },
     /// The hard state commits more than the log holds.
     CommitBeyondLog { commit: u64, last: u64 },
-    /// The hard state's term is below that of the last entry. Possible after a torn write.
+    /// The hard state's term is below that of the last entry (0 when there is none). Possible after a torn write.
     StateTermBehind { term: u64, last_term: u64 },
     /// The log does not reach back to the snapshot it starts from.
     LogStartsLate { first: u64, start: u64 },
@@ -73,7 +73,8 @@ pub enum WalProblem {
     NoSegmentForStart { start: u64, oldest: SegmentName },
     /// A committed entry that is not applied yet cannot be decoded; etcd panics on it.
     UndecodableEntry { index: u64 },
-    /// Bytes that are not zero follow the end of the log. etcd overwrites them.
+    /// Bytes that are not zero follow the end of the log. etcd overwrites them. Left-overs of a torn write look like this,
+    /// and so does a length field that was set to zero in the middle of the log.
     DataAfterEnd,
 }
 
@@ -148,7 +149,7 @@ impl fmt::Display for WalProblem {
             WalProblem::MetadataConflict => f.write_str("the metadata differs from that of earlier segments"),
             WalProblem::UnknownRecordType(kind) => write!(f, "the record has the unknown type {kind}"),
             WalProblem::IrregularRecord => f.write_str("the record is not written as etcd writes it"),
-            WalProblem::DirtyPadding => f.write_str("the padding behind the record is not zero"),
+            WalProblem::DirtyPadding => f.write_str("the record's padding is not as etcd writes it"),
             WalProblem::BadContent => f.write_str("the record's content cannot be decoded although its CRC is right"),
             WalProblem::UnknownEntryType { index, kind } => write!(f, "entry {index} has the unknown type {kind}"),
             WalProblem::ImpossibleEntry { index, term } => write!(f, "entry {index} of term {term} cannot exist"),

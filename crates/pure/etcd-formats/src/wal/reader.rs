@@ -6,6 +6,8 @@
 
 #![deny(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
 
+use std::collections::VecDeque;
+
 use super::frame::{FIELD_BYTES, Frame};
 use super::problem::Damage;
 use super::view::{RecordType, RecordView};
@@ -21,6 +23,10 @@ const HELD_MAX: u64 = 8 << 20;
 const HEAD_BYTES: u64 = 64 << 10;
 
 const SECTOR_BYTES: u64 = 512;
+
+/// A look at the end of a segment reads at most this many records and, unless the last two are longer, bytes.
+const SKIP_KEEPS_RECORDS: usize = 1024;
+const SKIP_KEEPS_BYTES: u64 = 4 << 20;
 
 /// What comes next in a segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -87,6 +93,31 @@ impl<'s> SegmentReader<'s> {
             return Ok(self.beyond_end(frame.length));
         }
         if frame.length > HELD_MAX { self.long_record(frame, start) } else { self.held_record(frame, start) }
+    }
+
+    /// Hops from length field to length field to the last records, and goes on there. What is hopped over is neither
+    /// decoded nor summed; that its lengths lead to the end is all that is known of it. Returns how many records it was.
+    pub(crate) fn skip_to_last(&mut self) -> Result<u64, ReadError> {
+        let mut kept = VecDeque::with_capacity(SKIP_KEEPS_RECORDS);
+        let (mut at, mut skipped, mut before) = (self.offset, 0u64, None);
+        while let Some(frame) = self.window.frame(at)? {
+            if kept.len() == SKIP_KEEPS_RECORDS {
+                before = kept.pop_front();
+                skipped = skipped.saturating_add(1);
+            }
+            kept.push_back(at);
+            at = at.saturating_add(FIELD_BYTES).saturating_add(frame.body());
+        }
+        while kept.len() > 2 && kept.front().is_some_and(|first| at.saturating_sub(*first) > SKIP_KEEPS_BYTES) {
+            before = kept.pop_front();
+            skipped = skipped.saturating_add(1);
+        }
+        let (Some(before), Some(&first)) = (before, kept.front()) else { return Ok(0) };
+        // The record before the first that is read tells the CRC to go on with.
+        let Some(crc) = self.window.stored_crc(before)? else { return Ok(0) };
+        self.crc = Some(crc);
+        self.offset = first;
+        Ok(skipped)
     }
 
     fn held_record(&mut self, frame: Frame, start: u64) -> Result<Step<'_>, ReadError> {
@@ -234,6 +265,33 @@ impl<'s> Window<'s> {
         self.load(offset, FIELD_BYTES)?;
         let bytes = self.slice(offset, FIELD_BYTES);
         Ok(bytes.try_into().map_or(0, u64::from_le_bytes))
+    }
+
+    /// The frame of a record that lies whole in the source; none at the end, or where the record goes beyond it.
+    #[inline]
+    fn frame(&mut self, offset: u64) -> Result<Option<Frame>, ReadError> {
+        let left = self.length.saturating_sub(offset);
+        if left < FIELD_BYTES {
+            return Ok(None);
+        }
+        let field = self.field(offset)?;
+        let frame = Frame::decode(field);
+        Ok((field != 0 && frame.body() <= left.saturating_sub(FIELD_BYTES)).then_some(frame))
+    }
+
+    /// The CRC that a record states, unchecked.
+    fn stored_crc(&mut self, offset: u64) -> Result<Option<u32>, ReadError> {
+        let Some(frame) = self.frame(offset)? else { return Ok(None) };
+        let start = offset.saturating_add(FIELD_BYTES);
+        let held = frame.length.min(HEAD_BYTES);
+        self.load(start, held)?;
+        let bytes = self.slice(start, held);
+        let record = if held < frame.length {
+            RecordView::decode_head(bytes).map(|(record, _)| record)
+        } else {
+            RecordView::decode(bytes)
+        };
+        Ok(record.ok().map(|record| record.crc))
     }
 
     /// Sees to it that the range is held. The caller has compared it with the source's length.

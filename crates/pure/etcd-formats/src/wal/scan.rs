@@ -54,6 +54,8 @@ pub struct SegmentSummary {
     pub end: u64,
     /// Intact records.
     pub records: u64,
+    /// Records that were only stepped over; 0 when the whole segment was read.
+    pub skipped: u64,
     /// Intact entries, overwritten ones included.
     pub entries: u64,
     /// The first entry's index.
@@ -184,12 +186,17 @@ pub fn scan(files: &[WalFile<'_>], options: &ScanOptions) -> Result<WalSummary, 
     Ok(scan.finish(true))
 }
 
-/// Reads only the newest segment: ids, hard state, its entries and its tail. What needs the older segments (gaps,
-/// snapshots they mark, the CRC that links them) is not judged.
+/// How many records at the beginning of a segment are read before the look skips to its end: CRC, metadata, state.
+const HEAD_RECORDS: u64 = 3;
+
+/// A quick look at the newest segment: its first three records and its last ones (a thousand records or 4 MiB). That
+/// is enough for the ids, the hard state, the last entry and the tail. What lies between is stepped over by its length
+/// fields ([`SegmentSummary::skipped`]); what needs the older segments (gaps, snapshots they mark, the CRC that links
+/// them) is not judged.
 pub fn scan_newest(files: &[WalFile<'_>], options: &ScanOptions) -> Result<WalSummary, WalReadError> {
     let segments = in_order(files);
     let newest = segments.last().map(std::slice::from_ref).unwrap_or_default();
-    let mut scan = Scan::new(options);
+    let mut scan = Scan { quick: true, ..Scan::new(options) };
     scan.read(newest)?;
     Ok(scan.finish(false))
 }
@@ -245,6 +252,8 @@ impl Problems {
 }
 
 struct Scan {
+    /// Whether only the beginning and the end of a segment are read.
+    quick: bool,
     log: Log,
     problems: Problems,
     segments: Vec<SegmentSummary>,
@@ -254,7 +263,7 @@ struct Scan {
 impl Scan {
     fn new(options: &ScanOptions) -> Scan {
         let log = Log { applied: options.applied, ..Log::default() };
-        Scan { log, problems: Problems::default(), segments: Vec::new(), tail: Tail::None }
+        Scan { quick: false, log, problems: Problems::default(), segments: Vec::new(), tail: Tail::None }
     }
 
     fn read(&mut self, segments: &[(SegmentName, WalFile<'_>)]) -> Result<(), WalReadError> {
@@ -283,6 +292,7 @@ impl Scan {
             length: file.source.len(),
             end: 0,
             records: 0,
+            skipped: 0,
             entries: 0,
             first_entry: None,
             last_entry: None,
@@ -290,6 +300,9 @@ impl Scan {
         let file_name = || name.to_string();
         let segment = self.segments.len();
         let tail = loop {
+            if self.quick && summary.records == HEAD_RECORDS {
+                summary.skipped = reader.skip_to_last()?;
+            }
             let (offset, record, clean_frame) = match reader.step()? {
                 Step::Record { offset, record, clean_frame } => (offset, record, clean_frame),
                 Step::End { offset } => {
