@@ -1,6 +1,6 @@
 //! Renders the small Markdown of the fault pages as text for a terminal.
 //!
-//! **Rule:** it knows headings, paragraphs, lists, fenced code, tables as they are, `code` and links; no more is used there.
+//! **Rule:** it knows headings, paragraphs, lists, code, tables as they are, emphasis and links; no more is used there.
 
 use owo_colors::OwoColorize;
 
@@ -130,7 +130,7 @@ fn wrap(words: &str, first: &str, rest: &str, columns: usize, text: &mut String)
     let mut line = first.to_owned();
     let mut used = first.chars().count();
     let mut fresh = true;
-    for word in words_of(&links_spelled_out(words)) {
+    for word in words_of(&unemphasised(&links_spelled_out(words))) {
         let width = word.chars().count();
         if !fresh && used + 1 + width > columns {
             text.push_str(line.trim_end());
@@ -158,12 +158,21 @@ fn words_of(text: &str) -> Vec<String> {
     for c in text.chars() {
         in_code ^= c == '`';
         match words.last_mut() {
-            Some(word) if !(c.is_whitespace() && !in_code) => word.push(c),
+            Some(word) if in_code || !c.is_whitespace() => word.push(c),
             _ => words.push(String::new()),
         }
     }
     words.retain(|word| !word.is_empty());
     words
+}
+
+/// Takes the stars of `*emphasis*` away: a terminal reads well without. Stars in `code`, and those alone, stay.
+fn unemphasised(text: &str) -> String {
+    let mut parts: Vec<String> = text.split('`').map(str::to_owned).collect();
+    for prose in parts.iter_mut().step_by(2) {
+        *prose = prose.replace(" * ", "\0").replace('*', "").replace('\0', " * ");
+    }
+    parts.join("`")
 }
 
 fn coloured(word: &str) -> String {
@@ -236,6 +245,11 @@ mod tests {
                 assert!(line.chars().count() <= 80, "{code}: {line}");
             }
         }
+    }
+
+    #[test]
+    fn emphasis_leaves_no_stars() {
+        assert_eq!(plain("**every** node, *not* `ls *`: 2 * 3", 80), "every node, not `ls *`: 2 * 3\n");
     }
 
     #[test]

@@ -3,6 +3,7 @@
 //! **Rule:** nothing is written here, and pipes get whole lines: text is only fitted to a width when there is a terminal.
 
 use std::fmt::Display;
+use std::time::Duration;
 
 use comfy_table::{ContentArrangement, Table, presets};
 use owo_colors::OwoColorize;
@@ -34,6 +35,11 @@ impl Page {
     /// The width to fit prose into.
     pub(crate) fn prose_columns(&self) -> usize {
         self.columns.map_or(80, |columns| usize::from(columns).clamp(40, 88))
+    }
+
+    /// Whether `columns` columns fit. A pipe has no width, so everything fits.
+    pub(crate) fn fits(&self, columns: u16) -> bool {
+        self.columns.is_none_or(|there| there >= columns)
     }
 
     /// One line.
@@ -108,6 +114,14 @@ pub(crate) fn bytes(size: u64) -> String {
         unit += 1;
     }
     format!("{value:.1} {}", UNITS[unit])
+}
+
+/// A duration as people write it: `1m 30s`.
+pub(crate) fn duration(time: Duration) -> String {
+    match jiff::SignedDuration::try_from(time) {
+        Ok(time) => format!("{time:#}"),
+        Err(_) => format!("{time:?}"),
+    }
 }
 
 #[cfg(test)]

@@ -161,11 +161,6 @@ impl Handle {
         self.pid
     }
 
-    /// Asks the process to end.
-    pub fn ask_to_end(&self) -> io::Result<()> {
-        self.signal(Signal::TERM)
-    }
-
     /// Asks it to end, waits, and kills it when it does not.
     pub fn stop(self, patience: Duration) -> io::Result<Stopped> {
         self.signal(Signal::TERM)?;

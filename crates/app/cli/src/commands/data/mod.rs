@@ -17,7 +17,7 @@ Examples:
   quorate data verify /var/lib/etcd           whether it is whole")]
 pub(crate) enum Verb {
     /// Found a member: make the data dir that etcd starts on
-    Init(init::Args),
+    Init(Box<init::Args>),
     /// Show what is in a data dir or snapshot file
     Inspect(inspect::Args),
     /// Check that a data dir or snapshot file is whole
@@ -27,7 +27,7 @@ pub(crate) enum Verb {
 /// Runs one verb.
 pub(crate) fn run(verb: Verb, printer: &mut Printer) -> Result<Exit, Fault> {
     match verb {
-        Verb::Init(args) => init::run(args, printer),
+        Verb::Init(args) => init::run(*args, printer),
         Verb::Inspect(args) => inspect::run(args, printer),
         Verb::Verify(args) => verify::run(args, printer),
     }
