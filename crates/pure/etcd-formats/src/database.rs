@@ -27,6 +27,14 @@ pub struct Malformed {
     pub wanted: &'static str,
 }
 
+const META_KEYS: [&str; 6] =
+    ["confState", "consistent_index", "finishedCompactRev", "scheduledCompactRev", "storageVersion", "term"];
+const CLUSTER_KEYS: [&str; 2] = ["clusterVersion", "downgrade"];
+const AUTH_KEYS: [&str; 2] = ["authEnabled", "authRevision"];
+
+/// Oddities that are kept to be shown; a file with more is beyond reading one by one.
+const KEPT: usize = 100;
+
 /// Members that are kept in memory; etcd warns above seven and fails long before this.
 const MEMBERS_MAX: usize = 10_000;
 
@@ -59,6 +67,8 @@ pub struct Facts {
     pub auth_root: bool,
     /// Number of leases.
     pub leases: u64,
+    /// Keys of the small buckets that no etcd we know writes.
+    pub unknown: Vec<(&'static str, String)>,
     /// What is not in its form.
     pub malformed: Vec<Malformed>,
 }
@@ -91,6 +101,9 @@ impl Facts {
                 Some(bucket) => db.for_each(bucket, |key, value| visit(facts, key, value)),
                 None => Ok(0),
             };
+        each("meta", &mut facts, |facts, key, _| facts.known("meta", &META_KEYS, key))?;
+        each("cluster", &mut facts, |facts, key, _| facts.known("cluster", &CLUSTER_KEYS, key))?;
+        each("auth", &mut facts, |facts, key, _| facts.known("auth", &AUTH_KEYS, key))?;
         each("members", &mut facts, Facts::member)?;
         each("members_removed", &mut facts, Facts::member_removed)?;
         each("alarm", &mut facts, Facts::alarm)?;
@@ -110,11 +123,15 @@ impl Facts {
     }
 
     fn malformed(&mut self, bucket: &'static str, key: &[u8], wanted: &'static str) {
-        /// Enough to show; a file with more is beyond reading one by one.
-        const KEPT: usize = 100;
         if self.malformed.len() < KEPT {
             let key = String::from_utf8_lossy(key.get(..200).unwrap_or(key)).into_owned();
             self.malformed.push(Malformed { bucket, key, wanted });
+        }
+    }
+
+    fn known(&mut self, bucket: &'static str, known: &[&str], key: &[u8]) {
+        if !known.iter().any(|known| known.as_bytes() == key) && self.unknown.len() < KEPT {
+            self.unknown.push((bucket, String::from_utf8_lossy(key.get(..200).unwrap_or(key)).into_owned()));
         }
     }
 

@@ -82,19 +82,36 @@ impl<'a> Fields<'a> {
         Ok(Value::Fixed)
     }
 
-    #[inline]
+    #[inline(always)]
     fn varint(&mut self) -> Result<u64, NotProtobuf> {
-        let (&first, rest) = self.rest.split_first().ok_or(NotProtobuf)?;
-        if first < 0x80 {
-            self.rest = rest;
-            return Ok(u64::from(first));
+        match self.rest.split_first() {
+            Some((&byte, rest)) if byte < 0x80 => {
+                self.rest = rest;
+                Ok(u64::from(byte))
+            }
+            _ => self.long_varint(),
         }
-        let mut value = u64::from(first & 0x7f);
-        let mut shift = 7u32;
-        for (at, &byte) in rest.iter().enumerate().take(9) {
+    }
+
+    fn long_varint(&mut self) -> Result<u64, NotProtobuf> {
+        // Up to eight bytes at once: find the byte without the top bit, then push the groups of seven bits together.
+        if let Some(word) = self.rest.first_chunk().map(|bytes| u64::from_le_bytes(*bytes)) {
+            let ends = !word & 0x8080_8080_8080_8080;
+            if ends != 0 {
+                let mut value = word & (ends ^ ends.wrapping_sub(1)) & 0x7f7f_7f7f_7f7f_7f7f;
+                value = (value & 0x007f_007f_007f_007f) | ((value & 0x7f00_7f00_7f00_7f00) >> 1);
+                value = (value & 0x0000_3fff_0000_3fff) | ((value & 0x3fff_0000_3fff_0000) >> 2);
+                value = (value & 0x0000_0000_0fff_ffff) | ((value & 0x0fff_ffff_0000_0000) >> 4);
+                let length = (ends.trailing_zeros() as usize >> 3).saturating_add(1);
+                self.rest = self.rest.get(length..).unwrap_or_default();
+                return Ok(value);
+            }
+        }
+        let (mut value, mut shift) = (0u64, 0u32);
+        for (&byte, length) in self.rest.iter().zip(1..=10usize) {
             value |= u64::from(byte & 0x7f).wrapping_shl(shift);
             if byte < 0x80 {
-                self.rest = rest.get(at.saturating_add(1)..).unwrap_or_default();
+                self.rest = self.rest.get(length..).unwrap_or_default();
                 return Ok(value);
             }
             shift = shift.saturating_add(7);
@@ -126,6 +143,23 @@ mod tests {
         assert_eq!(fields.next(), Ok(Some((2, Value::Bytes(b"ab")))));
         assert_eq!(fields.next(), Ok(Some((3, Value::Fixed))));
         assert_eq!(fields.next(), Ok(None));
+    }
+
+    #[test]
+    fn numbers_of_every_length_are_read_with_and_without_bytes_behind_them() {
+        for shift in 0..64 {
+            for value in [1u64 << shift, u64::MAX >> shift] {
+                for behind in [0, 1, 9] {
+                    let mut bytes = vec![0x08];
+                    prost::encoding::encode_varint(value, &mut bytes);
+                    let length = bytes.len();
+                    bytes.resize(length + behind, 0x10);
+                    let mut fields = Fields::new(&bytes);
+                    assert_eq!(fields.next(), Ok(Some((1, Value::Varint(value)))));
+                    assert_eq!(fields.remaining(), behind);
+                }
+            }
+        }
     }
 
     #[test]

@@ -56,6 +56,14 @@ pub enum PageProblem {
         /// Overflow count in its header.
         overflow: u32,
     },
+    /// It has more or fewer pages than its elements need.
+    #[error("has {overflow} overflow pages, which does not fit the {used} bytes it uses")]
+    Overflow {
+        /// Overflow count in its header.
+        overflow: u32,
+        /// Bytes that its elements take.
+        used: usize,
+    },
     /// Larger than is examined.
     #[error("spans {bytes} bytes, more than the {limit} that are examined")]
     TooLarge {

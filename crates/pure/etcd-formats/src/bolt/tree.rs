@@ -244,7 +244,8 @@ impl<'s, S: ReadAt + ?Sized> Db<'s, S> {
             return visitor.problem(at.page, PageProblem::Empty);
         }
         if !page.is_branch() {
-            return walk_leaf(&page, at, visitor);
+            let used = walk_leaf(&page, at, visitor)?;
+            return self.check_overflow(&page, at.page, used, visitor);
         }
         let children = self.children(&page, at, visitor)?;
         for (index, child) in children.iter().enumerate().filter(|(_, child)| visitor.wants(child)).collect::<Vec<_>>()
@@ -289,7 +290,25 @@ impl<'s, S: ReadAt + ?Sized> Db<'s, S> {
         if children.len() == 1 && page.header.count == 1 {
             visitor.problem(at.page, PageProblem::SingleChild)?;
         }
+        self.check_overflow(page, at.page, page.used_bytes().ok(), visitor)?;
         Ok(children)
+    }
+
+    /// A page takes the pages that its elements need; writers before bbolt took one more for an exact fit.
+    fn check_overflow<V: Visitor>(
+        &self,
+        page: &Page<'_>,
+        id: u64,
+        used: Option<usize>,
+        visitor: &mut V,
+    ) -> Result<(), V::Stop> {
+        let Some(used) = used else { return Ok(()) };
+        let (page_size, overflow) = (self.meta.page_size as usize, page.header.overflow);
+        let needed = used.div_ceil(page_size) - 1;
+        if overflow as usize == needed || overflow as usize == used / page_size {
+            return Ok(());
+        }
+        visitor.problem(id, PageProblem::Overflow { overflow, used })
     }
 
     /// The children of a subtree's root if that is a branch; the subtree itself if it is a leaf or cannot be read.
@@ -404,33 +423,39 @@ fn worth_reading(children: &[Subtree], most: u64) -> u64 {
     last - first.page + 1
 }
 
-fn walk_leaf<V: Visitor>(page: &Page<'_>, at: &Subtree, visitor: &mut V) -> Result<(), V::Stop> {
+/// Walks a leaf and returns how many bytes it uses, unless it cannot be walked to its end.
+fn walk_leaf<V: Visitor>(page: &Page<'_>, at: &Subtree, visitor: &mut V) -> Result<Option<usize>, V::Stop> {
     let mut before: Option<&[u8]> = None;
+    let mut used = HEADER_BYTES * (1 + usize::from(page.header.count));
     for (element, item) in page.leaf_items().enumerate() {
         let item = match item {
             Ok(item) => item,
-            Err(problem) => return visitor.problem(at.page, problem),
+            Err(problem) => return visitor.problem(at.page, problem).map(|()| None),
         };
         if before.is_some_and(|before| before >= item.key) {
-            return visitor.problem(at.page, PageProblem::Order { element: element as u32 });
+            return visitor.problem(at.page, PageProblem::Order { element: element as u32 }).map(|()| None);
         }
         if before.is_none() && at.lower.as_deref().is_some_and(|lower| item.key < lower) {
             visitor.problem(at.page, PageProblem::Bounds)?;
         }
         before = Some(item.key);
+        used += item.key.len() + item.value.len();
         visitor.item(at.page, item)?;
     }
     if before.zip(at.upper.as_deref()).is_some_and(|(last, upper)| last >= upper) {
         visitor.problem(at.page, PageProblem::Bounds)?;
     }
-    Ok(())
+    Ok(Some(used))
 }
 
 /// Walks a bucket that is kept inside page `host`.
 pub fn walk_inline<V: Visitor>(image: &[u8], host: u64, visitor: &mut V) -> Result<(), V::Stop> {
     match Page::new(image) {
         Ok(page) if !page.is_branch() && page.header.id == 0 && page.header.overflow == 0 => {
-            walk_leaf(&page, &Subtree::root(host), visitor)
+            match walk_leaf(&page, &Subtree::root(host), visitor)? {
+                Some(used) if used != image.len() => visitor.problem(host, PageProblem::Bucket { element: 0 }),
+                _ => Ok(()),
+            }
         }
         Ok(_) => visitor.problem(host, PageProblem::Bucket { element: 0 }),
         Err(problem) => visitor.problem(host, problem),

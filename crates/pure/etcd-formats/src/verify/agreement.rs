@@ -69,8 +69,9 @@ fn check_log_index(facts: &Facts, wal: &WalSummary, mode: Mode, report: &mut Rep
         }
         return;
     };
-    // The newest segment alone may hold no entry yet.
-    let known = mode == Mode::Full && wal.is_complete() || wal.last_entry.is_some();
+    // The newest segment alone may hold no entry yet, and a log that could not be read to its end has no end to compare.
+    let seen_whole = mode == Mode::Full && !wal.segments.is_empty();
+    let known = wal.is_complete() && (seen_whole || wal.last_entry.is_some());
     let last = wal.last_index();
     if known && applied > last {
         let what = format!("the database has applied entries up to {applied}, the log ends at {last}");

@@ -136,7 +136,8 @@ impl<'c> BucketCheck<'c> {
             });
         }
         let next_in_transaction = at.main == before.main && before.sub.checked_add(1) == Some(at.sub);
-        let new_transaction = at.main > before.main && at.sub == 0;
+        // Every transaction that writes takes the next revision.
+        let new_transaction = before.main.checked_add(1) == Some(at.main) && at.sub == 0;
         if !next_in_transaction && !new_transaction && at.main > self.context.compact_revision {
             self.wrong(Code::RevisionInvalid, Severity::Warning, page, || {
                 format!("writes are missing between revisions {} and {}", show(before), show(at))

@@ -67,6 +67,15 @@ fn check_buckets(buckets: &[(Vec<u8>, Bucket)], facts: &Facts, report: &mut Repo
             report.add(Code::BucketMissing, severity, report.db_place(), format!("bucket `{wanted}` is missing"));
         }
     }
+    let unknown = buckets.iter().filter(|(name, _)| !BUCKETS.iter().any(|known| known.as_bytes() == name));
+    for (name, _) in unknown {
+        let what = format!("no etcd we know has a bucket `{}`", String::from_utf8_lossy(name).escape_debug());
+        report.add(Code::BucketMissing, Severity::Info, report.db_place(), what);
+    }
+    for (bucket, key) in &facts.unknown {
+        let what = format!("no etcd we know writes `{}` into bucket `{bucket}`", key.escape_debug());
+        report.add(Code::MetaValue, Severity::Info, report.db_place(), what);
+    }
     for wrong in &facts.malformed {
         let code = match wrong.bucket {
             "lease" => Code::LeaseInvalid,
@@ -173,6 +182,7 @@ fn code_of(problem: &PageProblem) -> Code {
         | PageProblem::WrongId { .. }
         | PageProblem::NotTree { .. }
         | PageProblem::RunsPastEnd { .. }
+        | PageProblem::Overflow { .. }
         | PageProblem::Table { .. }
         | PageProblem::Empty
         | PageProblem::TooDeep { .. }

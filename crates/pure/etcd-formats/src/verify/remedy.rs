@@ -34,11 +34,13 @@ pub(super) fn of(code: Code, severity: Severity, subject: Subject) -> &'static s
         Code::BucketMissing if severity == Severity::Info => "nothing; etcd creates it at its next start",
         Code::LeaseMissing => "the key will never expire; delete it or put it again with a lease",
         Code::AlarmRaised => "find the cause, then `etcdctl alarm disarm`",
-        Code::AuthInconsistent => "add the user and role with `etcdctl user add root` and `etcdctl role add root`",
+        Code::AuthInconsistent => {
+            "add what is missing (`etcdctl user add root`, `etcdctl role add root`) as a user that has the role `root`"
+        }
         Code::WalTornTail => {
             "nothing is lost that was acknowledged; etcd repairs it at its next start, keeping the old file as `.broken`"
         }
-        Code::SnapStore if severity == Severity::Warning => "etcd 3.4 and 3.5 start on it; 3.6 and later refuse it",
+        Code::SnapStore if severity == Severity::Warning => "etcd 3.4 and 3.5 start on it; 3.6 refuses it",
         Code::SnapInvalid | Code::SnapName if severity != Severity::Error => {
             "etcd passes over it; keep it aside and take a backup"
         }

@@ -172,7 +172,7 @@ fn sizes(found: &Inspection) -> Pairs {
     let db = &found.database;
     let (Some(size), Some(used)) = (db.size_bytes, db.used_bytes) else { return Pairs::new() };
     let free = db.free_pages.zip(db.page_bytes).map_or_else(String::new, |(pages, page)| {
-        format!(", {} of it free ({pages} pages)", bytes(pages * u64::from(page)))
+        format!(", {} of it free ({pages} page{})", bytes(pages * u64::from(page)), if pages == 1 { "" } else { "s" })
     });
     vec![("size", format!("{}, {} used{free}", bytes(size), bytes(used)))]
 }

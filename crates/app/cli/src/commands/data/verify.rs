@@ -9,7 +9,7 @@ use owo_colors::OwoColorize;
 use quorate_etcd::datadir::{self, Found};
 use quorate_etcd_formats::ReadAt;
 use quorate_etcd_formats::verify::{self, Settings};
-use quorate_faults::{Exit, Fault, Finding, Severity};
+use quorate_faults::{Code, Exit, Fault, Finding, Severity};
 use serde::Serialize;
 
 use crate::printer::Printer;
@@ -75,8 +75,7 @@ pub(crate) fn run(args: Args, printer: &mut Printer) -> Result<Exit, Fault> {
         work.join()
     });
     drop(progress);
-    let report = report
-        .map_err(|_| Fault::new(quorate_faults::Code::Internal, format!("cannot verify `{}`", args.path.display())))?;
+    let report = report.map_err(|_| Fault::new(Code::Internal, format!("cannot verify `{}`", args.path.display())))?;
     let valid = !report.has_errors();
     printer.report(&Outcome { path: args.path.display().to_string(), mode, valid, report });
     Ok(if valid { Exit::Done } else { Exit::CannotMeet })
@@ -117,7 +116,10 @@ impl Report for Outcome {
             verify::Mode::Sanity => "sane as far as a quick look goes",
             verify::Mode::Full => "valid",
         };
-        if self.valid {
+        let in_use = self.report.findings.iter().any(|finding| finding.code == Code::DataInUse);
+        if in_use {
+            page.line(format!("{} `{}` was not examined: etcd is at work on it", "✗".red(), self.path));
+        } else if self.valid {
             page.line(format!("{} `{}` is {depth}{counts}", "✓".green(), self.path));
         } else {
             page.line(format!("{} `{}` is not valid{counts}", "✗".red(), self.path));
