@@ -5,6 +5,8 @@
 //!
 //! `QUORATE_SWEEP=full` flips a bit of every byte instead of a sample.
 
+#![expect(clippy::unwrap_used, reason = "a test ends where its fixture is not as it should be")]
+
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicU64;
 

@@ -11,7 +11,9 @@ mod error;
 pub mod meta;
 pub mod page;
 pub mod tree;
+mod window;
 
 pub use error::{BoltError, PageProblem};
 pub use meta::{Meta, MetaPages};
-pub use tree::{Bucket, Db};
+pub use tree::{Bucket, Buckets, Db};
+pub use window::{BRANCH_BYTES_MAX, LEAF_BYTES_MAX};

@@ -8,17 +8,12 @@
 use super::build::Item;
 use super::meta::NO_FREELIST;
 use super::page::{BranchItem, HEADER_BYTES, Header, LeafItem, Page};
+use super::window::{Failure, Window};
 use super::{BoltError, Meta, MetaPages, PageProblem};
 use crate::{ReadAt, ReadError};
 
 /// Deepest tree that is followed. Two children per branch and a file of 2^63 bytes would need fewer.
 pub const DEPTH_MAX: usize = 48;
-/// Largest leaf that is examined. etcd's own limit on a request is 1.5 MiB, and a leaf may hold a few of them.
-pub const LEAF_BYTES_MAX: u64 = 64 << 20;
-/// Largest branch that is examined. Branches hold keys of at most 32 KiB and are split at a page.
-pub const BRANCH_BYTES_MAX: u64 = 1 << 20;
-/// How much is read at once where pages lie next to each other.
-const WINDOW_BYTES: u64 = 256 << 10;
 
 /// A bolt file with a valid meta page.
 #[derive(Debug)]
@@ -81,13 +76,6 @@ impl Subtree {
     pub fn root(page: u64) -> Subtree {
         Subtree { page, ..Subtree::default() }
     }
-}
-
-/// The bytes read last.
-#[derive(Default)]
-struct Window {
-    bytes: Vec<u8>,
-    first: u64,
 }
 
 impl<'s, S: ReadAt + ?Sized> Db<'s, S> {
@@ -207,7 +195,7 @@ impl<'s, S: ReadAt + ?Sized> Db<'s, S> {
         };
         let mut window = Window::default();
         for _ in 0..DEPTH_MAX {
-            let image = self.read_page(&mut window, page, 1).map_err(|failure| failure.into_error(page))?;
+            let image = window.page(self.source, &self.meta, page, 1).map_err(|failure| failure.into_error(page))?;
             if !image.is_branch() {
                 return strictly(page, image.leaf_items(), leaf);
             }
@@ -232,7 +220,7 @@ impl<'s, S: ReadAt + ?Sized> Db<'s, S> {
         ahead: u64,
         visitor: &mut V,
     ) -> Result<(), V::Stop> {
-        let page = match self.read_page(window, at.page, ahead) {
+        let page = match window.page(self.source, &self.meta, at.page, ahead) {
             Ok(page) => page,
             Err(Failure::Read(error)) => return visitor.unreadable(error),
             Err(Failure::Page(problem)) => return visitor.problem(at.page, problem),
@@ -250,7 +238,7 @@ impl<'s, S: ReadAt + ?Sized> Db<'s, S> {
         let children = self.children(&page, at, visitor)?;
         for (index, child) in children.iter().enumerate().filter(|(_, child)| visitor.wants(child)).collect::<Vec<_>>()
         {
-            let ahead = worth_reading(&children[index..], self.window_pages());
+            let ahead = worth_reading(&children[index..], Window::pages(&self.meta));
             self.walk_page(window, child, ahead, visitor)?;
         }
         Ok(())
@@ -314,7 +302,7 @@ impl<'s, S: ReadAt + ?Sized> Db<'s, S> {
     /// The children of a subtree's root if that is a branch; the subtree itself if it is a leaf or cannot be read.
     pub fn split<V: Visitor>(&self, subtree: &Subtree, visitor: &mut V) -> Result<Option<Vec<Subtree>>, V::Stop> {
         let mut window = Window::default();
-        match self.read_page(&mut window, subtree.page, 1) {
+        match window.page(self.source, &self.meta, subtree.page, 1) {
             Ok(page) if page.is_branch() && page.header.count > 0 => {
                 if !visitor.reached(subtree.page, u64::from(page.header.overflow) + 1)? {
                     return Ok(Some(Vec::new()));
@@ -323,72 +311,6 @@ impl<'s, S: ReadAt + ?Sized> Db<'s, S> {
             }
             _ => Ok(None),
         }
-    }
-
-    fn window_pages(&self) -> u64 {
-        (WINDOW_BYTES / u64::from(self.meta.page_size)).max(1)
-    }
-
-    /// The page with its overflow, reading up to `ahead` pages at once where it is not in the window yet.
-    fn read_page<'w>(&self, window: &'w mut Window, id: u64, ahead: u64) -> Result<Page<'w>, Failure> {
-        let Meta { hwm, page_size, .. } = self.meta;
-        if !(2..hwm).contains(&id) {
-            return Err(Failure::Page(PageProblem::OutOfRange { hwm }));
-        }
-        let page_bytes = page_size as usize;
-        let in_window = id
-            .checked_sub(window.first)
-            .and_then(|pages| usize::try_from(pages).ok()?.checked_mul(page_bytes))
-            .filter(|start| start + page_bytes <= window.bytes.len());
-        let start = match in_window {
-            Some(start) => start,
-            None => {
-                self.fill(window, id, ahead.clamp(1, hwm - id))?;
-                0
-            }
-        };
-        let header = Header::decode(&window.bytes[start..]).unwrap_or(Header { id, flags: 0, count: 0, overflow: 0 });
-        let bytes = self.logical_bytes(id, &header)?;
-        let start = if start + bytes > window.bytes.len() {
-            self.fill(window, id, u64::from(header.overflow) + 1)?;
-            0
-        } else {
-            start
-        };
-        Page::new(&window.bytes[start..start + bytes]).map_err(Failure::Page)
-    }
-
-    /// The size of a page with its overflow, once its header makes sense.
-    fn logical_bytes(&self, id: u64, header: &Header) -> Result<usize, Failure> {
-        let Meta { hwm, page_size, .. } = self.meta;
-        if header.id != id {
-            return Err(Failure::Page(PageProblem::WrongId { found: header.id }));
-        }
-        if header.flags != super::page::BRANCH && header.flags != super::page::LEAF {
-            return Err(Failure::Page(PageProblem::NotTree { flags: header.flags }));
-        }
-        if u64::from(header.overflow) >= hwm - id {
-            return Err(Failure::Page(PageProblem::RunsPastEnd { overflow: header.overflow }));
-        }
-        let bytes = (u64::from(header.overflow) + 1) * u64::from(page_size);
-        let limit = if header.flags == super::page::BRANCH { BRANCH_BYTES_MAX } else { LEAF_BYTES_MAX };
-        if bytes > limit.max(u64::from(page_size)) {
-            return Err(Failure::Page(PageProblem::TooLarge { bytes, limit }));
-        }
-        debug_assert!(bytes as usize >= HEADER_BYTES, "pages are at least 1 KiB");
-        Ok(bytes as usize)
-    }
-
-    fn fill(&self, window: &mut Window, id: u64, pages: u64) -> Result<(), Failure> {
-        let page_size = u64::from(self.meta.page_size);
-        window.bytes.resize((pages * page_size) as usize, 0);
-        window.bytes.shrink_to((2 * WINDOW_BYTES) as usize);
-        window.first = id;
-        let read = self.source.read_exact_at(&mut window.bytes, id * page_size);
-        read.map_err(|error| {
-            window.bytes.clear();
-            Failure::Read(error)
-        })
     }
 }
 
@@ -474,20 +396,6 @@ pub fn bucket_of(item: &LeafItem<'_>) -> Option<Bucket> {
 
 fn in_range(key: &[u8], at: &Subtree) -> bool {
     at.lower.as_deref().is_none_or(|lower| key >= lower) && at.upper.as_deref().is_none_or(|upper| key < upper)
-}
-
-enum Failure {
-    Read(ReadError),
-    Page(PageProblem),
-}
-
-impl Failure {
-    fn into_error(self, page: u64) -> BoltError {
-        match self {
-            Failure::Read(error) => BoltError::Read(error),
-            Failure::Page(problem) => BoltError::Page { page, problem },
-        }
-    }
 }
 
 /// Ends at the first thing that is wrong.
