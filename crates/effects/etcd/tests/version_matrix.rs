@@ -196,7 +196,7 @@ fn ids_and_log_are_those_of_etcds_own_restore_to_the_last_bit() {
 }
 
 /// Fills the `key` bucket of a founded database with `count` revisions of 50 keys, two to a leaf page.
-fn populate(db: &Path, count: u64) {
+fn populate(db: &Path, count: u64) -> Vec<u8> {
     let founded = std::fs::read(db).unwrap();
     let reader = Db::open(&founded).unwrap();
     let mut writer = BoltWriter::new(Vec::new(), 4096).unwrap();
@@ -213,8 +213,16 @@ fn populate(db: &Path, count: u64) {
         }
         copy.finish().unwrap();
     }
+    let bytes = writer.finish().unwrap();
     let mut file = std::fs::File::create(db).unwrap();
-    std::io::Write::write_all(&mut file, &writer.finish().unwrap()).unwrap();
+    std::io::Write::write_all(&mut file, &bytes).unwrap();
+    bytes
+}
+
+/// How many pages say in their header that they are branches.
+fn branches(db: &[u8]) -> usize {
+    let pages = db.chunks(4096).enumerate();
+    pages.filter(|(id, page)| page[..8] == (*id as u64).to_le_bytes() && page[8..10] == [1, 0]).count()
 }
 
 /// The stored form of the write number `i`: which key it was, when it was made, how often it was written.
@@ -247,14 +255,15 @@ fn varint(bytes: &mut Vec<u8>, mut value: u64) {
 /// branch are what must be tried; and a joiner that is fed the log instead of a snapshot would stay empty.
 fn populated_database_survives_on(version: &str) {
     let tools = etcd(version);
-    // 90 % of a page hold two of these values, and 111 children; one more child is where a careless writer fails.
-    for leaves in [111, 112, 223] {
+    // 90 % of a page hold two of these values, or 111 children; one child more is where a careless writer fails.
+    for (leaves, expected_branches) in [(111, 1), (112, 3), (223, 4)] {
         let root = tempfile::tempdir().unwrap();
         let seat = Seat::new("bulk");
         let (members, _) = found_all(root.path(), "bulk", std::slice::from_ref(&seat));
         let dir = &members[0].1;
         let count = leaves * 2;
-        populate(&dir.join("member/snap/db"), count);
+        let db = populate(&dir.join("member/snap/db"), count);
+        assert_eq!(branches(&db), expected_branches, "{leaves} leaves");
         verify(dir);
 
         let server = Server::start(&tools, &seat, dir);
