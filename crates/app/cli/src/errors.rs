@@ -9,6 +9,8 @@ use owo_colors::OwoColorize;
 use quorate_faults::{Code, Fault};
 use serde::Serialize;
 
+use crate::wrap::wrap;
+
 /// What went wrong underneath, outermost first.
 fn causes(fault: &Fault) -> Vec<String> {
     let mut causes: Vec<String> = Vec::new();
@@ -24,23 +26,32 @@ fn causes(fault: &Fault) -> Vec<String> {
     causes
 }
 
-/// The text for a terminal, coloured; the printer strips the colour where it does not belong.
-pub(crate) fn text(fault: &Fault) -> String {
+/// The text for people, coloured; the printer strips the colour where it does not belong. On a terminal, whose width is
+/// `columns`, long lines are broken.
+pub(crate) fn text(fault: &Fault, columns: Option<u16>) -> String {
     let code = fault.code();
-    let mut text = format!("{} {fault} {}\n", "error:".red().bold(), format_args!("[{code}]").dimmed());
+    let mut text = String::new();
+    let message = format!("{fault} [{code}]");
+    labelled(&mut text, &"error:".red().bold().to_string(), "error:".len(), &message, columns);
+    let mut below = |label: &str, what: &str| {
+        labelled(&mut text, &format!("  {}", label.cyan()), label.len() + 2, what, columns);
+    };
     for cause in causes(fault) {
-        labelled(&mut text, "caused by:", &cause);
+        below("caused by:", &cause);
     }
     if let Some(hint) = fault.hint_text() {
-        labelled(&mut text, "hint:", hint);
+        below("hint:", hint);
     }
-    labelled(&mut text, "more:", &format!("quorate explain {code}"));
+    below("more:", &format!("quorate explain {code}"));
     text
 }
 
-/// One warning line.
-pub(crate) fn warning(code: Code, what: &str) -> String {
-    format!("{} {what} {}\n", "warning:".yellow().bold(), format_args!("[{code}]").dimmed())
+/// A warning.
+pub(crate) fn warning(code: Code, what: &str, columns: Option<u16>) -> String {
+    let mut text = String::new();
+    let message = format!("{what} [{code}]");
+    labelled(&mut text, &"warning:".yellow().bold().to_string(), "warning:".len(), &message, columns);
+    text
 }
 
 #[derive(Serialize)]
@@ -69,14 +80,23 @@ pub(crate) fn json(fault: &Fault) -> serde_json::Result<String> {
     serde_json::to_string_pretty(&Document { error })
 }
 
-/// A label and its text; further lines of the text stand below its first.
-fn labelled(text: &mut String, label: &str, what: &str) {
-    let mut lines = what.lines();
-    let first = lines.next().unwrap_or_default();
-    // Writing to a String cannot fail.
-    let _ = writeln!(text, "  {} {first}", label.cyan());
-    for line in lines {
-        let _ = writeln!(text, "    {line}");
+/// A label, `width` columns wide, and its text; whatever does not fit on the first line stands indented below.
+fn labelled(text: &mut String, label: &str, width: usize, what: &str, columns: Option<u16>) {
+    const INDENT: usize = 4;
+    let mut start = width + 1;
+    for (at, paragraph) in what.lines().enumerate() {
+        let lines = match columns {
+            Some(columns) => wrap(paragraph, start, INDENT, columns.into()),
+            None => vec![paragraph.to_owned()],
+        };
+        for (below, line) in lines.iter().enumerate() {
+            // Writing to a String cannot fail.
+            let _ = match (at, below) {
+                (0, 0) => writeln!(text, "{label} {line}"),
+                _ => writeln!(text, "{:INDENT$}{line}", ""),
+            };
+        }
+        start = INDENT;
     }
 }
 
@@ -94,11 +114,25 @@ mod tests {
 
     #[test]
     fn a_fault_names_attempt_cause_way_out_and_page() {
-        let plain = anstream::adapter::strip_str(&text(&sample())).to_string();
+        let plain = anstream::adapter::strip_str(&text(&sample(), None)).to_string();
         insta::assert_snapshot!(plain, @r"
         error: cannot read snapshot `/backup/0000.db` [Q0002]
           caused by: Permission denied (os error 13)
           hint: run as user `etcd`, or `chown etcd /backup`
+          more: quorate explain Q0002
+        ");
+    }
+
+    #[test]
+    fn a_narrow_terminal_breaks_lines_but_no_commands() {
+        let plain = anstream::adapter::strip_str(&text(&sample(), Some(40))).to_string();
+        insta::assert_snapshot!(plain, @r"
+        error: cannot read snapshot
+            `/backup/0000.db` [Q0002]
+          caused by: Permission denied (os error
+            13)
+          hint: run as user `etcd`, or
+            `chown etcd /backup`
           more: quorate explain Q0002
         ");
     }

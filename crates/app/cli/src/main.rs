@@ -10,6 +10,7 @@ mod panics;
 mod printer;
 mod progress;
 mod render;
+mod wrap;
 
 use std::process::ExitCode;
 

@@ -4,6 +4,8 @@
 
 use owo_colors::OwoColorize;
 
+use crate::wrap::wrap;
+
 /// The page as text, wrapped to `columns`, coloured; the printer strips the colour where it does not belong.
 pub(crate) fn to_text(markdown: &str, columns: usize) -> String {
     let mut text = String::new();
@@ -108,12 +110,12 @@ fn render(block: &Block, columns: usize, text: &mut String) {
         Block::Heading(heading) => {
             text.push_str(&format!("{}\n", heading.bold()));
         }
-        Block::Paragraph(words) => wrap(words, "", "", columns, text),
+        Block::Paragraph(words) => prose(words, "", "", columns, text),
         Block::List(items) => {
             let width = items.iter().map(|(marker, _)| marker.len()).max().unwrap_or(1);
             for (marker, item) in items {
                 let first = format!("  {marker:>width$} ");
-                wrap(item, &first, &" ".repeat(width + 3), columns, text);
+                prose(item, &first, &" ".repeat(width + 3), columns, text);
             }
         }
         Block::Verbatim(lines) => {
@@ -125,45 +127,15 @@ fn render(block: &Block, columns: usize, text: &mut String) {
     }
 }
 
-/// Breaks `words` into lines, and colours `code` in them.
-fn wrap(words: &str, first: &str, rest: &str, columns: usize, text: &mut String) {
-    let mut line = first.to_owned();
-    let mut used = first.chars().count();
-    let mut fresh = true;
-    for word in words_of(&unemphasised(&links_spelled_out(words))) {
-        let width = word.chars().count();
-        if !fresh && used + 1 + width > columns {
-            text.push_str(line.trim_end());
-            text.push('\n');
-            line = rest.to_owned();
-            used = rest.chars().count();
-            fresh = true;
-        }
-        if !fresh {
-            line.push(' ');
-            used += 1;
-        }
-        line.push_str(&coloured(&word));
-        used += width;
-        fresh = false;
+/// Adds `words`, broken into lines below `first`, with `code` in colour.
+fn prose(words: &str, first: &str, rest: &str, columns: usize, text: &mut String) {
+    let words = unemphasised(&links_spelled_out(words));
+    let lines = wrap(&words, first.chars().count(), rest.chars().count(), columns);
+    for (at, line) in lines.iter().enumerate() {
+        let indent = if at == 0 { first } else { rest };
+        text.push_str(format!("{indent}{}", coloured(line)).trim_end());
+        text.push('\n');
     }
-    text.push_str(line.trim_end());
-    text.push('\n');
-}
-
-/// Splits at blanks, but not inside `code`: a command broken over two lines cannot be copied.
-fn words_of(text: &str) -> Vec<String> {
-    let mut words = vec![String::new()];
-    let mut in_code = false;
-    for c in text.chars() {
-        in_code ^= c == '`';
-        match words.last_mut() {
-            Some(word) if in_code || !c.is_whitespace() => word.push(c),
-            _ => words.push(String::new()),
-        }
-    }
-    words.retain(|word| !word.is_empty());
-    words
 }
 
 /// Takes the stars of `*emphasis*` away: a terminal reads well without. Stars in `code`, and those alone, stay.
@@ -250,10 +222,5 @@ mod tests {
     #[test]
     fn emphasis_leaves_no_stars() {
         assert_eq!(plain("**every** node, *not* `ls *`: 2 * 3", 80), "every node, not `ls *`: 2 * 3\n");
-    }
-
-    #[test]
-    fn commands_are_not_broken_over_lines() {
-        assert_eq!(plain("run `quorate data verify` now", 12), "run\n`quorate data verify`\nnow\n");
     }
 }

@@ -4,6 +4,7 @@
 //! not an error: the command finishes its work in silence.
 
 use std::io::{self, IsTerminal, Write};
+use std::os::fd::AsFd;
 
 use anstream::{AutoStream, ColorChoice};
 use quorate_faults::{Code, Exit, Fault};
@@ -21,6 +22,8 @@ pub(crate) struct Printer {
     err: AutoStream<io::Stderr>,
     /// Columns of the terminal on stdout; `None` when it is not one, so that pipes get whole lines.
     columns: Option<u16>,
+    /// The same of stderr.
+    err_columns: Option<u16>,
     wrote_document: bool,
     failed: Option<io::Error>,
 }
@@ -38,7 +41,8 @@ impl Printer {
             quiet: global.quiet,
             out: AutoStream::new(io::stdout(), choice),
             err: AutoStream::new(io::stderr(), choice),
-            columns: columns(),
+            columns: columns(&io::stdout()),
+            err_columns: columns(&io::stderr()),
             wrote_document: false,
             failed: None,
         }
@@ -79,7 +83,7 @@ impl Printer {
 
     /// Warns; the command goes on.
     pub(crate) fn warning(&mut self, code: Code, what: &str) {
-        self.aside(&errors::warning(code, what));
+        self.aside(&errors::warning(code, what, self.err_columns));
     }
 
     /// Prints why a command ended, and gives the exit code.
@@ -88,9 +92,9 @@ impl Printer {
             Output::Json => match errors::json(fault) {
                 Ok(document) if !self.wrote_document => self.document(&document),
                 Ok(document) => self.aside(&format!("{document}\n")),
-                Err(_) => self.aside(&errors::text(fault)),
+                Err(_) => self.aside(&errors::text(fault, self.err_columns)),
             },
-            Output::Table => self.aside(&errors::text(fault)),
+            Output::Table => self.aside(&errors::text(fault, self.err_columns)),
         }
         fault.code().exit()
     }
@@ -128,11 +132,10 @@ impl Printer {
     }
 }
 
-fn columns() -> Option<u16> {
-    let stdout = io::stdout();
-    if !stdout.is_terminal() {
+fn columns(stream: &(impl IsTerminal + AsFd)) -> Option<u16> {
+    if !stream.is_terminal() {
         return None;
     }
     // A terminal that does not know its size reports 0.
-    rustix::termios::tcgetwinsize(&stdout).ok().map(|size| size.ws_col).filter(|columns| *columns > 0)
+    rustix::termios::tcgetwinsize(stream).ok().map(|size| size.ws_col).filter(|columns| *columns > 0)
 }

@@ -78,6 +78,11 @@ impl Page {
         }
     }
 
+    /// What can be done next, and the command for it.
+    pub(crate) fn step(&mut self, what: &str, command: impl Display) {
+        self.line(format!("{} {command}", format_args!("{what:<11}").dimmed()));
+    }
+
     fn lay_out(&self, headers: Option<Vec<&str>>, rows: Vec<Vec<String>>) -> String {
         let mut table = Table::new();
         table.load_style(presets::NOTHING);
@@ -114,6 +119,15 @@ pub(crate) fn bytes(size: u64) -> String {
         unit += 1;
     }
     format!("{value:.1} {}", UNITS[unit])
+}
+
+/// A word as a shell takes it.
+pub(crate) fn for_shell(word: &str) -> String {
+    let plain = |c: char| c.is_alphanumeric() || "/._-+=:,@%~".contains(c);
+    match !word.is_empty() && word.chars().all(plain) {
+        true => word.to_owned(),
+        false => format!("'{}'", word.replace('\'', r"'\''")),
+    }
 }
 
 /// A duration as people write it: `1m 30s`.

@@ -15,7 +15,10 @@ pub(super) fn last_words(path: &Path) -> Vec<String> {
     let Ok(lines) = log_tail(path, LOOK_BACK_LINES) else { return Vec::new() };
     let grave: Vec<&String> = lines.iter().filter(|line| is_grave(line)).collect();
     let chosen = if grave.is_empty() { lines.iter().collect() } else { grave };
-    chosen.iter().skip(chosen.len().saturating_sub(SHOWN_LINES)).map(|line| shortened(line)).collect()
+    let mut words: Vec<String> = chosen.iter().map(|line| shortened(line)).collect();
+    // What etcd repeats while it waits is said once.
+    words.dedup();
+    words.split_off(words.len().saturating_sub(SHOWN_LINES))
 }
 
 fn level(line: &str) -> Option<(String, Value)> {
@@ -58,6 +61,7 @@ mod tests {
         let path = dir.path().join("log");
         let log = r#"{"level":"info","ts":"t","msg":"fine"}
 {"level":"fatal","ts":"t","msg":"discovery failed","error":"no space left"}
+{"level":"fatal","ts":"u","msg":"discovery failed","error":"no space left"}
 {"level":"info","ts":"t","msg":"closing"}
 "#;
         std::io::Write::write_all(&mut std::fs::File::create(&path).unwrap(), log.as_bytes()).unwrap();

@@ -210,17 +210,14 @@ impl DemoReport {
     }
 
     fn what_next(&self, page: &mut Page) {
-        let step = |page: &mut Page, what: &str, command: &str| {
-            page.line(format!("{} {command}", format_args!("{what:<11}").dimmed()))
-        };
         let nobody = self.members.iter().all(|row| row.pid.is_none());
         if !self.all_healthy() {
-            step(page, "Bring it up", &self.next.start);
+            page.step("Bring it up", &self.next.start);
         }
         if !nobody {
             self.next.etcdctl(page);
-            step(page, "Look at it", &self.next.status);
-            step(page, "Stop it", &self.next.stop);
+            page.step("Look at it", &self.next.status);
+            page.step("Stop it", &self.next.stop);
         }
     }
 }
@@ -229,11 +226,10 @@ impl Next {
     /// On one line where it fits, else as a shell takes it over several.
     fn etcdctl(&self, page: &mut Page) {
         let words = [self.etcdctl.clone(), format!("--endpoints={}", self.endpoints), "get --prefix /demo/".to_owned()];
-        let label = format_args!("{:<11}", "Talk to it").dimmed().to_string();
         let line = words.join(" ");
         match page.fits(line.chars().count().saturating_add(12).try_into().unwrap_or(u16::MAX)) {
-            true => page.line(format!("{label} {line}")),
-            false => page.line(format!("{label} {}", words.join(&format!(" \\\n{:14}", "")))),
+            true => page.step("Talk to it", line),
+            false => page.step("Talk to it", words.join(&format!(" \\\n{:14}", ""))),
         }
     }
 }

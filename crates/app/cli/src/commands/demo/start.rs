@@ -195,6 +195,7 @@ fn refuse_ended(demo: &Demo, started: &mut BTreeMap<&'static str, Started>) -> R
                     Code::DemoNotHealthy,
                     format!("member `{}` ended right after its start ({status})", seat.name),
                 ),
+                demo,
                 seat,
             ));
         }
@@ -213,15 +214,15 @@ fn not_healthy(demo: &Demo, sick: &[usize], health: &[Health], limit: Duration) 
         format!("not healthy within {}: {}", crate::render::duration(limit), names.join(", ")),
     );
     match sick.first() {
-        Some(first) => with_log(fault, &demo.seats[*first]),
+        Some(first) => with_log(fault, demo, &demo.seats[*first]),
         None => fault,
     }
 }
 
-fn with_log(fault: Fault, seat: &state::Seat) -> Fault {
-    let path = seat.log();
-    let words = log::last_words(&path);
-    let fault = fault.hint(format!("its log is `{}`; `quorate demo` tries again", path.display()));
+fn with_log(fault: Fault, demo: &Demo, seat: &state::Seat) -> Fault {
+    let path = demo.shown.join(seat.name).join("etcd.log");
+    let words = log::last_words(&seat.log());
+    let fault = fault.hint(format!("its log is `{}`; `{}` tries again", path.display(), demo.command("start")));
     if words.is_empty() {
         fault
     } else {

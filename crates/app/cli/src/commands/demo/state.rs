@@ -15,6 +15,8 @@ use quorate_host::durable::{Access, Disk, DiskFile, RealDisk, partial_path};
 use quorate_host::locks::{Lock, exclusive_lock};
 use serde::{Deserialize, Serialize};
 
+use crate::render::for_shell;
+
 /// The members' names.
 const NAMES: [&str; 3] = ["n1", "n2", "n3"];
 
@@ -141,7 +143,7 @@ impl Demo {
     pub(super) fn command(&self, words: &str) -> String {
         match self.shown == Path::new(".demo") {
             true => format!("quorate demo {words}"),
-            false => format!("quorate demo {words} --dir {}", self.shown.display()),
+            false => format!("quorate demo {words} --dir {}", for_shell(&self.shown.to_string_lossy())),
         }
     }
 }

@@ -36,18 +36,18 @@ struct StopReport {
 impl Report for StopReport {
     fn render(&self, page: &mut Page) {
         match self.stopped.is_empty() {
-            true => page.line("no member was running"),
-            false => page.line(format!("stopped {}", self.stopped.join(", "))),
+            true => page.line("No member was running."),
+            false => page.line(format!("Stopped {}.", self.stopped.join(", "))),
         }
         for name in &self.killed {
-            page.line(format!("{name} did not end when asked and was killed; etcd is made for that"));
+            page.line(format!("{name} did not end when asked and was killed; etcd is made for that."));
         }
         match self.forgotten {
-            true => page.line(format!("set the data aside as {}", self.data.display())),
-            false => page.line(format!("the data stays in {}", self.data.display())),
+            true => page.line(format!("Set the data aside as {}", self.data.display())),
+            false => page.line(format!("The data stays in {}", self.data.display())),
         }
         page.gap();
-        page.pairs([("start again", self.start_again.clone())]);
+        page.step("Start again", &self.start_again);
     }
 }
 
