@@ -84,7 +84,10 @@ pub struct Done {
 
 /// Looks at the target and decides. Changes nothing.
 pub fn plan(target: &Target, request: Request<'_>) -> Result<Planned, Fault> {
-    let files = request.founding.files(request.local.id, request.form);
+    let mut files = request.founding.files(request.local.id, request.form);
+    if target.wal_dir().is_some() {
+        files.wal = request.founding.separate_wal(request.local.id, request.form);
+    }
     let wanted = Wanted {
         name: request.local.name.clone(),
         member: request.local.id,

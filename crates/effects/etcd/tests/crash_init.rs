@@ -100,7 +100,7 @@ impl Scene {
         let wal_whole = wal.as_ref().map(segments_of) == whole_wal.as_ref().map(segments_of);
         match (has_member, has_wal) {
             (false, false) => Verdict::Nothing,
-            // etcd finds the WAL, misses the db, and refuses (`init_boot.rs` shows it of each release).
+            // No etcd starts on it: its commit index lies beyond the log (`init_boot.rs` shows it of each release).
             (false, true) if wal_whole => Verdict::WalOnly,
             (true, _) if member == whole_member && wal_whole => Verdict::Whole,
             _ => Verdict::Mixed,

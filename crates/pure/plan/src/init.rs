@@ -45,7 +45,14 @@ pub enum SeenData {
     /// `member/` with a WAL inside.
     Member(SeenMember),
     /// `member/` without a WAL inside. With a separate WAL dir, that is how it should be.
-    NoWal { has_db: bool, used: Used },
+    NoWal {
+        /// Whether `member/snap/db` is there.
+        has_db: bool,
+        /// Whether there is a raft snapshot in `member/snap`.
+        has_snap: bool,
+        /// Whether etcd runs on it.
+        used: Used,
+    },
     /// etcd data that cannot be understood, and why.
     Unreadable(String),
     /// Something that is not etcd's, and what.
@@ -65,7 +72,7 @@ pub enum SeenWal {
     Wal {
         /// Whose.
         of: SeenMember,
-        /// Whether they are, byte for byte, what would be written now.
+        /// Whether they are, byte for byte, what would be written now, with nothing behind it.
         as_written: bool,
     },
     /// WAL segments that cannot be understood, and why.
@@ -150,7 +157,7 @@ fn plan_without_wal_dir(wanted: &Wanted, data: &SeenData) -> Result<InitDecision
             }
             Ok(already(wanted, there, &Used::No))
         }
-        SeenData::NoWal { used, has_db } => Err(refuse::wal_missing(dir, *has_db, used)),
+        SeenData::NoWal { used, has_db, .. } => Err(refuse::wal_missing(dir, *has_db, used)),
         SeenData::Unreadable(why) => Err(refuse::unreadable(dir, why)),
         SeenData::Foreign(what) => Err(refuse::foreign(dir, what)),
         SeenData::Unknown(why) => Err(refuse::unknown(dir, why)),
@@ -170,7 +177,10 @@ fn plan_with_wal_dir(wanted: &Wanted, data: &SeenData, wal: &SeenWal) -> Result<
     };
     refuse::unless_same(wanted, wal_dir, of)?;
     let spot = match data {
-        SeenData::NoWal { has_db: true, used } => return Ok(already(wanted, of, used)),
+        SeenData::NoWal { has_db: true, has_snap: false, used: Used::No } if as_written => {
+            return Err(refuse::started_too_early(wanted));
+        }
+        SeenData::NoWal { has_db: true, used, .. } => return Ok(already(wanted, of, used)),
         SeenData::NoWal { has_db: false, .. } => return Err(refuse::db_missing(&wanted.data_dir)),
         SeenData::Absent => Spot::Beside,
         SeenData::Empty => Spot::Inside,
@@ -191,7 +201,7 @@ fn plan_new_wal(wanted: &Wanted, data: &SeenData, wal: Spot) -> Result<InitDecis
     match data {
         SeenData::Absent => Ok(InitDecision::Build { data: Spot::Beside, wal: Some(wal) }),
         SeenData::Empty => Ok(InitDecision::Build { data: Spot::Inside, wal: Some(wal) }),
-        SeenData::NoWal { used, has_db } => Err(refuse::wal_missing(&wanted.data_dir, *has_db, used)),
+        SeenData::NoWal { used, has_db, .. } => Err(refuse::wal_missing(&wanted.data_dir, *has_db, used)),
         SeenData::Member(_) | SeenData::Unreadable(_) | SeenData::Foreign(_) | SeenData::Unknown(_) => {
             Err(refuse::data_beside_wal(wanted, data))
         }

@@ -7,6 +7,7 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
+use quorate_etcd_formats::dir::{DB, SNAP_DIR};
 use quorate_etcd_formats::founding::{FoundingFiles, NamedFile};
 use quorate_host::durable::is_partial_of;
 use quorate_host::locks::{self, LockState};
@@ -23,7 +24,7 @@ const SHOWN_MAX: usize = 3;
 pub(super) fn observe_target(target: &Target, files: &FoundingFiles) -> SeenTarget {
     SeenTarget {
         data: observe_data(target.data_dir(), target.wal_name_in_data()),
-        wal: target.wal_dir().map(|wal| observe_wal(wal, &files.wal)),
+        wal: target.wal_dir().map(|wal| observe_wal(wal, &files.wal, &target.data_dir().join(DB))),
     }
 }
 
@@ -63,7 +64,7 @@ fn observe_data(dir: &Path, wal_inside: Option<PathBuf>) -> SeenData {
 }
 
 fn observe_member(dir: &Path) -> SeenData {
-    let db_path = dir.join("member/snap/db");
+    let db_path = dir.join(DB);
     let (has_db, db_used) = match File::open(&db_path) {
         Ok(db) => (true, used(locks::probe_flock(&db))),
         Err(error) if error.kind() == io::ErrorKind::NotFound => (false, Used::No),
@@ -73,21 +74,26 @@ fn observe_member(dir: &Path) -> SeenData {
         Ok(segments) => segments,
         Err(why) => return SeenData::Unknown(why),
     };
+    let has_snap = match list(&dir.join(SNAP_DIR)) {
+        Listing::Names(names) => names.iter().any(|name| name.as_encoded_bytes().ends_with(b".snap")),
+        Listing::Absent | Listing::Other(_) => false,
+        Listing::Unknown(why) => return SeenData::Unknown(why),
+    };
     if segments.is_empty() {
-        return SeenData::NoWal { has_db, used: db_used };
+        return SeenData::NoWal { has_db, has_snap, used: db_used };
     }
     match whose(&segments, has_db.then_some(db_path.as_path())) {
         Ok(of) => SeenData::Member(SeenMember { has_db, used: either(of.used, db_used), ..of }),
         Err(NotRead::NotUnderstood(_)) if matches!(db_used, Used::By(_)) => {
             // Locked first, understood later: etcd may be writing its first segment this very moment.
-            SeenData::NoWal { has_db, used: db_used }
+            SeenData::NoWal { has_db, has_snap, used: db_used }
         }
         Err(NotRead::NotUnderstood(why)) => SeenData::Unreadable(why),
         Err(NotRead::Unknown(why)) => SeenData::Unknown(why),
     }
 }
 
-fn observe_wal(dir: &Path, ours: &NamedFile) -> SeenWal {
+fn observe_wal(dir: &Path, ours: &NamedFile, db: &Path) -> SeenWal {
     let mut names = match list(dir) {
         Listing::Absent => return SeenWal::Absent,
         Listing::Other(what) => return SeenWal::Foreign(what),
@@ -103,9 +109,10 @@ fn observe_wal(dir: &Path, ours: &NamedFile) -> SeenWal {
     if segments.is_empty() {
         return SeenWal::Foreign(not_empty(&names));
     }
-    match whose(&segments, None) {
+    match whose(&segments, db.exists().then_some(db)) {
         Ok(of) => {
-            let as_written = names.len() == 1 && segments[0].ends_with(&ours.name) && holds(&segments[0], &ours.bytes);
+            let only = segments.len() == 1 && segments.iter().all(|segment| segment.ends_with(&ours.name));
+            let as_written = only && segments.iter().all(|segment| holds_only(segment, &ours.bytes));
             SeenWal::Wal { of, as_written }
         }
         Err(NotRead::NotUnderstood(why)) => SeenWal::Unreadable(why),
@@ -195,12 +202,13 @@ fn either(one: Used, other: Used) -> Used {
     if weight(&one) >= weight(&other) { one } else { other }
 }
 
-/// Whether a file holds exactly these bytes.
-fn holds(path: &Path, bytes: &[u8]) -> bool {
+/// Whether a segment holds these bytes and no record behind them. etcd, when it opens one, adds room for 64 MB of zeros.
+fn holds_only(path: &Path, bytes: &[u8]) -> bool {
+    const LENGTH_FIELD: usize = 8;
     let mut there = Vec::new();
-    // One byte more than expected tells a longer file, and keeps a huge one out of memory.
-    let read = File::open(path).and_then(|file| file.take(bytes.len() as u64 + 1).read_to_end(&mut there));
-    read.is_ok() && there == bytes
+    let read = File::open(path).and_then(|file| file.take((bytes.len() + LENGTH_FIELD) as u64).read_to_end(&mut there));
+    let rest = there.strip_prefix(bytes).filter(|_| read.is_ok());
+    rest.is_some_and(|rest| rest.iter().all(|byte| *byte == 0))
 }
 
 fn not_empty(names: &[OsString]) -> String {

@@ -87,6 +87,17 @@ pub(super) fn data_lost(wanted: &Wanted, wal_dir: &Path) -> Fault {
     )
 }
 
+/// etcd was started between the two halves of an interrupted run. It made an empty db, and stopped.
+pub(super) fn started_too_early(wanted: &Wanted) -> Fault {
+    let shown = wanted.data_dir.display();
+    let attempt = format!(
+        "cannot initialise `{shown}`: etcd was started on it before an interrupted run was finished, and left a db that it \
+         cannot start on"
+    );
+    Fault::new(Code::InitHalf, attempt)
+        .hint(format!("nothing has been stored there yet: move it away (`mv {shown} {shown}.old`) and run this again"))
+}
+
 /// A WAL without a db in the same data dir.
 pub(super) fn db_missing(dir: &Path) -> Fault {
     let shown = dir.display();
@@ -130,7 +141,7 @@ pub(super) fn data_beside_wal(wanted: &Wanted, data: &SeenData) -> Fault {
         SeenData::Unreadable(why) => unreadable(dir, why),
         SeenData::Foreign(what) => foreign(dir, what),
         SeenData::Unknown(why) => unknown(dir, why),
-        SeenData::NoWal { has_db, used } => wal_missing(dir, *has_db, used),
+        SeenData::NoWal { has_db, used, .. } => wal_missing(dir, *has_db, used),
         SeenData::Absent | SeenData::Empty => unknown(dir, "it changed while it was looked at"),
     }
 }

@@ -77,7 +77,7 @@ fn this_very_member_is_left_alone_even_while_etcd_runs_on_it() {
         "AlreadyThisMember { other_name: Some(\"old\"), running: false }",
     );
     check(
-        SeenData::NoWal { has_db: true, used: Used::By(None) },
+        SeenData::NoWal { has_db: true, has_snap: true, used: Used::By(None) },
         wal(same(), false),
         "AlreadyThisMember { other_name: None, running: true }",
     );
@@ -125,7 +125,7 @@ fn a_running_etcd_is_named() {
          give the directory of the new member; if this is it, stop that etcd first and see what it holds",
     );
     check_attempt(
-        SeenData::NoWal { has_db: true, used: Used::By(None) },
+        SeenData::NoWal { has_db: true, has_snap: true, used: Used::By(None) },
         None,
         "Q0203: cannot initialise `/d`: a running etcd holds it",
     );
@@ -200,14 +200,14 @@ fn half_a_member_is_never_completed_by_guessing() {
          mount the data dir; if it is lost for good, replace the member in its cluster instead of founding it again",
     );
     check(
-        SeenData::NoWal { has_db: true, used: Used::No },
+        SeenData::NoWal { has_db: true, has_snap: true, used: Used::No },
         Some(SeenWal::Absent),
         "Q0208: cannot initialise `/d`: it holds a db without its WAL\n\
          if its WAL is elsewhere, give that as `--wal-dir`; do not start etcd on it before, which would take the db for \
          its own; if it is not needed, move it away: `mv /d /d.old`",
     );
     check_attempt(
-        SeenData::NoWal { has_db: false, used: Used::No },
+        SeenData::NoWal { has_db: false, has_snap: false, used: Used::No },
         None,
         "Q0208: cannot initialise `/d`: it holds the directories of a member without db and WAL",
     );
@@ -216,6 +216,19 @@ fn half_a_member_is_never_completed_by_guessing() {
         None,
         "Q0208: cannot initialise `/d`: it is this member, but its db `member/snap/db` is missing\n\
          bring the file back; if it is lost, move the rest away (`mv /d /d.old`) and replace the member",
+    );
+    check(
+        SeenData::NoWal { has_db: true, has_snap: false, used: Used::No },
+        wal(same(), true),
+        "Q0208: cannot initialise `/d`: etcd was started on it before an interrupted run was finished, and left a db that \
+         it cannot start on\n\
+         nothing has been stored there yet: move it away (`mv /d /d.old`) and run this again",
+    );
+    // etcd keeps no raft snapshot before it has written much; a log with a history needs none.
+    check_attempt(
+        SeenData::NoWal { has_db: true, has_snap: false, used: Used::No },
+        wal(same(), false),
+        "AlreadyThisMember { other_name: None, running: false }",
     );
     check(
         SeenData::Member(same()),
