@@ -1,6 +1,6 @@
 //! `quorate data init` as its users run it: what it makes, what it says, what it refuses.
 
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on says where")]
+#![expect(clippy::disallowed_methods, reason = "scenery in a directory that is thrown away")]
 
 mod init_support;
 

@@ -1,6 +1,6 @@
 //! `quorate data init` when it is not alone, and when the disk does not play along.
 
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on says where")]
+#![expect(clippy::disallowed_methods, reason = "scenery in a directory that is thrown away")]
 
 mod init_support;
 

@@ -138,11 +138,20 @@ struct Model<'a> {
 /// # Panics
 /// If the log does not fit the base, which is a mistake in the test that recorded it.
 pub fn crash_states(base: &Tree, root: &Path, log: &[Op], seed: u64) -> CrashStates {
+    crash_states_after(base, root, log, 0, seed)
+}
+
+/// The same, of cuts after the first `done` changes only.
+///
+/// # Panics
+/// As [`crash_states`].
+pub fn crash_states_after(base: &Tree, root: &Path, log: &[Op], done: usize, seed: u64) -> CrashStates {
     let mut model = Model::new(base, root);
     let mut found = CrashStates::default();
     let mut seen = HashSet::new();
     let mut random = seed | 1;
-    for step in 0..=log.len() {
+    log.iter().take(done).for_each(|op| model.carry_out(op));
+    for step in done..=log.len() {
         let after_end = step == log.len();
         found.pending_max = found.pending_max.max(model.pending.len());
         let combinations = model.combinations(&mut random, &mut found.sampled_points);
