@@ -7,6 +7,7 @@ use std::sync::atomic::AtomicU64;
 use prost::Message;
 use quorate_etcd_formats::ReadAt;
 use quorate_etcd_formats::dir::{DataDir, Entry, InUse, Kind};
+use quorate_etcd_formats::inspect;
 use quorate_etcd_formats::messages::{Record, SnapEnvelope};
 use quorate_etcd_formats::verify::{self, Mode, Settings};
 
@@ -29,7 +30,7 @@ impl Files<'_> {
         Files { db: GOOD_DB, wal: GOOD_WAL, snap: GOOD_SNAP }
     }
 
-    /// Runs both modes of verify.
+    /// Runs both modes of verify, and inspect.
     pub fn examine(&self) {
         let files: [(&str, &dyn ReadAt); 3] = [
             ("member/snap/db", &self.db),
@@ -43,14 +44,21 @@ impl Files<'_> {
         for mode in [Mode::Sanity, Mode::Full] {
             verify::data_dir(&dir, &Settings { mode, workers: 1, progress: &AtomicU64::new(0) });
         }
+        inspect::data_dir(&dir, everything(&AtomicU64::new(0)));
     }
 }
 
-/// Runs both modes of verify on a snapshot file.
+/// Runs both modes of verify, and inspect, on a snapshot file.
 pub fn examine_snapshot(bytes: &[u8]) {
     for mode in [Mode::Sanity, Mode::Full] {
         verify::snapshot("fuzz.db", &bytes, &Settings { mode, workers: 1, progress: &AtomicU64::new(0) });
     }
+    // A file without a readable meta page is an error, and that is an answer too.
+    let _ = inspect::file(&bytes, everything(&AtomicU64::new(0)));
+}
+
+fn everything(progress: &AtomicU64) -> inspect::Settings<'_> {
+    inspect::Settings { hash: Some(true), count: true, progress }
 }
 
 fn entry<'a>(path: &str, mode: u32, kind: Kind<'a>) -> Entry<'a> {
