@@ -296,3 +296,43 @@ fn bad_command_lines_are_refused_before_anything_is_written() {
     }
     assert_eq!(names(root.path()), [] as [&str; 0]);
 }
+
+#[test]
+fn a_source_gives_the_same_member_as_flags_do_and_a_silent_one_founds_nothing() {
+    let root = tempfile::tempdir().unwrap();
+    let flags = init_json(root.path(), &three("n2", "flags"));
+    std::fs::write(
+        root.path().join("members.yaml"),
+        "- {name: n1, peer_urls: ['http://127.0.0.1:2380']}\n\
+         - {name: n2, peer_urls: ['http://127.0.0.1:2381']}\n\
+         - {name: n3, peer_urls: ['http://127.0.0.1:2382']}\n",
+    )
+    .unwrap();
+    let sources = [
+        "static:n1=http://127.0.0.1:2380,n2=http://127.0.0.1:2381,n3=http://127.0.0.1:2382",
+        "file:members.yaml",
+        "exec:cat members.yaml",
+    ];
+    for (at, source) in sources.into_iter().enumerate() {
+        let dir = at.to_string();
+        let with = |more: &[&'static str]| {
+            let args = ["--name", "n2", "--data-dir", &dir, "--token", "t", "--source", source, "--expect", "3"];
+            init_json(root.path(), &[&args[..], more].concat())
+        };
+        let made = with(&[]);
+        assert_eq!((&made["cluster_id"], &made["member_id"]), (&flags["cluster_id"], &flags["member_id"]), "{source}");
+        assert_eq!(read(&root.path().join(&dir)), read(&root.path().join("flags")), "{source}");
+        assert_eq!(with(&["--dry-run"])["outcome"], "already");
+    }
+    let before = names(root.path());
+    // Nobody listens on the discard port.
+    let run = init(root.path(), &["--name", "n2", "--data-dir", "none", "--source", "http://127.0.0.1:9/members"]);
+    assert_eq!(run.exit, 6, "{}", run.stderr);
+    let run = init(root.path(), &["--name", "n2", "--data-dir", "none", "--source", "file:absent.yaml"]);
+    assert_ne!(run.exit, 0, "{}", run.stderr);
+    let short = ["--name", "n1", "--data-dir", "none", "--source", "exec:head -n 1 members.yaml", "--expect", "3"];
+    let run = init(root.path(), &[&short[..], &["--wait", "1s"]].concat());
+    assert_eq!(run.exit, 3, "{}", run.stderr);
+    assert!(run.stderr.contains("Q0111"), "{}", run.stderr);
+    assert_eq!(names(root.path()), before);
+}
