@@ -19,7 +19,7 @@ fn verify_path(path: &Path, mode: Mode) -> Report {
 
 fn inspect_path(path: &Path) -> Inspection {
     let progress = AtomicU64::new(0);
-    let settings = inspect::Settings { hash: None, count: true, progress: &progress };
+    let settings = inspect::Settings { hash: None, count: true, workers: 2, progress: &progress };
     match datadir::open(path, None).expect("opens") {
         Found::DataDir(dir) => inspect::data_dir(&dir.view(), settings),
         Found::File(file) => inspect::file(&file, settings).expect("a snapshot"),

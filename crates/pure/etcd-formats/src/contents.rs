@@ -8,21 +8,21 @@
 
 use std::collections::HashMap;
 use std::hash::Hasher;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 use serde::Serialize;
 
 use crate::ReadAt;
+use crate::bolt::check::{self, ItemCheck, Run};
 use crate::bolt::{BoltError, Bucket, Db};
 use crate::mvcc::{KeyValue, RevisionKey, fingerprint};
 
 /// What is to be found out beside the counts.
-#[derive(Debug, Clone, Copy)]
 pub struct Want<'a> {
     /// Hashes too.
     pub hashes: bool,
-    /// Counts bytes examined, for whoever shows progress.
-    pub progress: &'a AtomicU64,
+    /// How to go about it.
+    pub run: Run<'a>,
 }
 
 /// What a database holds.
@@ -68,51 +68,86 @@ pub fn examine<S: ReadAt + ?Sized>(
     db: &Db<'_, S>,
     buckets: &[(Vec<u8>, Bucket)],
     compact_revision: Option<u64>,
-    want: Want<'_>,
+    want: &Want<'_>,
 ) -> Result<Contents, BoltError> {
     let mut contents = Contents::default();
-    let mut newest = Newest::default();
+    let newest = Newest::default();
     let mut hash = BackendHash::default();
     let mut pages = db.overhead_pages()?;
     for (name, bucket) in buckets {
-        if want.hashes {
-            hash.bucket(name);
-        }
         let is_key = name == b"key";
-        pages += db.for_each(bucket, |key, value| {
-            contents.items += 1;
-            want.progress.fetch_add((key.len() + value.len()) as u64, Ordering::Relaxed);
-            if is_key {
-                contents.revisions += 1;
-                newest.note(key, value);
+        let begin = || Pass { newest: is_key.then_some(&newest), hashes: want.hashes, ..Pass::default() };
+        let (pass, bucket_pages) = check::scan_bucket(db, &want.run, bucket, begin)?;
+        pages += bucket_pages;
+        contents.items += pass.items;
+        if is_key {
+            contents.revisions = pass.items;
+        }
+        if want.hashes {
+            hash.bucket(name, pass.crc);
+            if name == b"meta" {
+                db.for_each(bucket, |key, value| hash.meta_item(key, value))?;
             }
-            if want.hashes {
-                hash.pair(key, value);
-            }
-        })?;
+        }
     }
+    let newest = newest.finish();
     contents.live_keys = newest.live();
     contents.free_pages = db.meta().hwm.saturating_sub(pages);
     if want.hashes {
         let (snapshot_status, hash_rpc) = hash.finish();
-        let hashkv = hashkv(db, buckets, compact_revision, &newest)?;
+        let hashkv = hashkv(db, buckets, compact_revision, &newest, want)?;
         contents.hashes = Some(Hashes { snapshot_status, hash_rpc, hashkv });
     }
     Ok(contents)
 }
 
-/// A running CRC-32C.
+/// A running CRC-32C that can be continued by one computed elsewhere.
 #[derive(Debug, Clone, Copy, Default)]
-struct Crc(u32);
+struct Crc {
+    crc: u32,
+    bytes: usize,
+}
 
 impl Crc {
     fn write(&mut self, bytes: &[u8]) {
-        self.0 = crc32c::crc32c_append(self.0, bytes);
+        self.crc = crc32c::crc32c_append(self.crc, bytes);
+        self.bytes += bytes.len();
     }
 
     fn pair(&mut self, key: &[u8], value: &[u8]) {
         self.write(key);
         self.write(value);
+    }
+
+    fn join(&mut self, later: Crc) {
+        self.crc = crc32c::crc32c_combine(self.crc, later.crc, later.bytes);
+        self.bytes += later.bytes;
+    }
+}
+
+/// The first pass over a bucket: counts, the newest revision of each key, the hash of all items.
+#[derive(Default)]
+struct Pass<'n> {
+    newest: Option<&'n Newest>,
+    hashes: bool,
+    items: u64,
+    crc: Crc,
+}
+
+impl ItemCheck for Pass<'_> {
+    fn item(&mut self, _page: u64, key: &[u8], value: &[u8]) {
+        self.items += 1;
+        if let Some(newest) = self.newest {
+            newest.note(key, value);
+        }
+        if self.hashes {
+            self.crc.pair(key, value);
+        }
+    }
+
+    fn absorb(&mut self, later: Self) {
+        self.items += later.items;
+        self.crc.join(later.crc);
     }
 }
 
@@ -122,64 +157,97 @@ struct BackendHash {
     status: Crc,
     /// 3.6, 3.5, 3.4: each leaves out one item fewer than the one before.
     rpc: Option<[Crc; 3]>,
-    in_meta: bool,
 }
 
 impl BackendHash {
-    fn bucket(&mut self, name: &[u8]) {
-        self.in_meta = name == b"meta";
-        if self.in_meta && self.rpc.is_none() {
+    fn bucket(&mut self, name: &[u8], items: Crc) {
+        if name == b"meta" {
+            // Its items follow one by one.
             self.rpc = Some([self.status; 3]);
         }
-        self.status.write(name);
-        for crc in self.rpc.iter_mut().flatten() {
-            crc.write(name);
+        for rpc in self.rpc.iter_mut().flatten() {
+            rpc.write(name);
+            if name != b"meta" {
+                rpc.join(items);
+            }
         }
+        self.status.write(name);
+        self.status.join(items);
     }
 
-    fn pair(&mut self, key: &[u8], value: &[u8]) {
-        self.status.pair(key, value);
+    fn meta_item(&mut self, key: &[u8], value: &[u8]) {
         let left_out = match key {
-            b"storageVersion" if self.in_meta => 1,
-            b"term" if self.in_meta => 2,
-            b"consistent_index" if self.in_meta => 3,
+            b"storageVersion" => 1,
+            b"term" => 2,
+            b"consistent_index" => 3,
             _ => 0,
         };
-        for crc in self.rpc.iter_mut().flatten().skip(left_out) {
-            crc.pair(key, value);
+        for rpc in self.rpc.iter_mut().flatten().skip(left_out) {
+            rpc.pair(key, value);
         }
     }
 
     fn finish(self) -> (u32, Vec<Variant>) {
-        let [v3_6, v3_5, v3_4] = self.rpc.unwrap_or([self.status; 3]).map(|crc| crc.0);
+        let [v3_6, v3_5, v3_4] = self.rpc.unwrap_or([self.status; 3]).map(|crc| crc.crc);
         let variants = [("3.4", v3_4), ("3.5", v3_5), ("from 3.6 on", v3_6)];
-        (self.status.0, variants.into_iter().map(|(etcd, hash)| Variant { etcd, hash }).collect())
+        (self.status.crc, variants.into_iter().map(|(etcd, hash)| Variant { etcd, hash }).collect())
     }
 }
 
-/// For each user key, its newest revision and whether that is a deletion.
-#[derive(Default)]
+type Shard = HashMap<u64, u64, std::hash::BuildHasherDefault<AsIs>>;
+
+/// Enough that two threads rarely meet.
+const SHARDS: usize = 64;
+
+/// For each user key, by its fingerprint, its newest revision and whether that is a deletion.
 struct Newest {
-    /// Keyed by a 64-bit fingerprint: two of ten million keys share one with a probability of three in a million.
-    by_key: HashMap<u64, u64, std::hash::BuildHasherDefault<AsIs>>,
+    shards: [Mutex<Shard>; SHARDS],
+}
+
+impl Default for Newest {
+    fn default() -> Newest {
+        Newest { shards: std::array::from_fn(|_| Mutex::default()) }
+    }
 }
 
 impl Newest {
-    fn note(&mut self, key: &[u8], value: &[u8]) {
+    fn note(&self, key: &[u8], value: &[u8]) {
         let Some((at, kv)) = RevisionKey::decode(key).zip(KeyValue::decode(value)) else { return };
         // A restore may leave a placeholder without a user key, so that revisions go on from there.
-        if !kv.key.is_empty() {
-            self.by_key.insert(fingerprint(kv.key), at.revision.main << 1 | u64::from(at.tombstone));
+        if kv.key.is_empty() {
+            return;
         }
+        let fingerprint = fingerprint(kv.key);
+        let state = at.revision.main << 1 | u64::from(at.tombstone);
+        let mut shard = self.shards[shard_of(fingerprint)].lock().unwrap_or_else(PoisonError::into_inner);
+        // Parts of the bucket come in any order.
+        shard.entry(fingerprint).and_modify(|known| *known = state.max(*known)).or_insert(state);
     }
 
+    fn finish(self) -> NewestFound {
+        NewestFound { shards: self.shards.map(|shard| shard.into_inner().unwrap_or_else(PoisonError::into_inner)) }
+    }
+}
+
+fn shard_of(fingerprint: u64) -> usize {
+    // The map uses the low bits itself.
+    (fingerprint >> 58) as usize % SHARDS
+}
+
+/// The same, once it is complete.
+struct NewestFound {
+    shards: [Shard; SHARDS],
+}
+
+impl NewestFound {
     fn live(&self) -> u64 {
-        self.by_key.values().filter(|newest| **newest & 1 == 0).count() as u64
+        self.shards.iter().flat_map(|shard| shard.values()).filter(|newest| **newest & 1 == 0).count() as u64
     }
 
     /// Whether this put is the newest thing that happened to its key.
     fn is_newest_put(&self, kv: &KeyValue<'_>, main: u64) -> bool {
-        self.by_key.get(&fingerprint(kv.key)) == Some(&(main << 1))
+        let fingerprint = fingerprint(kv.key);
+        self.shards[shard_of(fingerprint)].get(&fingerprint) == Some(&(main << 1))
     }
 }
 
@@ -199,29 +267,53 @@ impl Hasher for AsIs {
     }
 }
 
+/// The second pass over the `key` bucket.
+struct KvPass<'n> {
+    newest: &'n NewestFound,
+    /// With nothing to keep, etcd skips nothing.
+    keeps_any: bool,
+    compact_revision: Option<u64>,
+    with: Crc,
+    without: Crc,
+}
+
+impl ItemCheck for KvPass<'_> {
+    fn item(&mut self, _page: u64, key: &[u8], value: &[u8]) {
+        let Some((at, kv)) = RevisionKey::decode(key).zip(KeyValue::decode(value)) else { return };
+        let main = at.revision.main;
+        let compacted = self.compact_revision.is_some_and(|compacted| main <= compacted);
+        if compacted && self.keeps_any && (at.tombstone || !self.newest.is_newest_put(&kv, main)) {
+            return;
+        }
+        self.with.pair(key, value);
+        if !(at.tombstone && self.compact_revision == Some(main)) {
+            self.without.pair(key, value);
+        }
+    }
+
+    fn absorb(&mut self, later: Self) {
+        self.with.join(later.with);
+        self.without.join(later.without);
+    }
+}
+
 fn hashkv<S: ReadAt + ?Sized>(
     db: &Db<'_, S>,
     buckets: &[(Vec<u8>, Bucket)],
     compact_revision: Option<u64>,
-    newest: &Newest,
+    newest: &NewestFound,
+    want: &Want<'_>,
 ) -> Result<Vec<Variant>, BoltError> {
-    let mut with = Crc::default();
-    with.write(b"key");
-    let mut without = with;
-    // With nothing to keep, etcd skips nothing.
+    let Some((name, bucket)) = buckets.iter().find(|(name, _)| name == b"key") else { return Ok(Vec::new()) };
     let keeps_any = newest.live() > 0;
-    let Some((_, bucket)) = buckets.iter().find(|(name, _)| name == b"key") else { return Ok(Vec::new()) };
-    db.for_each(bucket, |key, value| {
-        let Some((at, kv)) = RevisionKey::decode(key).zip(KeyValue::decode(value)) else { return };
-        let compacted = compact_revision.is_some_and(|compacted| at.revision.main <= compacted);
-        if compacted && keeps_any && (at.tombstone || !newest.is_newest_put(&kv, at.revision.main)) {
-            return;
-        }
-        with.pair(key, value);
-        if !(at.tombstone && compact_revision == Some(at.revision.main)) {
-            without.pair(key, value);
-        }
-    })?;
-    let variants = HASHKV_VARIANTS.into_iter().zip([with.0, without.0]);
+    let begin = || KvPass { newest, keeps_any, compact_revision, with: Crc::default(), without: Crc::default() };
+    let (pass, _) = check::scan_bucket(db, &want.run, bucket, begin)?;
+    let hash = |items| {
+        let mut crc = Crc::default();
+        crc.write(name);
+        crc.join(items);
+        crc.crc
+    };
+    let variants = HASHKV_VARIANTS.into_iter().zip([hash(pass.with), hash(pass.without)]);
     Ok(variants.map(|(etcd, hash)| Variant { etcd, hash }).collect())
 }

@@ -7,6 +7,7 @@ use std::sync::atomic::AtomicU64;
 use serde::Serialize;
 
 use crate::ReadAt;
+use crate::bolt::check::Run;
 use crate::bolt::{BoltError, Db, MetaPages};
 use crate::contents::{self, Variant, Want};
 use crate::database::Facts;
@@ -24,6 +25,8 @@ pub struct Settings<'a> {
     pub hash: Option<bool>,
     /// Keys, live keys and free pages.
     pub count: bool,
+    /// Threads to use.
+    pub workers: usize,
     /// Counts bytes examined, for whoever shows progress.
     pub progress: &'a AtomicU64,
 }
@@ -281,8 +284,8 @@ fn database(
         ..Database::of(&facts)
     };
     if settings.count || hashes {
-        let want = Want { hashes, progress: settings.progress };
-        let contents = contents::examine(&db, &buckets, facts.compact_revision(), want)?;
+        let want = Want { hashes, run: Run { workers: settings.workers, progress: settings.progress } };
+        let contents = contents::examine(&db, &buckets, facts.compact_revision(), &want)?;
         if settings.count {
             found.items = Some(contents.items);
             found.keys = Some(contents.revisions);

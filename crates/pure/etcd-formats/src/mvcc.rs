@@ -155,7 +155,8 @@ mod tests {
         let bytes = b"\x0a\x03foo\x10\x02\x18\x02\x20\x01\x2a\x03bar\x30\x05\x3a\x01x";
         let kv = KeyValue { key: b"foo", create_revision: 2, mod_revision: 2, version: 1, value: b"bar", lease: 5 };
         assert_eq!(KeyValue::decode(bytes), Some(kv));
-        for len in 1..bytes.len() {
+        // The last three bytes are a field we do not know.
+        for len in 1..bytes.len() - 3 {
             assert_ne!(KeyValue::decode(&bytes[..len]), Some(kv));
         }
     }

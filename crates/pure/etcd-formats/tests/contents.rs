@@ -3,12 +3,19 @@
 use std::sync::atomic::AtomicU64;
 
 use quorate_etcd_formats::bolt::Db;
+use quorate_etcd_formats::bolt::check::Run;
 use quorate_etcd_formats::contents::{Contents, Want, examine};
 
 fn contents(bytes: &[u8], compact_revision: Option<u64>) -> Contents {
     let db = Db::open(bytes).expect("a database");
     let buckets = db.buckets().expect("buckets");
-    examine(&db, &buckets, compact_revision, Want { hashes: true, progress: &AtomicU64::new(0) }).expect("contents")
+    examine(
+        &db,
+        &buckets,
+        compact_revision,
+        &Want { hashes: true, run: Run { workers: 2, progress: &AtomicU64::new(0) } },
+    )
+    .expect("contents")
 }
 
 #[test]

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use super::page::{FREELIST, HEADER_BYTES, Header, LeafItem};
 use super::tree::{self, Bucket, Db, Subtree, Visitor};
-use super::{PageProblem, meta};
+use super::{BoltError, PageProblem, meta};
 use crate::{ReadAt, ReadError};
 
 /// Problems that are kept word for word; more are only counted.
@@ -93,6 +93,30 @@ where
     structure.pages_reached = reached.count();
     structure.pages_free = listed.unwrap_or_else(|| db.meta().hwm.saturating_sub(2 + structure.pages_reached));
     (structure, checks)
+}
+
+/// Runs an item check over one bucket, and says how many pages the bucket takes. The first thing wrong is an error.
+pub fn scan_bucket<S, C>(
+    db: &Db<'_, S>,
+    run: &Run<'_>,
+    bucket: &Bucket,
+    begin: impl Fn() -> C + Sync,
+) -> Result<(C, u64), BoltError>
+where
+    S: ReadAt + ?Sized,
+    C: ItemCheck,
+{
+    let reached = Reached::new(db.meta().hwm);
+    let shared = Shared { db, reached: &reached, run };
+    let (check, mut found) = check_bucket(&shared, bucket, db.meta().root, &begin);
+    if !found.unreadable.is_empty() {
+        return Err(BoltError::Read(found.unreadable.swap_remove(0)));
+    }
+    // A single-child branch reads well; it is a full check's business.
+    match found.pages.into_iter().find(|(_, problem)| *problem != PageProblem::SingleChild) {
+        Some((page, problem)) => Err(BoltError::Page { page, problem }),
+        None => Ok((check, reached.count())),
+    }
 }
 
 fn check_bucket<S: ReadAt + ?Sized, C: ItemCheck>(

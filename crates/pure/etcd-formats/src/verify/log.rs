@@ -154,8 +154,10 @@ fn code_of(problem: &WalProblem) -> Code {
 
 fn severity(problem: &WalProblem) -> Severity {
     match problem {
-        WalProblem::DirtyPadding | WalProblem::DataAfterEnd => Severity::Info,
-        WalProblem::IrregularRecord
+        WalProblem::DirtyPadding => Severity::Info,
+        // Junk that etcd overwrites looks no different from a length that was zeroed and hides what follows.
+        WalProblem::DataAfterEnd
+        | WalProblem::IrregularRecord
         | WalProblem::StateTermBehind { .. }
         | WalProblem::Names(NameProblem::IndexBackwards { .. }) => Severity::Warning,
         // What etcd would start on and what no etcd ever wrote is damage all the same.

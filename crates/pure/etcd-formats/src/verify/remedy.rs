@@ -40,6 +40,9 @@ pub(super) fn of(code: Code, severity: Severity, subject: Subject) -> &'static s
         Code::WalTornTail => {
             "nothing is lost that was acknowledged; etcd repairs it at its next start, keeping the old file as `.broken`"
         }
+        Code::WalCorrupt if severity == Severity::Warning => {
+            "etcd starts on it and overwrites what follows; compare this member's index with its peers' before trusting it"
+        }
         Code::SnapStore if severity == Severity::Warning => "etcd 3.4 and 3.5 start on it; 3.6 refuses it",
         Code::SnapInvalid | Code::SnapName if severity != Severity::Error => {
             "etcd passes over it; keep it aside and take a backup"

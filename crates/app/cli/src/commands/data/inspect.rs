@@ -52,7 +52,7 @@ pub(crate) fn run(args: Args, printer: &mut Printer) -> Result<Exit, Fault> {
         (false, false) => None,
     };
     let done = AtomicU64::new(0);
-    let settings = Settings { hash, count: args.count, progress: &done };
+    let settings = Settings { hash, count: args.count, workers: super::workers(), progress: &done };
     let total = match &found {
         Found::DataDir(dir) => dir.bytes(),
         Found::File(file) => file.len(),

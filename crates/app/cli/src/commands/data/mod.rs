@@ -32,3 +32,8 @@ pub(crate) fn run(verb: Verb, printer: &mut Printer) -> Result<Exit, Fault> {
         Verb::Verify(args) => verify::run(args, printer),
     }
 }
+
+/// Threads for reading whole databases: more than a few only wait for memory.
+fn workers() -> usize {
+    std::thread::available_parallelism().map_or(1, |cores| cores.get().min(8))
+}

@@ -55,12 +55,11 @@ pub(crate) fn run(args: Args, printer: &mut Printer) -> Result<Exit, Fault> {
         Found::File(file) => file.len(),
     };
     let done = AtomicU64::new(0);
-    let workers = std::thread::available_parallelism().map_or(1, |cores| cores.get().min(8));
     let mode = match args.mode {
         Mode::Sanity => verify::Mode::Sanity,
         Mode::Full => verify::Mode::Full,
     };
-    let settings = Settings { mode, workers, progress: &done };
+    let settings = Settings { mode, workers: super::workers(), progress: &done };
     let mut progress = printer.progress("verifying", Some(total));
     let report = std::thread::scope(|scope| {
         let work = scope.spawn(|| match &found {
