@@ -113,7 +113,13 @@ pub fn start_detached(launch: &Launch<'_>) -> io::Result<Started> {
         command.pre_exec(|| rustix::process::setsid().map(drop).map_err(io::Error::from));
     }
     let child = command.spawn()?;
-    let identity = Identity::of(child.id())?;
+    let pid = child.id();
+    let executable = match executable(pid) {
+        // It has ended already, and a process that waits to be buried has no executable any more.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => launch.program.to_owned(),
+        found => found?,
+    };
+    let identity = Identity { pid, started_ticks: stat(pid)?.started_ticks, boot_id: boot_id()?, executable };
     Ok(Started { identity, child })
 }
 
@@ -349,11 +355,12 @@ mod tests {
     #[test]
     fn a_program_is_found_by_its_arguments() {
         let dir = tempfile::tempdir().unwrap();
-        let mark = dir.path().display().to_string();
         let log = dir.path().join("log");
-        let args = vec!["-c".into(), "while :; do sleep 0.1; done".into(), mark.clone().into()];
-        let launch =
-            Launch { program: Path::new("/bin/sh"), args, env: vec![], env_remove: vec![], dir: dir.path(), log: &log };
+        let mark = log.display().to_string();
+        // `tail` starts no other program, which for a moment would have the same arguments.
+        let args = vec!["-f".into(), mark.clone().into()];
+        let program = Path::new("/usr/bin/tail");
+        let launch = Launch { program, args, env: vec![], env_remove: vec![], dir: dir.path(), log: &log };
         let started = start_detached(&launch).unwrap();
         assert_eq!(find_by_argument(&mark).unwrap(), std::slice::from_ref(&started.identity));
         running(&started.identity).stop(Duration::from_secs(5)).unwrap();

@@ -230,8 +230,8 @@ impl Newest {
 }
 
 fn shard_of(fingerprint: u64) -> usize {
-    // The map uses the low bits itself.
-    (fingerprint >> 58) as usize % SHARDS
+    // The map itself goes by the lowest and the highest bits.
+    (fingerprint >> 32) as usize % SHARDS
 }
 
 /// The same, once it is complete.
