@@ -58,7 +58,7 @@ pub fn examine_snapshot(bytes: &[u8]) {
 }
 
 fn everything(progress: &AtomicU64) -> inspect::Settings<'_> {
-    inspect::Settings { hash: Some(true), count: true, progress }
+    inspect::Settings { hash: Some(true), count: true, workers: 1, progress }
 }
 
 fn entry<'a>(path: &str, mode: u32, kind: Kind<'a>) -> Entry<'a> {
