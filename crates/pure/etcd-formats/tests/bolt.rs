@@ -5,6 +5,7 @@ use std::sync::atomic::AtomicU64;
 use proptest::prelude::*;
 use quorate_etcd_formats::bolt::check::{ItemCheck, Run, Structure, check};
 use quorate_etcd_formats::bolt::{Bucket, Db, PageProblem, build};
+use quorate_etcd_formats::verify::{self, Mode, Settings};
 
 const GOLDEN: &[(&str, &[u8])] = &[
     ("3.4.23", include_bytes!("../../../test/testkit/fixtures/golden/fresh-3.4.23.bolt")),
@@ -106,6 +107,19 @@ fn a_page_that_points_to_itself_ends_the_walk() {
     bytes[at..at + 8].copy_from_slice(&root.to_le_bytes());
     let (found, _) = structure(&bytes, 1);
     assert!(found.problems.contains(&(root, PageProblem::ReachedTwice)), "{:?}", found.problems);
+}
+
+#[test]
+fn a_page_id_beyond_all_bounds_is_reported_like_any_other() {
+    let mut bytes = build::small_db(&[(b"key", numbered(500, 100))], 4096);
+    let Bucket::Tree(root) = Db::open(bytes.as_slice()).unwrap().buckets().unwrap().remove(0).1 else {
+        panic!("a tree")
+    };
+    let at = bytes.windows(8).rposition(|window| window == root.to_le_bytes()).expect("the bucket's header");
+    bytes[at..at + 8].copy_from_slice(&u64::MAX.to_le_bytes());
+    let settings = Settings { mode: Mode::Full, workers: 1, progress: &AtomicU64::new(0) };
+    let report = verify::snapshot("db", &bytes, &settings);
+    assert!(report.findings.iter().any(|finding| finding.place.page == Some(u64::MAX)), "{:?}", report.findings);
 }
 
 proptest! {

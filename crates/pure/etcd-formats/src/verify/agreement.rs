@@ -85,7 +85,10 @@ fn check_log_index(facts: &Facts, wal: &WalSummary, mode: Mode, report: &mut Rep
         && stored != logged
     {
         let what = format!("the database says that entry {applied} is of term {stored}, the log says {logged}");
-        report.add(Code::TermDisagrees, Severity::Error, report.db_place(), what);
+        // 3.4 moves the index on and leaves the term, which it does not know, as an older file or `data init` wrote it.
+        let left_by_3_4 = stored < logged && facts.cluster_version.as_deref().is_some_and(|v| v.starts_with("3.4."));
+        let severity = if left_by_3_4 { Severity::Info } else { Severity::Error };
+        report.add(Code::TermDisagrees, severity, report.db_place(), what);
     }
 }
 

@@ -133,7 +133,7 @@ fn check_everything(
 
 fn report_structure(structure: Structure, page_size: u64, report: &mut Report) {
     for (page, problem) in &structure.problems {
-        let place = report.db_place().page(*page).at(page * page_size);
+        let place = report.db_place().page(*page).at(page.saturating_mul(page_size));
         report.add(code_of(problem), Severity::Error, place, format!("page {page} {problem}"));
     }
     if structure.problems_more > 0 {

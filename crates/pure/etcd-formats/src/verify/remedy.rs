@@ -53,6 +53,7 @@ pub(super) fn of(code: Code, severity: Severity, subject: Subject) -> &'static s
         Code::MembershipDisagrees if severity != Severity::Error => {
             "compare with `etcdctl member list` on a healthy member before upgrading or restoring"
         }
+        Code::TermDisagrees if severity == Severity::Info => "nothing; etcd 3.4 does not keep the term up to date",
         Code::IndexAhead if severity != Severity::Error => "nothing; this is usual after a crash",
         Code::SnapshotHash => "do not restore from it; use another snapshot or another copy of this one",
         Code::SnapshotNoHash => "prefer snapshots made by `etcdctl snapshot save`, which carry their hash",
