@@ -8,6 +8,7 @@
 pub mod bolt;
 pub mod contents;
 pub mod database;
+pub mod delta;
 pub mod dir;
 mod fields;
 pub mod founding;
