@@ -3,8 +3,10 @@
 //! etcd's hashes differ between versions, even between patch releases, and a file does not say which version wrote
 //! it, so every variant is computed.
 //!
-//! Memory is some 20 to 40 bytes for each distinct user key, because which revision of a key is the newest is only
-//! known at the end. Nothing else grows with the database.
+//! Counting takes no memory: a generation of a key begins with version 1 and ends with a deletion, and a finished
+//! compaction leaves one revision for each key that lived. Hashing takes some 20 to 40 bytes for each distinct user
+//! key, because which revision of a key is the newest is only known at the end; so does counting where a compaction
+//! was begun and not finished.
 
 use std::collections::HashMap;
 use std::hash::Hasher;
@@ -23,6 +25,15 @@ pub struct Want<'a> {
     pub hashes: bool,
     /// How to go about it.
     pub run: Run<'a>,
+}
+
+/// How far history is gone, as a server would take it to be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Compaction {
+    /// The revision; `None` if nothing was compacted.
+    pub revision: Option<u64>,
+    /// Whether all that was to go has gone.
+    pub finished: bool,
 }
 
 /// What a database holds.
@@ -63,25 +74,33 @@ pub struct Variant {
 /// The versions that each HashKV variant belongs to: later ones leave out a deletion at the compacted revision itself.
 pub const HASHKV_VARIANTS: [&str; 2] = ["up to 3.4.33 and 3.5.15", "from 3.4.34, 3.5.16 and 3.6.0 on"];
 
-/// Walks every bucket. `compact_revision` is what the server would take it to be; `None` if nothing was compacted.
+/// Walks every bucket.
 pub fn examine<S: ReadAt + ?Sized>(
     db: &Db<'_, S>,
     buckets: &[(Vec<u8>, Bucket)],
-    compact_revision: Option<u64>,
+    compaction: Compaction,
     want: &Want<'_>,
 ) -> Result<Contents, BoltError> {
     let mut contents = Contents::default();
     let newest = Newest::default();
+    let by_key = want.hashes || !compaction.finished;
+    let compacted = compaction.revision.unwrap_or(0);
     let mut hash = BackendHash::default();
     let mut pages = db.overhead_pages()?;
     for (name, bucket) in buckets {
         let is_key = name == b"key";
-        let begin = || Pass { newest: is_key.then_some(&newest), hashes: want.hashes, ..Pass::default() };
+        let begin = || Pass {
+            newest: (is_key && by_key).then_some(&newest),
+            lives: (is_key && !by_key).then_some(Lives { compacted, ..Lives::default() }),
+            hashes: want.hashes,
+            ..Pass::default()
+        };
         let (pass, bucket_pages) = check::scan_bucket(db, &want.run, bucket, begin)?;
         pages += bucket_pages;
         contents.items += pass.items;
         if is_key {
             contents.revisions = pass.items;
+            contents.live_keys = pass.lives.map_or(0, |lives| lives.begun.saturating_sub(lives.ended));
         }
         if want.hashes {
             hash.bucket(name, pass.crc);
@@ -91,11 +110,13 @@ pub fn examine<S: ReadAt + ?Sized>(
         }
     }
     let newest = newest.finish();
-    contents.live_keys = newest.live();
+    if by_key {
+        contents.live_keys = newest.live();
+    }
     contents.free_pages = db.meta().hwm.saturating_sub(pages);
     if want.hashes {
         let (snapshot_status, hash_rpc) = hash.finish();
-        let hashkv = hashkv(db, buckets, compact_revision, &newest, want)?;
+        let hashkv = hashkv(db, buckets, compaction.revision, &newest, want)?;
         contents.hashes = Some(Hashes { snapshot_status, hash_rpc, hashkv });
     }
     Ok(contents)
@@ -129,6 +150,7 @@ impl Crc {
 #[derive(Default)]
 struct Pass<'n> {
     newest: Option<&'n Newest>,
+    lives: Option<Lives>,
     hashes: bool,
     items: u64,
     crc: Crc,
@@ -140,6 +162,9 @@ impl ItemCheck for Pass<'_> {
         if let Some(newest) = self.newest {
             newest.note(key, value);
         }
+        if let Some(lives) = &mut self.lives {
+            lives.note(key, value);
+        }
         if self.hashes {
             self.crc.pair(key, value);
         }
@@ -148,6 +173,32 @@ impl ItemCheck for Pass<'_> {
     fn absorb(&mut self, later: Self) {
         self.items += later.items;
         self.crc.join(later.crc);
+        if let (Some(lives), Some(later)) = (&mut self.lives, later.lives) {
+            lives.begun += later.begun;
+            lives.ended += later.ended;
+        }
+    }
+}
+
+/// Generations of keys that began and ended in what is kept.
+#[derive(Debug, Clone, Copy, Default)]
+struct Lives {
+    compacted: u64,
+    begun: u64,
+    ended: u64,
+}
+
+impl Lives {
+    fn note(&mut self, key: &[u8], value: &[u8]) {
+        let Some(at) = RevisionKey::decode(key) else { return };
+        let kept_by_compaction = at.revision.main <= self.compacted;
+        if at.tombstone {
+            self.ended += u64::from(!kept_by_compaction);
+        } else if let Some(kv) = KeyValue::decode(value)
+            && !kv.key.is_empty()
+        {
+            self.begun += u64::from(kept_by_compaction || kv.version == 1);
+        }
     }
 }
 

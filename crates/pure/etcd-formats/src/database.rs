@@ -8,6 +8,7 @@ use prost::Message;
 
 use crate::ReadAt;
 use crate::bolt::{BoltError, Bucket, Db};
+use crate::contents::Compaction;
 use crate::membership::{Member, MemberId};
 use crate::messages::{AlarmMember, Lease};
 use crate::mvcc::RevisionKey;
@@ -120,6 +121,11 @@ impl Facts {
     /// The revision up to which a server would call history compacted: it resumes what was scheduled.
     pub fn compact_revision(&self) -> Option<u64> {
         self.scheduled_compact.max(self.finished_compact)
+    }
+
+    /// The same, and whether it is done.
+    pub fn compaction(&self) -> Compaction {
+        Compaction { revision: self.compact_revision(), finished: self.scheduled_compact == self.finished_compact }
     }
 
     fn malformed(&mut self, bucket: &'static str, key: &[u8], wanted: &'static str) {

@@ -285,7 +285,7 @@ fn database(
     };
     if settings.count || hashes {
         let want = Want { hashes, run: Run { workers: settings.workers, progress: settings.progress } };
-        let contents = contents::examine(&db, &buckets, facts.compact_revision(), &want)?;
+        let contents = contents::examine(&db, &buckets, facts.compaction(), &want)?;
         if settings.count {
             found.items = Some(contents.items);
             found.keys = Some(contents.revisions);
