@@ -17,6 +17,7 @@ pub mod membership;
 pub mod messages;
 pub mod mvcc;
 mod read_at;
+pub mod rebuild;
 pub mod snap;
 pub mod snapshot_file;
 pub mod v2store;

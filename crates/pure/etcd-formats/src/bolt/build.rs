@@ -17,6 +17,13 @@ pub trait Sink {
     fn append(&mut self, bytes: &[u8]) -> Result<(), Self::Error>;
     /// Overwrites bytes at the beginning.
     fn overwrite(&mut self, bytes: &[u8], offset: u64) -> Result<(), Self::Error>;
+
+    /// Appends what a buffer holds, and leaves an empty one. A sink that hands buffers on swaps it for another.
+    fn append_buffer(&mut self, buffer: &mut Vec<u8>) -> Result<(), Self::Error> {
+        self.append(buffer)?;
+        buffer.clear();
+        Ok(())
+    }
 }
 
 impl Sink for Vec<u8> {
@@ -51,15 +58,19 @@ pub struct BucketWriter<'w, S: Sink> {
 /// A key and its value.
 pub type Item = (Vec<u8>, Vec<u8>);
 
+/// How many bytes are handed to the sink at once, at least.
+pub const WRITE_BYTES: usize = 1 << 20;
+
 /// How full a page gets before the next one is begun, in percent. Leaves room for the first changes in place.
 const FILL_PERCENT: usize = 90;
 
 impl<S: Sink> BoltWriter<S> {
     /// Begins a file with pages of `page_size` bytes.
-    pub fn new(mut sink: S, page_size: u32) -> Result<Self, S::Error> {
-        let zeros = vec![0; page_size as usize * 2];
-        sink.append(&zeros)?;
-        Ok(BoltWriter { pages: Pages { sink, page_size: page_size as usize, next: 2 }, buckets: Vec::new() })
+    pub fn new(sink: S, page_size: u32) -> Result<Self, S::Error> {
+        let page_size = page_size as usize;
+        // The meta pages are put in place at the end.
+        let pages = Pages { sink, page_size, next: 2, buffer: vec![0; page_size * 2] };
+        Ok(BoltWriter { pages, buckets: Vec::new() })
     }
 
     /// Begins the next bucket. Names must ascend.
@@ -76,7 +87,8 @@ impl<S: Sink> BoltWriter<S> {
             root.put(&mut self.pages, BUCKET, name, value)?;
         }
         let root = root.finish(&mut self.pages)?;
-        let Pages { mut sink, page_size, next } = self.pages;
+        let Pages { mut sink, page_size, next, mut buffer } = self.pages;
+        sink.append_buffer(&mut buffer)?;
         for id in 0..2 {
             let meta = Meta { page_size: page_size as u32, root, freelist: NO_FREELIST, hwm: next, txid: id };
             sink.overwrite(&meta::encode(&meta, id), id * page_size as u64)?;
@@ -140,15 +152,20 @@ struct Pages<S> {
     sink: S,
     page_size: usize,
     next: u64,
+    /// Whole pages that the sink has not been given yet.
+    buffer: Vec<u8>,
 }
 
 impl<S: Sink> Pages<S> {
     fn write(&mut self, group: &Group) -> Result<u64, S::Error> {
         let id = self.next;
         let pages = group.bytes().div_ceil(self.page_size);
-        let mut image = group.image(id, (pages - 1) as u32);
-        image.resize(pages * self.page_size, 0);
-        self.sink.append(&image)?;
+        let end = self.buffer.len() + pages * self.page_size;
+        group.image(id, (pages - 1) as u32, &mut self.buffer);
+        self.buffer.resize(end, 0);
+        if self.buffer.len() >= WRITE_BYTES {
+            self.sink.append_buffer(&mut self.buffer)?;
+        }
         self.next += pages as u64;
         Ok(id)
     }
@@ -174,8 +191,15 @@ impl Group {
         self.packed.extend_from_slice(value);
     }
 
-    fn first_key(&self) -> Vec<u8> {
-        self.table.first().map(|(_, key, _)| self.packed[..*key as usize].to_vec()).unwrap_or_default()
+    fn first_key(&self) -> &[u8] {
+        self.table.first().map(|(_, key, _)| &self.packed[..*key as usize]).unwrap_or_default()
+    }
+
+    /// Forgets its elements and keeps its room, unless a giant has passed through.
+    fn clear(&mut self) {
+        self.table.clear();
+        self.packed.clear();
+        self.packed.shrink_to(WRITE_BYTES);
     }
 
     /// Takes the last element away again.
@@ -185,10 +209,11 @@ impl Group {
         Some((word, tail))
     }
 
-    fn image(&self, id: u64, overflow: u32) -> Vec<u8> {
+    /// Appends the page's bytes, without padding.
+    fn image(&self, id: u64, overflow: u32, image: &mut Vec<u8>) {
         let flags = if self.branch { BRANCH } else { LEAF };
         let header = Header { id, flags, count: self.table.len() as u16, overflow };
-        let mut image = Vec::with_capacity(self.bytes());
+        image.reserve(self.bytes());
         image.extend_from_slice(&header.encode());
         let mut packed_at = self.table.len() * HEADER_BYTES;
         for (index, (word, key, value)) in self.table.iter().enumerate() {
@@ -206,7 +231,6 @@ impl Group {
             packed_at += *key as usize + *value as usize;
         }
         image.extend_from_slice(&self.packed);
-        image
     }
 }
 
@@ -216,6 +240,8 @@ impl Group {
 struct Level {
     filling: Group,
     held: Option<Group>,
+    /// A page that was written, to be filled again.
+    spare: Option<Group>,
 }
 
 /// Builds one tree bottom-up. Level 0 holds the leaves.
@@ -250,19 +276,22 @@ impl TreeWriter {
         value: &[u8],
     ) -> Result<(), S::Error> {
         if self.levels.len() == depth {
-            self.levels.push(Level { filling: Group { branch: true, ..Group::default() }, held: None });
+            self.levels.push(Level { filling: Group { branch: true, ..Group::default() }, ..Level::default() });
         }
         let level = &mut self.levels[depth];
         let least = if level.filling.branch { 2 } else { 1 };
         let grown = level.filling.bytes() + HEADER_BYTES + key.len() + value.len();
         let full = grown > self.threshold || level.filling.table.len() >= self.count_max;
         if full && level.filling.table.len() >= least {
-            let next = Group { branch: level.filling.branch, ..Group::default() };
+            let branch = level.filling.branch;
+            let next = level.spare.take().unwrap_or_else(|| Group { branch, ..Group::default() });
             let done = std::mem::replace(&mut level.filling, next);
             let before = level.held.replace(done);
             level.filling.push(word, key, value);
-            if let Some(before) = before {
+            if let Some(mut before) = before {
                 self.write(pages, depth, &before)?;
+                before.clear();
+                self.levels[depth].spare = Some(before);
             }
         } else {
             level.filling.push(word, key, value);
@@ -272,14 +301,14 @@ impl TreeWriter {
 
     fn write<S: Sink>(&mut self, pages: &mut Pages<S>, depth: usize, group: &Group) -> Result<(), S::Error> {
         let id = pages.write(group)?;
-        self.push(pages, depth + 1, id, &group.first_key(), &[])
+        self.push(pages, depth + 1, id, group.first_key(), &[])
     }
 
     /// Writes what is left and returns the root page.
     fn finish<S: Sink>(mut self, pages: &mut Pages<S>) -> Result<u64, S::Error> {
         let mut depth = 0;
         loop {
-            let Level { mut filling, held } = std::mem::take(&mut self.levels[depth]);
+            let Level { mut filling, held, .. } = std::mem::take(&mut self.levels[depth]);
             let Some(mut held) = held else {
                 // A single page on this level: the root, unless pages of this level were written before.
                 let is_top = self.levels.len() == depth + 1;
@@ -299,12 +328,12 @@ impl TreeWriter {
 
     /// The bucket as a value of its parent, if it is small enough for bbolt to keep it there.
     fn into_inline(self, page_size: usize) -> Result<Vec<u8>, TreeWriter> {
-        let [Level { filling, held: None }] = self.levels.as_slice() else { return Err(self) };
+        let [Level { filling, held: None, .. }] = self.levels.as_slice() else { return Err(self) };
         if filling.bytes() > page_size / 4 {
             return Err(self);
         }
         let mut value = bucket_header(0);
-        value.extend_from_slice(&filling.image(0, 0));
+        filling.image(0, 0, &mut value);
         Ok(value)
     }
 }
