@@ -6,8 +6,12 @@
 
 #![deny(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
 
+mod batch;
+pub mod gardener;
 mod memory;
+pub mod quorate;
 
+pub use batch::{Batch, Decoder, DeltaError, Disorder, Summary};
 pub use memory::{OwnedEvent, VecEvents};
 
 use crate::mvcc::{KeyValue, Revision};

@@ -1,0 +1,10 @@
+//! The store layout of etcd-backup-restore: names, and deltas as JSON followed by their SHA-256.
+
+mod names;
+mod scan;
+mod time;
+
+pub(in crate::delta) use names::digits;
+pub use names::{Compression, Name};
+pub use scan::GardenerDecoder;
+pub use time::parse_ms;
