@@ -4,8 +4,8 @@
 //! into place and syncs the parent. The steps are spelled out by the caller, so that a recorded run can be replayed
 //! into every state that a crash could leave (the tests do).
 //!
-//! **Invariant:** nothing here replaces an existing file or a directory with content, and nothing is removed whose name
-//! does not say that it is partial.
+//! **Invariant:** nothing is removed whose name does not say that it is partial, and nothing that exists is replaced, except
+//! a single file by [`Disk::replace_file`].
 
 mod real;
 
@@ -61,6 +61,10 @@ pub trait Disk {
     /// Gives a file or directory a new name in the same file system; fails with `AlreadyExists` rather than replace.
     fn rename_new(&self, from: &Path, to: &Path) -> Result<(), DiskError>;
 
+    /// Gives a partial file the name of an existing one, which loses it in the same instant. The partial must be durable,
+    /// and nothing that only the other holds may be needed any more. Refuses a partial whose name lacks [`PARTIAL_MARK`].
+    fn replace_file(&self, partial: &Path, to: &Path) -> Result<(), DiskError>;
+
     /// Removes a partial file or tree. Refuses a path whose own name lacks [`PARTIAL_MARK`]. Absent is fine.
     fn remove_partial(&self, path: &Path) -> Result<(), DiskError>;
 }
@@ -72,6 +76,9 @@ pub trait DiskFile {
 
     /// Writes at a place, leaving the current position alone.
     fn write_all_at(&mut self, bytes: &[u8], offset: u64) -> Result<(), DiskError>;
+
+    /// Has what was written so far carried to the disk in the background, so that a later [`DiskFile::sync`] waits less.
+    fn start_sync(&mut self) {}
 
     /// Makes content, size, mode and owner durable. The file's *name* is made so by [`Disk::sync_dir`].
     fn sync(&mut self) -> Result<(), DiskError>;

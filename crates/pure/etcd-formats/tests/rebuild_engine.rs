@@ -164,13 +164,16 @@ fn history(transactions: &[Vec<(u8, Option<i64>)>]) -> Vec<OwnedEvent> {
     events
 }
 
-fn expected(events: &[OwnedEvent]) -> Vec<(Revision, bool, Vec<u8>, Vec<u8>, i64, i64, i64)> {
+/// When, whether a deletion, key, value, creation, version, lease.
+type Write = (Revision, bool, Vec<u8>, Vec<u8>, i64, i64, i64);
+
+fn expected(events: &[OwnedEvent]) -> Vec<Write> {
     let row =
         |e: &OwnedEvent| (e.at, e.tombstone, e.key.clone(), e.value.clone(), e.create_revision, e.version, e.lease);
     events.iter().map(row).collect()
 }
 
-fn found(bytes: &[u8]) -> Vec<(Revision, bool, Vec<u8>, Vec<u8>, i64, i64, i64)> {
+fn found(bytes: &[u8]) -> Vec<Write> {
     let row = |(key, value): (Vec<u8>, Vec<u8>)| {
         let at = RevisionKey::decode(&key).expect("a revision");
         let kv = KeyValue::decode(&value).expect("a value");

@@ -86,6 +86,12 @@ impl<D: Disk> Disk for RecordingDisk<D> {
         Ok(())
     }
 
+    fn replace_file(&self, partial: &Path, to: &Path) -> Result<(), DiskError> {
+        self.inner.replace_file(partial, to)?;
+        self.record(Op::Rename { from: partial.to_owned(), to: to.to_owned() });
+        Ok(())
+    }
+
     fn remove_partial(&self, path: &Path) -> Result<(), DiskError> {
         let order = removal_order(path)?;
         self.inner.remove_partial(path)?;

@@ -2,14 +2,14 @@
 
 use std::fs::File;
 use std::io::{self, Write};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{CWD, Gid, Mode, OFlags, RenameFlags, Uid};
 use rustix::io::Errno;
 
-use super::{Access, Disk, DiskError, DiskFile, removal_order};
+use super::{Access, Disk, DiskError, DiskFile, PARTIAL_MARK, removal_order};
 
 /// The machine's own file system.
 #[derive(Debug, Clone, Copy, Default)]
@@ -68,6 +68,15 @@ impl Disk for RealDisk {
         }
     }
 
+    fn replace_file(&self, partial: &Path, to: &Path) -> Result<(), DiskError> {
+        let fail = |errno: Errno| DiskError::new("put a new file in the place of", to, errno);
+        let marked = partial.file_name().is_some_and(|name| name.to_string_lossy().contains(PARTIAL_MARK));
+        if !marked || !to.symlink_metadata().is_ok_and(|meta| meta.is_file()) {
+            return Err(fail(Errno::INVAL));
+        }
+        rustix::fs::rename(partial, to).map_err(fail)
+    }
+
     fn remove_partial(&self, path: &Path) -> Result<(), DiskError> {
         for (path, is_dir) in removal_order(path)? {
             let removed = if is_dir { rustix::fs::rmdir(&path) } else { rustix::fs::unlink(&path) };
@@ -116,6 +125,14 @@ impl DiskFile for RealFile {
 
     fn write_all_at(&mut self, bytes: &[u8], offset: u64) -> Result<(), DiskError> {
         self.file.write_all_at(bytes, offset).map_err(|error| self.fail("write", error))
+    }
+
+    fn start_sync(&mut self) {
+        // SAFETY: the call takes a descriptor, which is open for as long as `self`, and numbers.
+        #[expect(unsafe_code, reason = "no safe wrapper knows sync_file_range")]
+        let started = unsafe { libc::sync_file_range(self.file.as_raw_fd(), 0, 0, libc::SYNC_FILE_RANGE_WRITE) };
+        // It is a hint: where it is not understood, the sync that follows does all the work.
+        let _ = started;
     }
 
     fn sync(&mut self) -> Result<(), DiskError> {
@@ -168,6 +185,22 @@ mod tests {
         assert_eq!(refused.kind(), io::ErrorKind::AlreadyExists);
         assert_eq!(refused.to_string(), format!("cannot rename into place `{}`", b.display()));
         assert_eq!(std::fs::read(&b).unwrap(), b"b");
+    }
+
+    #[test]
+    fn only_a_file_is_replaced_and_only_by_a_partial_one() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        for name in ["f", "f.partial-1", "plain"] {
+            RealDisk.create_file(&at(name), Access::mode(0o600)).unwrap().write_all(name.as_bytes()).unwrap();
+        }
+        RealDisk.create_dir(&at("d"), Access::mode(0o700)).unwrap();
+        for (from, to) in [("plain", "f"), ("f.partial-1", "d"), ("f.partial-1", "absent")] {
+            assert!(RealDisk.replace_file(&at(from), &at(to)).is_err(), "{from} to {to}");
+        }
+        RealDisk.replace_file(&at("f.partial-1"), &at("f")).unwrap();
+        assert_eq!(std::fs::read(at("f")).unwrap(), b"f.partial-1");
+        assert_eq!(names(dir.path()), ["d", "f", "plain"]);
     }
 
     #[test]

@@ -88,10 +88,22 @@ impl<S: Sink> BoltWriter<S> {
         }
         let root = root.finish(&mut self.pages)?;
         let Pages { mut sink, page_size, next, mut buffer } = self.pages;
-        sink.append_buffer(&mut buffer)?;
-        for id in 0..2 {
+        let whole = buffer.len() as u64 == next * page_size as u64;
+        let metas = [0u64, 1].map(|id| {
             let meta = Meta { page_size: page_size as u32, root, freelist: NO_FREELIST, hwm: next, txid: id };
-            sink.overwrite(&meta::encode(&meta, id), id * page_size as u64)?;
+            (meta::encode(&meta, id), id as usize * page_size)
+        });
+        if whole {
+            // A small file is written in one piece.
+            for (meta, at) in &metas {
+                buffer[*at..*at + meta.len()].copy_from_slice(meta);
+            }
+            sink.append_buffer(&mut buffer)?;
+            return Ok(sink);
+        }
+        sink.append_buffer(&mut buffer)?;
+        for (meta, at) in &metas {
+            sink.overwrite(meta, *at as u64)?;
         }
         Ok(sink)
     }
