@@ -42,7 +42,9 @@ pub(crate) fn run(root: &Path) -> Result<String> {
     let table = render(&rows);
     let version = Command::new(&tools.etcdutl).arg("version").output().context("ask etcdutl for its version")?;
     let version = String::from_utf8_lossy(&version.stdout).lines().next().unwrap_or_default().to_owned();
-    let page = format!("# Results\n\nMade by `make bench`, against {version}. Medians; peak resident memory in brackets.\n\n{table}");
+    let page = format!(
+        "# Results\n\nMade by `make bench`, against {version}. Medians; peak resident memory in brackets.\n\n{table}"
+    );
     #[expect(clippy::disallowed_methods, reason = "a report, not data")]
     std::fs::write(root.join("bench/results.md"), page)?;
     Ok(format!("{table}\n(written to bench/results.md)"))
@@ -170,12 +172,18 @@ fn fresh(dir: &Path) -> Result<()> {
 }
 
 fn render(rows: &[Row]) -> String {
-    let mut table = String::from("| work | quorate | against | theirs | ratio | reach | met |\n| --- | --- | --- | --- | --- | --- | --- |\n");
+    let mut table = String::from(
+        "| work | quorate | against | theirs | ratio | reach | met |\n| --- | --- | --- | --- | --- | --- | --- |\n",
+    );
     for row in rows {
         let theirs = row.theirs.as_ref().map_or_else(|| "–".to_owned(), Sample::show);
-        let ratio = row.theirs.as_ref().map_or_else(|| "–".to_owned(), |theirs| format!("{:.2}×", theirs.seconds / row.ours.seconds));
+        let ratio = row
+            .theirs
+            .as_ref()
+            .map_or_else(|| "–".to_owned(), |theirs| format!("{:.2}×", theirs.seconds / row.ours.seconds));
         let met = if row.met { "yes" } else { "**no**" };
-        let line = [&row.work, &row.ours.show(), &row.peer, &theirs, &ratio, &row.reach, met].map(|cell| cell.to_owned());
+        let line =
+            [&row.work, &row.ours.show(), &row.peer, &theirs, &ratio, &row.reach, met].map(|cell| cell.to_owned());
         table.push_str(&format!("| {} |\n", line.join(" | ")));
     }
     table

@@ -59,8 +59,18 @@ impl Dataset {
 
 #[expect(clippy::type_complexity, reason = "buckets with their keys and values")]
 fn buckets() -> Vec<(&'static [u8], Vec<(Vec<u8>, Vec<u8>)>)> {
-    let names: [&[u8]; 10] =
-        [b"alarm", b"auth", b"authRoles", b"authUsers", b"cluster", b"key", b"lease", b"members", b"members_removed", b"meta"];
+    let names: [&[u8]; 10] = [
+        b"alarm",
+        b"auth",
+        b"authRoles",
+        b"authUsers",
+        b"cluster",
+        b"key",
+        b"lease",
+        b"members",
+        b"members_removed",
+        b"meta",
+    ];
     names.into_iter().map(|name| (name, Vec::new())).collect()
 }
 

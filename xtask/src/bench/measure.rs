@@ -17,7 +17,8 @@ pub(crate) struct Sample {
 
 impl Sample {
     pub(crate) fn show(&self) -> String {
-        let time = if self.seconds < 0.1 { format!("{:.1} ms", self.seconds * 1e3) } else { format!("{:.2} s", self.seconds) };
+        let time =
+            if self.seconds < 0.1 { format!("{:.1} ms", self.seconds * 1e3) } else { format!("{:.2} s", self.seconds) };
         format!("{time} ({:.1} MiB)", self.rss_mib)
     }
 }
@@ -85,6 +86,7 @@ fn peak_memory(command: &Command) -> Result<f64> {
         .output()
         .context("run /usr/bin/time (apt-get install time)")?;
     let stderr = String::from_utf8_lossy(&output.stderr);
-    let kib: f64 = stderr.lines().last().unwrap_or_default().trim().parse().with_context(|| format!("{command:?}: {stderr}"))?;
+    let kib: f64 =
+        stderr.lines().last().unwrap_or_default().trim().parse().with_context(|| format!("{command:?}: {stderr}"))?;
     Ok(kib / 1024.0)
 }
