@@ -1,13 +1,12 @@
 //! `quorate data inspect`: what is in a data dir or snapshot file, without changing a byte.
 
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::sync::atomic::AtomicU64;
 
 use quorate_etcd::datadir::{self, Found};
 use quorate_etcd_formats::ReadAt;
 use quorate_etcd_formats::inspect::{self, Inspection, Kind, MemberInfo, Settings};
-use quorate_faults::{Code, Exit, Fault};
+use quorate_faults::{Exit, Fault};
 use serde::Serialize;
 
 use crate::printer::Printer;
@@ -57,24 +56,12 @@ pub(crate) fn run(args: Args, printer: &mut Printer) -> Result<Exit, Fault> {
         Found::DataDir(dir) => dir.bytes(),
         Found::File(file) => file.len(),
     };
-    let mut progress = printer.progress("reading", Some(total));
-    let inspection = std::thread::scope(|scope| {
-        let work = scope.spawn(|| match &found {
-            Found::DataDir(dir) => Ok(inspect::data_dir(&dir.view(), settings)),
-            Found::File(file) => inspect::file(file, settings),
-        });
-        while !work.is_finished() {
-            progress.set(done.load(Ordering::Relaxed).min(total));
-            // Short, so that a quick look stays quick.
-            std::thread::park_timeout(Duration::from_millis(2));
-        }
-        work.join()
-    });
-    drop(progress);
-    let attempt = || format!("cannot inspect `{}`", args.path.display());
+    let inspection = super::watched(printer, "reading", total, &done, || match &found {
+        Found::DataDir(dir) => Ok(inspect::data_dir(&dir.view(), settings)),
+        Found::File(file) => inspect::file(file, settings),
+    })?;
     let inspection = inspection
-        .map_err(|_| Fault::new(Code::Internal, attempt()))?
-        .map_err(|error| datadir::not_a_database(attempt(), error))?;
+        .map_err(|error| datadir::not_a_database(format!("cannot inspect `{}`", args.path.display()), error))?;
     printer.report(&Outcome { path: args.path.display().to_string(), inspection });
     Ok(Exit::Done)
 }

@@ -4,7 +4,10 @@ pub(crate) mod init;
 pub(crate) mod inspect;
 pub(crate) mod verify;
 
-use quorate_faults::{Exit, Fault};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use quorate_faults::{Code, Exit, Fault};
 
 use crate::printer::Printer;
 
@@ -36,4 +39,25 @@ pub(crate) fn run(verb: Verb, printer: &mut Printer) -> Result<Exit, Fault> {
 /// Threads for reading whole databases: more than a few only wait for memory.
 fn workers() -> usize {
     std::thread::available_parallelism().map_or(1, |cores| cores.get().min(8))
+}
+
+/// Runs work that counts bytes into `done`, showing progress where it takes a while.
+fn watched<T: Send>(
+    printer: &Printer,
+    what: &str,
+    total: u64,
+    done: &AtomicU64,
+    work: impl FnOnce() -> T + Send,
+) -> Result<T, Fault> {
+    let mut progress = printer.progress(what, Some(total));
+    let result = std::thread::scope(|scope| {
+        let work = scope.spawn(work);
+        while !work.is_finished() {
+            progress.set(done.load(Ordering::Relaxed).min(total));
+            // Short, so that quick work stays quick.
+            std::thread::park_timeout(Duration::from_millis(2));
+        }
+        work.join()
+    });
+    result.map_err(|_| Fault::new(Code::Internal, format!("{what} came to a halt")))
 }

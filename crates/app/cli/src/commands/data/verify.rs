@@ -1,8 +1,7 @@
 //! `quorate data verify`: whether a data dir or snapshot file is whole.
 
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::sync::atomic::AtomicU64;
 
 use clap::ValueEnum;
 use owo_colors::OwoColorize;
@@ -60,21 +59,10 @@ pub(crate) fn run(args: Args, printer: &mut Printer) -> Result<Exit, Fault> {
         Mode::Full => verify::Mode::Full,
     };
     let settings = Settings { mode, workers: super::workers(), progress: &done };
-    let mut progress = printer.progress("verifying", Some(total));
-    let report = std::thread::scope(|scope| {
-        let work = scope.spawn(|| match &found {
-            Found::DataDir(dir) => verify::data_dir(&dir.view(), &settings),
-            Found::File(file) => verify::snapshot(&file_name(&args.path), file, &settings),
-        });
-        while !work.is_finished() {
-            progress.set(done.load(Ordering::Relaxed).min(total));
-            // Short, so that quick checks stay quick.
-            std::thread::park_timeout(Duration::from_millis(2));
-        }
-        work.join()
-    });
-    drop(progress);
-    let report = report.map_err(|_| Fault::new(Code::Internal, format!("cannot verify `{}`", args.path.display())))?;
+    let report = super::watched(printer, "verifying", total, &done, || match &found {
+        Found::DataDir(dir) => verify::data_dir(&dir.view(), &settings),
+        Found::File(file) => verify::snapshot(&file_name(&args.path), file, &settings),
+    })?;
     let valid = !report.has_errors();
     printer.report(&Outcome { path: args.path.display().to_string(), mode, valid, report });
     Ok(if valid { Exit::Done } else { Exit::CannotMeet })
