@@ -71,7 +71,7 @@ pub(super) struct BucketCheck<'c> {
     is_key: bool,
     wrong: Vec<Wrong>,
     wrong_more: u64,
-    first: Option<(u64, RevisionKey)>,
+    first: Option<(u64, RevisionKey, bool)>,
     last: Option<RevisionKey>,
     pub(super) items: u64,
     /// The first put whose lease does not exist: harmless, unless it is the newest of its key.
@@ -115,20 +115,22 @@ impl<'c> BucketCheck<'c> {
                 format!("a key of {} bytes is not a revision", key.len())
             });
         };
+        // Left by a restore with a bumped revision.
+        let placeholder = value.is_empty() && !at.tombstone;
         match self.last {
-            Some(before) => self.follows(page, before, at),
-            None => self.first = Some((page, at)),
+            Some(before) => self.follows(page, before, at, placeholder),
+            None => self.first = Some((page, at, placeholder)),
         }
         self.last = Some(at);
         match KeyValue::decode(value) {
-            Some(kv) => self.key_value(page, at, &kv, value.is_empty()),
+            Some(kv) => self.key_value(page, at, &kv, placeholder),
             None => self.wrong(Code::KeyValueInvalid, Severity::Error, page, || {
                 format!("the value at revision {} cannot be decoded", show(at.revision))
             }),
         }
     }
 
-    fn follows(&mut self, page: u64, before: RevisionKey, at: RevisionKey) {
+    fn follows(&mut self, page: u64, before: RevisionKey, at: RevisionKey, placeholder: bool) {
         let (before, at) = (before.revision, at.revision);
         if before >= at {
             return self.wrong(Code::RevisionInvalid, Severity::Error, page, || {
@@ -138,20 +140,19 @@ impl<'c> BucketCheck<'c> {
         let next_in_transaction = at.main == before.main && before.sub.checked_add(1) == Some(at.sub);
         // Every transaction that writes takes the next revision.
         let new_transaction = before.main.checked_add(1) == Some(at.main) && at.sub == 0;
-        if !next_in_transaction && !new_transaction && at.main > self.context.compact_revision {
+        if !next_in_transaction && !new_transaction && !placeholder && at.main > self.context.compact_revision {
             self.wrong(Code::RevisionInvalid, Severity::Warning, page, || {
                 format!("writes are missing between revisions {} and {}", show(before), show(at))
             });
         }
     }
 
-    fn key_value(&mut self, page: u64, at: RevisionKey, kv: &KeyValue<'_>, empty: bool) {
+    fn key_value(&mut self, page: u64, at: RevisionKey, kv: &KeyValue<'_>, placeholder: bool) {
         let main = at.revision.main as i64;
         let problem = if at.tombstone {
             let bare = KeyValue { key: kv.key, ..KeyValue::default() };
             (*kv != bare || kv.key.is_empty()).then_some("a deletion holds something else than a key")
-        } else if empty {
-            // Left by a restore with a bumped revision.
+        } else if placeholder {
             None
         } else if kv.key.is_empty() {
             Some("a value has no key")
@@ -236,8 +237,8 @@ impl ItemCheck for BucketCheck<'_> {
     }
 
     fn absorb(&mut self, later: Self) {
-        if let (Some(before), Some((page, at))) = (self.last, later.first) {
-            self.follows(page, before, at);
+        if let (Some(before), Some((page, at, placeholder))) = (self.last, later.first) {
+            self.follows(page, before, at, placeholder);
         }
         self.first = self.first.or(later.first);
         self.last = later.last.or(self.last);

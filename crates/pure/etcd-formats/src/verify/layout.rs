@@ -3,7 +3,8 @@
 use quorate_faults::{Code, Place, Severity};
 
 use super::Report;
-use crate::dir::{DB, DataDir, InUse, Kind, SNAP_DIR};
+use crate::dir::{DB, DataDir, Entry, InUse, Kind, SNAP_DIR};
+use crate::wal::SegmentName;
 
 pub(super) fn check(dir: &DataDir<'_>, report: &mut Report) {
     match &dir.in_use {
@@ -23,14 +24,15 @@ pub(super) fn check(dir: &DataDir<'_>, report: &mut Report) {
         }
     }
     for wanted in ["member", SNAP_DIR, dir.wal_dir.as_str()] {
-        if !dir.has_dir(wanted) {
+        if !is_there(dir, wanted) {
             report.add(Code::DataMissingPart, Severity::Error, Place::file(wanted), "the directory is missing");
         }
     }
-    if !dir.entries.iter().any(|entry| entry.path == DB) {
+    if !is_there(dir, DB) && dir.has_dir(SNAP_DIR) {
         report.add(Code::DataMissingPart, Severity::Error, Place::file(DB), "the database is missing");
     }
-    if dir.wal_files().is_empty() && dir.has_dir(&dir.wal_dir) {
+    let segments = dir.entries.iter().filter(|entry| is_segment(entry, &dir.wal_dir)).count();
+    if segments == 0 && dir.has_dir(&dir.wal_dir) {
         report.add(Code::DataMissingPart, Severity::Error, Place::file(&dir.wal_dir), "there is no WAL segment");
     }
     for entry in &dir.entries {
@@ -41,6 +43,25 @@ pub(super) fn check(dir: &DataDir<'_>, report: &mut Report) {
     check_modes(dir, report);
     check_owner(dir, report);
     check_left_overs(dir, report);
+}
+
+/// Whether anything is at a path, readable or not.
+fn is_there(dir: &DataDir<'_>, path: &str) -> bool {
+    dir.entries.iter().any(|entry| entry.path == path)
+}
+
+/// Whether a directory, or a file directly in it with a given ending, is there and cannot be read.
+pub(super) fn is_unreadable(dir: &DataDir<'_>, folder: &str, ending: &str) -> bool {
+    let concerned = |entry: &Entry<'_>| entry.path == folder || lies_in(entry, folder) && entry.path.ends_with(ending);
+    dir.entries.iter().any(|entry| matches!(entry.kind, Kind::Unreadable(_)) && concerned(entry))
+}
+
+fn is_segment(entry: &Entry<'_>, wal_dir: &str) -> bool {
+    lies_in(entry, wal_dir) && SegmentName::parse(entry.name()).is_some()
+}
+
+fn lies_in(entry: &Entry<'_>, folder: &str) -> bool {
+    entry.path.rsplit_once('/').is_some_and(|(parent, _)| parent == folder)
 }
 
 fn check_modes(dir: &DataDir<'_>, report: &mut Report) {

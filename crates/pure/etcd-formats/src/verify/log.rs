@@ -2,6 +2,7 @@
 
 use quorate_faults::{Code, Place, Severity};
 
+use super::layout::is_unreadable;
 use super::{Mode, Report, Settings};
 use crate::ReadError;
 use crate::database::Facts;
@@ -22,6 +23,20 @@ pub(super) struct LogFacts {
     pub(super) snap_points: Vec<SnapName>,
     /// Indexes of databases received from a leader and not yet put in place.
     pub(super) received: Vec<u64>,
+    /// Whether a part of the log or a raft snapshot is there and could not be read: what is missing then proves nothing.
+    pub(super) unreadable: bool,
+}
+
+impl LogFacts {
+    /// The newest raft snapshot, unless the WAL does not mark it: such a one was never put to use.
+    pub(super) fn snap_in_use(&self) -> Option<&Snap> {
+        let snap = self.snap.as_ref()?;
+        let point = (snap.file.point.index, snap.file.point.term);
+        let marked = self.wal.as_ref().is_none_or(|wal| {
+            wal.snapshots.is_empty() || wal.candidates().any(|mark| (mark.index, mark.term) == point)
+        });
+        marked.then_some(snap)
+    }
 }
 
 /// A raft snapshot with what it says of members.
@@ -40,14 +55,18 @@ pub(super) fn check(
     let files = dir.wal_files();
     let wal_files: Vec<_> = files.iter().map(|file| WalFile { name: file.name, source: file.source }).collect();
     let options = ScanOptions { applied: facts.and_then(|facts| facts.consistent_index) };
+    check_names(dir, report);
+    let unreadable_segment = is_unreadable(dir, &dir.wal_dir, ".wal");
     let scanned = match settings.mode {
         Mode::Full => wal::scan(&wal_files, &options),
-        Mode::Sanity => {
-            check_heads(&files, &dir.wal_dir, report);
-            wal::scan_newest(&wal_files, &options)
-        }
+        Mode::Sanity => wal::scan_newest(&wal_files, &options),
     };
+    if settings.mode == Mode::Sanity && !unreadable_segment {
+        check_heads(&files, &dir.wal_dir, report);
+    }
     let wal = match scanned {
+        // The layout has told of segments that are not there or cannot be opened; without them the rest tells nothing.
+        Ok(wal) if wal.segments.is_empty() || unreadable_segment => None,
         Ok(wal) => {
             report_wal(&wal, &dir.wal_dir, report);
             if settings.mode == Mode::Full {
@@ -65,7 +84,16 @@ pub(super) fn check(
         .entries
         .iter()
         .filter_map(|entry| SnapName::parse_db(entry.path.strip_prefix(SNAP_DIR)?.strip_prefix('/')?));
-    LogFacts { wal, wal_dir: dir.wal_dir.clone(), snap, snap_points, received: received.collect() }
+    let unreadable = unreadable_segment || is_unreadable(dir, SNAP_DIR, ".snap");
+    LogFacts { wal, wal_dir: dir.wal_dir.clone(), snap, snap_points, received: received.collect(), unreadable }
+}
+
+/// etcd passes over files that end as segments do and are not named as one.
+fn check_names(dir: &DataDir<'_>, report: &mut Report) {
+    for file in dir.wal_files().iter().filter(|file| SegmentName::parse(file.name).is_none()) {
+        let what = "the name is not a WAL segment's, so etcd does not read it";
+        report.add(Code::WalNames, Severity::Warning, Place::file(file.path), what);
+    }
 }
 
 fn unreadable(path: &str, error: &ReadError, report: &mut Report) {

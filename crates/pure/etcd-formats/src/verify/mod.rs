@@ -10,6 +10,7 @@ mod content;
 mod database;
 mod layout;
 mod log;
+mod members;
 mod remedy;
 
 use std::sync::atomic::AtomicU64;

@@ -38,7 +38,7 @@ pub(super) fn of(code: Code, severity: Severity, subject: Subject) -> &'static s
             "add what is missing (`etcdctl user add root`, `etcdctl role add root`) as a user that has the role `root`"
         }
         Code::WalTornTail => {
-            "nothing is lost that was acknowledged; etcd repairs it at its next start, keeping the old file as `.broken`"
+            "usual after a crash, where nothing is lost that was acknowledged: etcd cuts it off at its next start and keeps the old file as `.broken`; without a crash, compare this member's index with its peers'"
         }
         Code::WalCorrupt if severity == Severity::Warning => {
             "etcd starts on it and overwrites what follows; compare this member's index with its peers' before trusting it"
