@@ -4,6 +4,7 @@
 
 #![cfg_attr(not(test), deny(clippy::wildcard_enum_match_arm))]
 
+pub mod chain;
 pub mod init;
 pub mod roster;
 mod warning;
