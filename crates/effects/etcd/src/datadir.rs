@@ -23,7 +23,11 @@ pub struct FileSource {
 impl FileSource {
     /// Opens it.
     pub fn open(path: &Path) -> io::Result<FileSource> {
-        let file = File::open(path)?;
+        FileSource::of(File::open(path)?)
+    }
+
+    /// Takes an open file, as long as it is now.
+    pub fn of(file: File) -> io::Result<FileSource> {
         let len = file.metadata()?.len();
         Ok(FileSource { file, len })
     }

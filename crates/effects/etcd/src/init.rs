@@ -1,25 +1,30 @@
 //! Makes a member's data dir offline: looks at the target, and builds where nothing is.
 //!
+//! Founding and restoring differ in one file: the database. Whoever restores hands in how it is written.
+//!
 //! **Invariant:** at every instant the target is either nothing that etcd would start on, or the whole; and an existing
 //! data dir is never changed.
 
 mod build;
-mod left_overs;
+pub(crate) mod left_overs;
 mod observe;
 mod paths;
 
 use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicU64;
 
 use quorate_etcd_formats::founding::{Form, Founding, FoundingFiles};
 use quorate_etcd_formats::membership::Member;
+use quorate_etcd_formats::rebuild::Options;
 use quorate_faults::{Code, Fault};
-use quorate_host::durable::Disk;
+use quorate_host::durable::{Disk, DiskFile};
 use quorate_plan::Warning;
 use quorate_plan::init::{InitDecision, Wanted, plan_init};
 
 pub use build::{DIR_MODE, FILE_MODE};
 pub use paths::Target;
 
+use crate::engine::{self, Ingredients};
 use build::Placed;
 use left_overs::LeftOver;
 
@@ -82,6 +87,9 @@ pub struct Done {
     pub warnings: Vec<Warning>,
 }
 
+/// Writes the database into an empty file. Called in each round that builds.
+pub type Fill<'f> = dyn FnMut(&mut dyn DiskFile) -> Result<(), Fault> + 'f;
+
 /// Looks at the target and decides. Changes nothing.
 pub fn plan(target: &Target, request: Request<'_>) -> Result<Planned, Fault> {
     let mut files = request.founding.files(request.local.id, request.form);
@@ -101,13 +109,30 @@ pub fn plan(target: &Target, request: Request<'_>) -> Result<Planned, Fault> {
     Ok(Planned { target: target.clone(), files, decision, left_overs })
 }
 
-/// Makes the member, unless it is there. Safe to repeat, also after being killed at any point.
+/// Makes the member, unless it is there, with a blank database. Safe to repeat, also after being killed at any point.
 pub fn ensure_member(disk: &impl Disk, target: &Target, request: Request<'_>) -> Result<Done, Fault> {
+    let membership = Some((request.founding, request.form));
+    let options = Options { membership, ..Options::copy() };
+    let mut fill = |file: &mut dyn DiskFile| {
+        let progress = AtomicU64::new(0);
+        let ingredients = Ingredients { base: None, events: None, options, progress: &progress };
+        engine::write_database(file, ingredients).map(|_| ())
+    };
+    ensure_member_with(disk, target, request, &mut fill)
+}
+
+/// The same with a database that `fill` writes.
+pub fn ensure_member_with(
+    disk: &impl Disk,
+    target: &Target,
+    request: Request<'_>,
+    fill: &mut Fill<'_>,
+) -> Result<Done, Fault> {
     let mut warnings = Vec::new();
     for _ in 0..ROUNDS_MAX {
         let planned = plan(target, request)?;
         warnings.extend(planned.warnings());
-        let outcome = planned.carry_out(disk)?;
+        let outcome = planned.carry_out(disk, fill)?;
         if let Some(outcome) = outcome {
             return Ok(Done { outcome, warnings });
         }
@@ -140,7 +165,7 @@ impl Planned {
     }
 
     /// `None`: another run was quicker, and what it did must be looked at.
-    fn carry_out(self, disk: &impl Disk) -> Result<Option<Outcome>, Fault> {
+    fn carry_out(self, disk: &impl Disk, fill: &mut Fill<'_>) -> Result<Option<Outcome>, Fault> {
         match self.decision {
             InitDecision::Refuse(fault) => Err(fault),
             InitDecision::AlreadyThisMember { other_name, running } => {
@@ -150,12 +175,12 @@ impl Planned {
             }
             InitDecision::Build { data, wal } => {
                 left_overs::ensure_removed(disk, &self.left_overs)?;
-                let placed = build::build(disk, &self.target, &self.files, data, wal)?;
+                let placed = build::build(disk, &self.target, &self.files, data, wal, fill)?;
                 Ok((placed == Placed::All).then_some(Outcome::Made))
             }
             InitDecision::FinishAfterWal { data } => {
                 left_overs::ensure_removed(disk, &self.left_overs)?;
-                let placed = build::finish_after_wal(disk, &self.target, &self.files, data)?;
+                let placed = build::finish_after_wal(disk, &self.target, &self.files, data, fill)?;
                 Ok((placed == Placed::All).then_some(Outcome::Finished))
             }
         }

@@ -3,5 +3,8 @@
 pub mod binary;
 pub mod client;
 pub mod datadir;
+pub mod defrag;
+pub mod engine;
 mod identity;
 pub mod init;
+pub mod restore;

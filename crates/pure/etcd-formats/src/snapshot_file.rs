@@ -26,25 +26,33 @@ impl<'s> Body<'s> {
     }
 
     /// Hashes the database and compares. `None` if the file carries no hash. Calls `step` with each number of bytes.
-    pub fn check_hash(&self, mut step: impl FnMut(u64)) -> Result<Option<HashCheck>, ReadError> {
+    pub fn check_hash(&self, step: impl FnMut(u64)) -> Result<Option<HashCheck>, ReadError> {
         if self.len == self.source.len() {
             return Ok(None);
         }
-        let mut hasher = Sha256::new();
-        let mut chunk = vec![0; 1 << 20];
-        let mut done = 0;
-        while done < self.len {
-            let size = (self.len - done).min(chunk.len() as u64);
-            let bytes = &mut chunk[..size as usize];
-            self.source.read_exact_at(bytes, done)?;
-            hasher.update(bytes);
-            done += size;
-            step(size);
-        }
+        let computed = sha256(self.source, self.len, step)?;
         let mut stored = [0; HASH_BYTES as usize];
         self.source.read_exact_at(&mut stored, self.len)?;
-        Ok(Some(HashCheck { stored, computed: hasher.finalize().into() }))
+        Ok(Some(HashCheck { stored, computed }))
     }
+}
+
+/// The SHA-256 of the first `len` bytes. Calls `step` with each number of bytes.
+pub fn sha256(source: &dyn ReadAt, len: u64, mut step: impl FnMut(u64)) -> Result<[u8; 32], ReadError> {
+    /// Small enough to stay in a core's cache between reading and hashing.
+    const CHUNK_BYTES: usize = 256 << 10;
+    let mut hasher = Sha256::new();
+    let mut chunk = vec![0; CHUNK_BYTES];
+    let mut done = 0;
+    while done < len {
+        let size = (len - done).min(CHUNK_BYTES as u64);
+        let bytes = &mut chunk[..size as usize];
+        source.read_exact_at(bytes, done)?;
+        hasher.update(bytes);
+        done += size;
+        step(size);
+    }
+    Ok(hasher.finalize().into())
 }
 
 /// A stored and a computed hash.

@@ -219,6 +219,25 @@ codes! {
     EtcdUnreachable = "Q0601", Unreachable;
     /// etcd answered with an error.
     EtcdRefused = "Q0602", CannotMeet;
+
+    /// The revision to restore has been compacted away.
+    RestoreCompacted = "Q0701", CannotMeet;
+    /// The base of a restore holds what etcd itself could not read.
+    RestoreBase = "Q0702", CannotMeet;
+    /// The history of a restore cannot be read, or is out of order.
+    RestoreHistory = "Q0703", CannotMeet;
+    /// The snapshot or the options are not those of the given restore point.
+    RestorePoint = "Q0704", Refused;
+    /// The snapshot to restore carries no SHA-256.
+    RestoreNoHash = "Q0705", Refused;
+    /// Live keys referred to leases that nothing is known of; they were made (warning).
+    RestoreLeases = "Q0706", CannotMeet;
+    /// A restored cluster begins with a raised alarm (warning).
+    RestoreAlarm = "Q0707", CannotMeet;
+    /// A running etcd holds what is to be defragmented.
+    DefragInUse = "Q0710", Refused;
+    /// The defragmented file does not hold what the old one holds.
+    DefragDiffers = "Q0711", Failed;
 }
 
 impl Code {

@@ -14,9 +14,9 @@ use quorate_host::durable::{Access, Disk, DiskFile, Owner, partial_path};
 use quorate_host::locks::Lock;
 use quorate_plan::init::{InitDecision, Spot};
 
-use super::NewPath;
 use super::left_overs::{self, Locked};
 use super::paths::{Target, parent};
+use super::{Fill, NewPath};
 
 /// Mode of every directory, as etcd makes them.
 pub const DIR_MODE: u32 = 0o700;
@@ -38,7 +38,22 @@ struct Piece<'a> {
     /// Below the piece, parents first. The piece itself is `""`, where it is a directory.
     dirs: Vec<&'static str>,
     /// Below the piece. The piece itself is `""`, where it is a file.
-    files: Vec<(PathBuf, &'a [u8])>,
+    files: Vec<(PathBuf, Content<'a>)>,
+}
+
+/// What a file is to hold.
+enum Content<'a> {
+    Bytes(&'a [u8]),
+    /// The database, which is written as it is made. Its size is known before only if it is blank.
+    Database(&'a [u8]),
+}
+
+impl Content<'_> {
+    fn size(&self) -> u64 {
+        match self {
+            Content::Bytes(bytes) | Content::Database(bytes) => bytes.len() as u64,
+        }
+    }
 }
 
 /// A piece that is complete and durable under its partial name, locked against cleaners.
@@ -55,13 +70,14 @@ pub(super) fn build(
     files: &FoundingFiles,
     data: Spot,
     wal: Option<Spot>,
+    fill: &mut Fill<'_>,
 ) -> Result<Placed, Fault> {
     let mut pieces = Vec::new();
     if let (Some(wal_dir), Some(spot)) = (target.wal_dir(), wal) {
         pieces.push(wal_piece(wal_dir, files, spot));
     }
     pieces.push(data_piece(target, files, data));
-    build_and_place(disk, pieces)
+    build_and_place(disk, pieces, fill)
 }
 
 /// Places the data dir of a separate WAL that is there already.
@@ -70,12 +86,13 @@ pub(super) fn finish_after_wal(
     target: &Target,
     files: &FoundingFiles,
     data: Spot,
+    fill: &mut Fill<'_>,
 ) -> Result<Placed, Fault> {
     if let Some(wal_dir) = target.wal_dir() {
         // The run that renamed it may have died before it was durable. Its file was synced before the rename.
         sync_all_above(disk, wal_dir)?;
     }
-    build_and_place(disk, vec![data_piece(target, files, data)])
+    build_and_place(disk, vec![data_piece(target, files, data)], fill)
 }
 
 /// Makes a rename durable whose maker may have died before it could. Nothing is changed.
@@ -122,10 +139,10 @@ pub(super) fn new_paths(target: &Target, files: &FoundingFiles, decision: &InitD
         paths.extend(missing_above(&piece.place).into_iter().map(|path| NewPath { path, mode: DIR_MODE, size: None }));
         let dirs = piece.dirs.iter().map(|dir| NewPath { path: below(&piece.place, dir), mode: DIR_MODE, size: None });
         paths.extend(dirs);
-        paths.extend(piece.files.iter().map(|(path, bytes)| NewPath {
+        paths.extend(piece.files.iter().map(|(path, content)| NewPath {
             path: below(&piece.place, path),
             mode: FILE_MODE,
-            size: Some(bytes.len() as u64),
+            size: Some(content.size()),
         }));
     }
     // Two pieces below one missing directory name it twice.
@@ -142,12 +159,12 @@ fn data_piece<'a>(target: &Target, files: &'a FoundingFiles, spot: Spot) -> Piec
         Spot::Inside => (target.data_dir().join("member"), "", vec!["", "snap"]),
     };
     let mut contents = vec![
-        (PathBuf::from(format!("{member}snap/{}", files.db.name)), files.db.bytes.as_slice()),
-        (PathBuf::from(format!("{member}snap/{}", files.snap.name)), files.snap.bytes.as_slice()),
+        (PathBuf::from(format!("{member}snap/{}", files.db.name)), Content::Database(&files.db.bytes)),
+        (PathBuf::from(format!("{member}snap/{}", files.snap.name)), Content::Bytes(&files.snap.bytes)),
     ];
     if target.wal_dir().is_none() {
         dirs.push(if member.is_empty() { "wal" } else { "member/wal" });
-        contents.push((PathBuf::from(format!("{member}wal/{}", files.wal.name)), &files.wal.bytes));
+        contents.push((PathBuf::from(format!("{member}wal/{}", files.wal.name)), Content::Bytes(&files.wal.bytes)));
     }
     Piece { place, dirs, files: contents }
 }
@@ -157,14 +174,14 @@ fn wal_piece<'a>(wal_dir: &Path, files: &'a FoundingFiles, spot: Spot) -> Piece<
         Spot::Beside => (wal_dir.to_owned(), vec![""], PathBuf::from(&files.wal.name)),
         Spot::Inside => (wal_dir.join(&files.wal.name), vec![], PathBuf::new()),
     };
-    Piece { place, dirs, files: vec![(name, &files.wal.bytes)] }
+    Piece { place, dirs, files: vec![(name, Content::Bytes(&files.wal.bytes))] }
 }
 
-fn build_and_place(disk: &impl Disk, pieces: Vec<Piece<'_>>) -> Result<Placed, Fault> {
+fn build_and_place(disk: &impl Disk, pieces: Vec<Piece<'_>>, fill: &mut Fill<'_>) -> Result<Placed, Fault> {
     ensure_parents(disk, &pieces)?;
     let mut built = Vec::new();
     for piece in pieces {
-        match build_piece(disk, piece) {
+        match build_piece(disk, piece, fill) {
             Ok(piece) => built.push(piece),
             Err(fault) => {
                 discard(disk, &built);
@@ -192,12 +209,12 @@ fn discard(disk: &impl Disk, built: &[Built<'_>]) {
     }
 }
 
-fn build_piece<'a>(disk: &impl Disk, piece: Piece<'a>) -> Result<Built<'a>, Fault> {
+fn build_piece<'a>(disk: &impl Disk, piece: Piece<'a>, fill: &mut Fill<'_>) -> Result<Built<'a>, Fault> {
     let owner = owner_for(&piece.place);
     let Some(partial) = partial_path(&piece.place, std::process::id()) else {
         return Err(super::bad_path("--data-dir", &piece.place, "it has no name of its own"));
     };
-    let written = write_piece(disk, &piece, &partial, owner);
+    let written = write_piece(disk, &piece, &partial, owner, fill);
     match written {
         Ok(lock) => Ok(Built { piece, partial, _lock: lock }),
         Err(fault) => {
@@ -210,19 +227,28 @@ fn build_piece<'a>(disk: &impl Disk, piece: Piece<'a>) -> Result<Built<'a>, Faul
     }
 }
 
-fn write_piece(disk: &impl Disk, piece: &Piece<'_>, partial: &Path, owner: Option<Owner>) -> Result<Lock, Fault> {
+fn write_piece(
+    disk: &impl Disk,
+    piece: &Piece<'_>,
+    partial: &Path,
+    owner: Option<Owner>,
+    fill: &mut Fill<'_>,
+) -> Result<Lock, Fault> {
     let dir_access = Access { mode: DIR_MODE, owner };
     let mut lock = None;
     for dir in &piece.dirs {
         disk.create_dir(&below(partial, dir), dir_access).map_err(|error| taken(error, partial))?;
         own(partial, &mut lock)?;
     }
-    for (name, bytes) in &piece.files {
+    for (name, content) in &piece.files {
         let path = below(partial, name);
         let mut file =
             disk.create_file(&path, Access { mode: FILE_MODE, owner }).map_err(|error| taken(error, partial))?;
         own(partial, &mut lock)?;
-        file.write_all(bytes)?;
+        match content {
+            Content::Bytes(bytes) => file.write_all(bytes)?,
+            Content::Database(_) => fill(&mut file)?,
+        }
         file.sync()?;
     }
     for dir in piece.dirs.iter().rev() {

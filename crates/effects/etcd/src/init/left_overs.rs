@@ -79,7 +79,7 @@ pub(super) fn ensure_removed_unless_busy(disk: &impl Disk, left_overs: &[LeftOve
     Ok(())
 }
 
-pub(super) enum Locked {
+pub(crate) enum Locked {
     /// Until the lock is dropped, no other run touches it.
     Ours(Lock),
     /// It was removed or renamed meanwhile.
@@ -89,7 +89,7 @@ pub(super) enum Locked {
 }
 
 /// Locks a partial file or directory, and makes sure that it is still the one that the path names.
-pub(super) fn lock(path: &Path) -> Result<Locked, Fault> {
+pub(crate) fn lock(path: &Path) -> Result<Locked, Fault> {
     match exclusive_lock(path) {
         Ok(Some(lock)) if lock.is_still(path) => Ok(Locked::Ours(lock)),
         Ok(Some(_)) => Ok(Locked::Gone),
@@ -99,7 +99,7 @@ pub(super) fn lock(path: &Path) -> Result<Locked, Fault> {
     }
 }
 
-pub(super) fn busy(path: &Path) -> Fault {
+pub(crate) fn busy(path: &Path) -> Fault {
     Fault::new(Code::InitBusy, format!("cannot initialise now: another quorate is at work on `{}`", path.display()))
         .hint("run it again in a moment; it will say so if the other run has done the work")
 }
