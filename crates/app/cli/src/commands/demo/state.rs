@@ -142,10 +142,16 @@ impl Demo {
     /// A `quorate demo …` command line for this demo.
     pub(super) fn command(&self, words: &str) -> String {
         match self.shown == Path::new(".demo") {
-            true => format!("quorate demo {words}"),
-            false => format!("quorate demo {words} --dir {}", for_shell(&self.shown.to_string_lossy())),
+            true => format!("{} demo {words}", own_name()),
+            false => format!("{} demo {words} --dir {}", own_name(), for_shell(&self.shown.to_string_lossy())),
         }
     }
+}
+
+/// How this program was called, so that the commands it suggests work when they are pasted.
+fn own_name() -> String {
+    let called = std::env::args_os().next().map(|name| name.to_string_lossy().into_owned());
+    called.filter(|name| name.contains('/')).map_or_else(|| "quorate".to_owned(), |name| for_shell(&name))
 }
 
 /// Makes the directory if need be, and takes the lock that keeps a second command out.
