@@ -225,7 +225,8 @@ fn a_data_dir_without_its_parts_is_told_part_by_part() {
     std::fs::set_permissions(root.path().join("n1/member"), std::fs::Permissions::from_mode(0o700)).unwrap();
     let (exit, report) = data_json(root.path(), &["verify", "n1"]);
     assert_eq!((exit, errors(&report)), (1, vec!["Q0302".to_owned(); 2]));
-    assert_eq!(data(root.path(), &["inspect", "n1"]).exit, 0);
+    // There is nothing to tell, and a script must not take that for an answer.
+    assert_eq!(data(root.path(), &["inspect", "n1"]).exit, 1);
 }
 
 #[test]
@@ -294,14 +295,15 @@ fn a_fifo_is_refused_and_not_waited_for() {
     }
     // In the place of each file of a data dir.
     let wal = root.path().join("n1/member/wal/0000000000000000-0000000000000000.wal");
-    for path in [wal, root.path().join("n1").join(DB)] {
+    for (path, inspect_exit) in [(wal, 0), (root.path().join("n1").join(DB), 1)] {
         std::fs::remove_file(&path).unwrap();
         make_fifo(&path);
         let (exit, said) = within_ten_seconds(root.path(), &["verify", "n1", "--output", "json"]);
         let report: Value = serde_json::from_str(&said).unwrap();
         assert_eq!(exit, 1);
         assert!(errors(&report).iter().all(|code| code == "Q0002"), "{report}");
-        assert_eq!(within_ten_seconds(root.path(), &["inspect", "n1"]).0, 0);
+        // The database alone still tells something.
+        assert_eq!(within_ten_seconds(root.path(), &["inspect", "n1"]).0, inspect_exit);
     }
 }
 

@@ -107,7 +107,9 @@ pub fn not_etcd(attempt: String, why: &str) -> Fault {
 
 fn open_dir(path: &Path, wal_dir: Option<&Path>) -> Result<OpenDir> {
     let attempt = || format!("cannot examine `{}`", path.display());
-    if !path.join("member").exists() {
+    // A directory that may not be entered says nothing about what is in it.
+    let has_member = path.join("member").try_exists().map_err(|error| Fault::io(attempt(), error))?;
+    if !has_member {
         let why = match path.file_name().and_then(|name| name.to_str()) {
             Some("member" | "snap" | "wal") => "it is a part of a data dir; the data dir itself lies above it",
             _ => "it has no directory `member`, so it is not an etcd data dir",
@@ -115,7 +117,7 @@ fn open_dir(path: &Path, wal_dir: Option<&Path>) -> Result<OpenDir> {
         return Err(not_etcd(attempt(), why));
     }
     let mut entries = Vec::new();
-    add(&mut entries, path, "member", "member");
+    add(&mut entries, &path.join("member"), "member".to_owned());
     list(&mut entries, &path.join(SNAP_DIR), SNAP_DIR);
     let wal_name = match wal_dir {
         None => "member/wal".to_owned(),
@@ -131,12 +133,10 @@ fn open_dir(path: &Path, wal_dir: Option<&Path>) -> Result<OpenDir> {
 fn list(entries: &mut Vec<OpenEntry>, dir: &Path, name: &str) {
     /// A data dir has a dozen files; this many are not etcd's, and are not all opened.
     const FILES_MAX: usize = 10_000;
-    let Some(parent) = dir.parent() else { return };
-    let Some(last) = dir.file_name() else { return };
-    if !dir.exists() {
+    if matches!(dir.try_exists(), Ok(false)) {
         return;
     }
-    add(entries, parent, &last.to_string_lossy(), name);
+    add(entries, dir, name.to_owned());
     let Ok(files) = fs::read_dir(dir) else {
         if let Some(entry) = entries.last_mut() {
             entry.kind = OpenKind::Unreadable("the directory cannot be listed".to_owned());
@@ -146,17 +146,15 @@ fn list(entries: &mut Vec<OpenEntry>, dir: &Path, name: &str) {
     let mut names: Vec<_> = files.flatten().map(|file| file.file_name()).take(FILES_MAX).collect();
     names.sort();
     for file in names {
-        let file = file.to_string_lossy();
-        add(entries, dir, &file, &format!("{name}/{file}"));
+        add(entries, &dir.join(&file), format!("{name}/{}", file.to_string_lossy()));
     }
 }
 
-fn add(entries: &mut Vec<OpenEntry>, parent: &Path, file: &str, name: &str) {
-    let path = parent.join(file);
-    let (mode, uid, kind) = match fs::metadata(&path) {
+fn add(entries: &mut Vec<OpenEntry>, path: &Path, name: String) {
+    let (mode, uid, kind) = match fs::metadata(path) {
         Ok(metadata) if metadata.is_dir() => (metadata.mode(), metadata.uid(), OpenKind::Dir),
         Ok(metadata) if metadata.is_file() => {
-            let kind = match FileSource::open(&path) {
+            let kind = match FileSource::open(path) {
                 Ok(source) => OpenKind::File(source),
                 Err(error) => OpenKind::Unreadable(error.to_string()),
             };
@@ -165,7 +163,7 @@ fn add(entries: &mut Vec<OpenEntry>, parent: &Path, file: &str, name: &str) {
         Ok(metadata) => (metadata.mode(), metadata.uid(), OpenKind::Unreadable("not a regular file".to_owned())),
         Err(error) => (0, 0, OpenKind::Unreadable(error.to_string())),
     };
-    entries.push(OpenEntry { path: name.to_owned(), mode, uid, kind });
+    entries.push(OpenEntry { path: name, mode, uid, kind });
 }
 
 /// Asks the database's lock and those of the WAL segments, and keeps a shared one on the database.

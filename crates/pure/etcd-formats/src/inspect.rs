@@ -212,8 +212,14 @@ pub fn data_dir(dir: &DataDir<'_>, settings: Settings<'_>) -> Inspection {
             (None, None)
         }
     };
+    for entry in &dir.entries {
+        if let crate::dir::Kind::Unreadable(why) = &entry.kind {
+            found.unread.push(format!("{}: {why}", entry.path));
+        }
+    }
     match dir.db() {
-        None => found.unread.push("member/snap/db: there is none".to_owned()),
+        None if found.unread.is_empty() => found.unread.push("member/snap/db: there is none".to_owned()),
+        None => {}
         Some(db) if dir.in_use == InUse::No => {
             let read = database(db.source, db.source.len(), settings, &mut found.unread);
             read.map_or_else(|error| found.unread.push(format!("{}: {error}", db.path)), |read| found.database = read);

@@ -62,8 +62,9 @@ pub(crate) fn run(args: Args, printer: &mut Printer) -> Result<Exit, Fault> {
     })?;
     let inspection = inspection
         .map_err(|error| datadir::not_a_database(format!("cannot inspect `{}`", args.path.display()), error))?;
+    let told_nothing = inspection.member_id.is_none() && inspection.database.size_bytes.is_none();
     printer.report(&Outcome { path: args.path.display().to_string(), inspection });
-    Ok(Exit::Done)
+    Ok(if told_nothing { Exit::CannotMeet } else { Exit::Done })
 }
 
 /// What is printed.

@@ -1,7 +1,10 @@
 //! `quorate data`: an etcd data dir or snapshot file, offline.
 
+pub(crate) mod defrag;
 pub(crate) mod init;
 pub(crate) mod inspect;
+pub(crate) mod members;
+pub(crate) mod restore;
 pub(crate) mod verify;
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,11 +19,16 @@ use crate::printer::Printer;
 #[command(after_help = "\
 Examples:
   quorate data init --data-dir ./n1           found a one-member cluster
+  quorate data restore --snapshot snap.db --data-dir ./n1
   quorate data inspect /var/lib/etcd          what is in it
   quorate data verify /var/lib/etcd           whether it is whole")]
 pub(crate) enum Verb {
     /// Found a member: make the data dir that etcd starts on
     Init(Box<init::Args>),
+    /// Make a member's data dir from a snapshot file
+    Restore(Box<restore::Args>),
+    /// Write a data dir's database or a snapshot anew, in as few pages as it needs
+    Defrag(defrag::Args),
     /// Show what is in a data dir or snapshot file
     Inspect(inspect::Args),
     /// Check that a data dir or snapshot file is whole
@@ -31,6 +39,8 @@ pub(crate) enum Verb {
 pub(crate) fn run(verb: Verb, printer: &mut Printer) -> Result<Exit, Fault> {
     match verb {
         Verb::Init(args) => init::run(*args, printer),
+        Verb::Restore(args) => restore::run(*args, printer),
+        Verb::Defrag(args) => defrag::run(&args, printer),
         Verb::Inspect(args) => inspect::run(args, printer),
         Verb::Verify(args) => verify::run(args, printer),
     }

@@ -105,7 +105,7 @@ impl Report for Outcome {
         };
         let in_use = self.report.findings.iter().any(|finding| finding.code == Code::DataInUse);
         if in_use {
-            page.line(format!("{} `{}` was not examined: etcd is at work on it", "✗".red(), self.path));
+            page.line(format!("{} `{}` was not examined", "✗".red(), self.path));
         } else if self.valid {
             page.line(format!("{} `{}` is {depth}{counts}", "✓".green(), self.path));
         } else {

@@ -10,7 +10,7 @@ use super::start_line::{for_shell, start_line};
 use crate::render::{Page, Report, bytes};
 
 /// How it ended.
-pub(super) enum Ending {
+pub(crate) enum Ending {
     Made,
     Finished,
     Already { other_name: Option<String>, running: bool },
@@ -19,7 +19,7 @@ pub(super) enum Ending {
 
 /// The whole result.
 #[derive(Serialize)]
-pub(super) struct InitReport {
+pub(crate) struct InitReport {
     outcome: &'static str,
     data_dir: String,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -62,7 +62,7 @@ struct PathRow {
 }
 
 impl InitReport {
-    pub(super) fn new(
+    pub(crate) fn new(
         ending: Ending,
         target: &Target,
         roster: &Roster,
