@@ -238,6 +238,33 @@ codes! {
     DefragInUse = "Q0710", Refused;
     /// The defragmented file does not hold what the old one holds.
     DefragDiffers = "Q0711", Failed;
+
+    /// A `--store` URL that cannot be understood.
+    StoreInvalid = "Q0801", ConfigInvalid;
+    /// The store could not be listed, read or written.
+    StoreUnreachable = "Q0802", Unreachable;
+    /// No full backup in the store can be used.
+    ChainNone = "Q0803", CannotMeet;
+    /// The store does not prove the state that was asked for.
+    ChainTarget = "Q0804", CannotMeet;
+    /// The newest state that can be proven is older than the newest one that is mentioned (warning, or an error with `--strict`).
+    ChainShort = "Q0805", CannotMeet;
+    /// An object of the store is damaged.
+    ObjectDamaged = "Q0806", CannotMeet;
+    /// An object holds something else than its name or manifest says.
+    ObjectMisnamed = "Q0807", CannotMeet;
+    /// A text that is not a restore point.
+    PointInvalid = "Q0808", ConfigInvalid;
+    /// The store does not lead to the given restore point.
+    PointGone = "Q0809", Refused;
+    /// Several members need a restore point that they all use.
+    PointNeeded = "Q0810", Refused;
+    /// A drill failed: what was restored does not verify or does not run.
+    DrillFailed = "Q0811", CannotMeet;
+    /// A new full does not equal the chain that it was made from.
+    CompactDiffers = "Q0812", Failed;
+    /// A name in the store that no layout knows (warning).
+    ObjectUnknown = "Q0813", CannotMeet;
 }
 
 impl Code {

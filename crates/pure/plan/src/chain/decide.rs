@@ -114,9 +114,9 @@ fn extend(full: &View<'_>, deltas: &[&View<'_>], stop: Option<u64>) -> Chain {
     chain
 }
 
-/// Of two deltas that join, the one that leads farther; then the one that was read; then the one that was made last.
-fn preference(delta: &View<'_>) -> (u64, bool, i64, Reverse<usize>) {
-    (delta.last, delta.object.state == State::Proven, delta.object.created_ms, Reverse(delta.index))
+/// Of two deltas that join, the one that leads farther; then the one that was made last.
+fn preference(delta: &View<'_>) -> (u64, i64, Reverse<usize>) {
+    (delta.last, delta.object.created_ms, Reverse(delta.index))
 }
 
 fn merge(mut spans: Vec<Span>) -> Vec<Span> {

@@ -1,0 +1,212 @@
+//! What a listing says is in a store: objects of both layouts, their manifests, and epochs.
+//!
+//! **Rule:** nothing is opened here but manifests and epochs; what they say is a claim.
+
+use std::collections::BTreeMap;
+
+use quorate_etcd_formats::delta::gardener::{self, Compression};
+use quorate_etcd_formats::delta::quorate::{self, Epoch, Manifest, ROOT};
+use quorate_faults::Result;
+use quorate_plan::chain::{Decision, EpochStart, Kind, Layout, Object, State, Target, decide};
+
+use crate::store::{Listed, Store};
+
+/// A store's content.
+pub struct Catalog {
+    /// The objects, by name.
+    pub objects: Vec<Object>,
+    /// How to read each of them.
+    pub handles: Vec<Handle>,
+    /// Who took over where.
+    pub epochs: Vec<EpochStart>,
+    /// Names that no layout knows.
+    pub unknown: Vec<String>,
+    /// Manifests and epochs that cannot be read, and why.
+    pub notes: Vec<(String, String)>,
+}
+
+/// How to read one object.
+#[derive(Debug, Clone)]
+pub struct Handle {
+    /// The names whose bytes, one after the other, are the object.
+    pub parts: Vec<String>,
+    /// Its compression.
+    pub compression: Compression,
+    /// SHA-256 of its stored bytes, if a manifest says it or it has been computed.
+    pub stored_sha256: Option<[u8; 32]>,
+    /// Its manifest.
+    pub manifest: Option<Manifest>,
+    /// Whether its cluster was meant to end with it.
+    pub is_final: bool,
+}
+
+impl Catalog {
+    /// Lists the store.
+    pub fn read(store: &Store) -> Result<Catalog> {
+        let listing = store.list()?;
+        let mut catalog = Catalog { objects: vec![], handles: vec![], epochs: vec![], unknown: vec![], notes: vec![] };
+        let mut others = Vec::new();
+        let mut chunks: BTreeMap<String, Vec<(u64, Listed)>> = BTreeMap::new();
+        for listed in listing {
+            if let Some(name) = quorate::Name::parse(&listed.name) {
+                catalog.own(&name, &listed);
+            } else if let Some(name) = gardener::Name::parse(&listed.name) {
+                match name.chunk {
+                    Some(part) => chunks.entry(name.object.clone()).or_default().push((part, listed)),
+                    None => catalog.gardener(&name, vec![listed.name], listed.bytes),
+                }
+            } else {
+                others.push(listed.name);
+            }
+        }
+        for (object, parts) in chunks {
+            catalog.chunked(&object, parts);
+        }
+        let index: BTreeMap<String, usize> =
+            catalog.objects.iter().enumerate().map(|(index, object)| (object.name.clone(), index)).collect();
+        for name in others {
+            catalog.small(store, name, &index)?;
+        }
+        Ok(catalog)
+    }
+
+    /// Decides on what is known now.
+    pub fn decide(&self, target: Target) -> Decision {
+        decide(&self.objects, &self.epochs, target)
+    }
+
+    /// The newest epoch; 0 if there is none.
+    pub fn newest_epoch(&self) -> u64 {
+        let claimed = self.objects.iter().map(|object| object.epoch);
+        self.epochs.iter().map(|start| start.epoch).chain(claimed).max().unwrap_or(0)
+    }
+
+    /// Records that an object cannot be used.
+    pub fn condemn(&mut self, index: usize, why: impl Into<String>) {
+        self.objects[index].state = State::Bad(why.into());
+    }
+
+    fn own(&mut self, name: &quorate::Name, listed: &Listed) {
+        self.objects.push(Object {
+            name: listed.name.clone(),
+            kind: if name.first.is_some() { Kind::Delta } else { Kind::Full },
+            layout: Layout::Quorate,
+            first: name.first.unwrap_or(name.last),
+            last: name.last,
+            created_ms: name.created_ms,
+            bytes: listed.bytes,
+            epoch: name.epoch,
+            cluster_id: 0,
+            state: State::Claimed,
+        });
+        self.handles.push(Handle {
+            parts: vec![listed.name.clone()],
+            compression: Compression::Zstd,
+            stored_sha256: None,
+            manifest: None,
+            is_final: false,
+        });
+    }
+
+    fn gardener(&mut self, name: &gardener::Name, parts: Vec<String>, bytes: u64) {
+        self.objects.push(Object {
+            name: name.object.clone(),
+            kind: if name.full { Kind::Full } else { Kind::Delta },
+            layout: Layout::Gardener,
+            first: if name.full { name.last } else { name.first },
+            last: name.last,
+            created_ms: name.created_s.saturating_mul(1000),
+            bytes,
+            epoch: 0,
+            cluster_id: 0,
+            state: State::Claimed,
+        });
+        self.handles.push(Handle {
+            parts,
+            compression: name.compression,
+            stored_sha256: None,
+            manifest: None,
+            is_final: name.is_final,
+        });
+    }
+
+    /// An object in parts. Where the object itself is there with content, the parts are left-overs of its upload.
+    fn chunked(&mut self, object: &str, mut parts: Vec<(u64, Listed)>) {
+        parts.sort_by_key(|(part, _)| *part);
+        let whole = self.objects.iter().position(|known| known.name == object);
+        if whole.is_some_and(|index| self.objects[index].bytes > 0) {
+            return;
+        }
+        let bytes = parts.iter().map(|(_, listed)| listed.bytes).sum();
+        let missing =
+            parts.iter().zip(1..).find(|((part, _), expected)| part != expected).map(|(_, expected)| expected);
+        let names: Vec<String> = parts.into_iter().map(|(_, listed)| listed.name).collect();
+        let index = match (whole, gardener::Name::parse(object)) {
+            (Some(index), _) => {
+                self.objects[index].bytes = bytes;
+                self.handles[index].parts = names;
+                index
+            }
+            (None, Some(name)) => {
+                self.gardener(&name, names, bytes);
+                self.objects.len() - 1
+            }
+            (None, None) => return self.unknown.extend(names),
+        };
+        if let Some(missing) = missing {
+            self.condemn(index, format!("its part {missing} is missing"));
+        }
+    }
+
+    /// A manifest, an epoch, or nothing we know.
+    fn small(&mut self, store: &Store, name: String, index: &BTreeMap<String, usize>) -> Result<()> {
+        let Some(stem) = name.strip_suffix(".json").filter(|stem| stem.contains(ROOT)) else {
+            self.unknown.push(name);
+            return Ok(());
+        };
+        let bytes = store.read_small(&name)?;
+        if stem.rsplit('/').nth(1) == Some("epoch") {
+            match Epoch::parse(&bytes).filter(|epoch| name.ends_with(&quorate::epoch_name(epoch.epoch))) {
+                Some(epoch) => self.epochs.push(EpochStart { epoch: epoch.epoch, begins_at: epoch.begins_at }),
+                None => self.notes.push((name, "it is not an epoch".to_owned())),
+            }
+            return Ok(());
+        }
+        let object = format!("{stem}.zst");
+        let Some(index) = index.get(&object).copied() else {
+            self.notes.push((name, "there is no object beside this manifest".to_owned()));
+            return Ok(());
+        };
+        let claimed = &self.objects[index];
+        let fits = |manifest: &Manifest| {
+            manifest.last == claimed.last && manifest.first == claimed.first && manifest.epoch == claimed.epoch
+        };
+        let stored = |manifest: &Manifest| unhex(&manifest.stored.sha256);
+        match Manifest::parse(&bytes).filter(fits) {
+            Some(manifest) => {
+                self.objects[index].cluster_id = u64::from_str_radix(&manifest.cluster_id, 16).unwrap_or(0);
+                self.handles[index].stored_sha256 = stored(&manifest);
+                self.handles[index].manifest = Some(manifest);
+            }
+            None => self.notes.push((name, "it is not the manifest of the object beside it".to_owned())),
+        }
+        Ok(())
+    }
+}
+
+/// 64 hex digits as bytes.
+fn unhex(text: &str) -> Option<[u8; 32]> {
+    let mut bytes = [0; 32];
+    if text.len() != 64 || !text.is_ascii() {
+        return None;
+    }
+    for (byte, at) in bytes.iter_mut().zip((0..64).step_by(2)) {
+        *byte = u8::from_str_radix(text.get(at..at + 2)?, 16).ok()?;
+    }
+    Some(bytes)
+}
+
+/// Bytes as hex digits.
+pub fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}

@@ -1,0 +1,293 @@
+//! Carries decisions out: brings the full, reads the deltas, and decides again whenever reading proves a claim wrong.
+//!
+//! **Invariant:** a result is given only for a chain that was read to its last byte and held. Each round either gives
+//! one or learns something about an object, so there are no more rounds than there are things to learn.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use quorate_faults::{Code, Fault, Result};
+use quorate_plan::chain::{Chain, Decision, Kind, Layout, Object, RestorePoint, State, Target};
+
+use crate::base::Base;
+use crate::body;
+use crate::catalog::Catalog;
+use crate::decode::Failure;
+use crate::events::{ChainEvents, Surprise, Used};
+use crate::store::Store;
+
+/// A store, what is known about it, and where large files may lie for a while.
+pub struct Session {
+    /// The store.
+    pub store: Arc<Store>,
+    /// What is known about it.
+    pub catalog: Catalog,
+    /// Threads that decode.
+    pub threads: usize,
+    scratch: PathBuf,
+    /// What reading proved to be other than claimed, in words.
+    pub learned: Vec<(Code, String)>,
+}
+
+/// What is wanted.
+#[derive(Debug, Clone)]
+pub enum Wanted {
+    /// A state.
+    Target(Target),
+    /// Exactly this point.
+    Point(RestorePoint),
+}
+
+/// A chain that was read and held.
+pub struct Proven<T> {
+    /// What the work gave.
+    pub result: T,
+    /// The decision that was carried out.
+    pub decision: Decision,
+    /// The full's index in the catalog.
+    pub base: usize,
+    /// The deltas that were used.
+    pub used: Vec<Used>,
+    /// The revision that was reached.
+    pub revision: u64,
+    /// Writes that were replayed.
+    pub events: u64,
+    /// When the last replayed write was recorded.
+    pub last_time_ms: Option<i64>,
+    /// The digest of a restore point for it.
+    pub digest: String,
+}
+
+impl Session {
+    /// Lists a store. Large files go to `scratch` while they are needed.
+    pub fn open(url: &str, scratch: &Path) -> Result<Session> {
+        let store = Store::open(url, false)?;
+        let catalog = Catalog::read(&store)?;
+        let threads = std::thread::available_parallelism().map_or(1, |cores| cores.get().min(8));
+        Ok(Session { store: Arc::new(store), catalog, threads, scratch: scratch.to_owned(), learned: Vec::new() })
+    }
+
+    /// Runs `work` on the full and the deltas that lead to what is wanted, again if something proves to be otherwise.
+    pub fn run<T>(
+        &mut self,
+        wanted: &Wanted,
+        mut work: impl FnMut(&Base, &mut ChainEvents) -> Result<T>,
+    ) -> Result<Proven<T>> {
+        let until_ms = match wanted {
+            Wanted::Target(Target::Time(time)) => Some(*time),
+            Wanted::Target(Target::Newest | Target::Revision(_)) | Wanted::Point(_) => None,
+        };
+        loop {
+            let (decision, chain, base) = self.choose(wanted)?;
+            let mut events =
+                ChainEvents::start(&self.store, &self.catalog, &chain, base.revision(), until_ms, self.threads);
+            let result = work(&base, &mut events);
+            if result.is_ok() && !events.is_proven() {
+                // Work that needed nothing proves nothing; an error here is a surprise, which is looked at next.
+                let _ = events.drain();
+            }
+            if let Some(surprise) = events.take_surprise() {
+                self.learn(surprise, chain.base)?;
+                continue;
+            }
+            let result = result?;
+            let digest = digest(events.revision(), &base, events.used());
+            if let Wanted::Point(point) = wanted
+                && (point.digest != digest || point.revision != events.revision())
+            {
+                return Err(self.point_gone(point));
+            }
+            return Ok(Proven {
+                result,
+                decision,
+                base: chain.base,
+                used: events.used().to_vec(),
+                revision: events.revision(),
+                events: events.given(),
+                last_time_ms: events.last_time_ms(),
+                digest,
+            });
+        }
+    }
+
+    /// The revision and digest of the newest state by what is claimed, without reading deltas.
+    pub fn newest_point(&mut self) -> Result<(u64, String)> {
+        loop {
+            let decision = self.catalog.decide(Target::Newest);
+            let chain = decision.chain.clone().ok_or_else(|| self.no_chain(&decision, Target::Newest))?;
+            let base_sha = match self.catalog.handles[chain.base].stored_sha256 {
+                // Our own fulls are named by what they hold.
+                Some(sha256) if self.catalog.objects[chain.base].layout == Layout::Quorate => sha256,
+                _ => match self.bring(chain.base)? {
+                    Some(base) => base.stored_sha256,
+                    None => continue,
+                },
+            };
+            let mut parts = vec![(0, base_sha)];
+            for (index, to) in &chain.deltas {
+                parts.push((*to, self.stored_sha256(*index)?));
+            }
+            return Ok((chain.reach, RestorePoint::digest(chain.reach, parts)));
+        }
+    }
+
+    /// Decides, and brings the full. Goes on until the full is what the decision took it for.
+    fn choose(&mut self, wanted: &Wanted) -> Result<(Decision, Chain, Base)> {
+        match wanted {
+            Wanted::Target(target) => loop {
+                let decision = self.catalog.decide(*target);
+                let chain = decision.chain.clone().ok_or_else(|| self.no_chain(&decision, *target))?;
+                if let Some(base) = self.bring(chain.base)? {
+                    return Ok((decision, chain, base));
+                }
+            },
+            Wanted::Point(point) => self.choose_point(point),
+        }
+    }
+
+    /// The chain that a point was made from: each full may be the one that it begins with.
+    fn choose_point(&mut self, point: &RestorePoint) -> Result<(Decision, Chain, Base)> {
+        let target = Target::Revision(point.revision);
+        let mut fulls: Vec<usize> = (0..self.catalog.objects.len())
+            .filter(|index| self.catalog.objects[*index].kind == Kind::Full)
+            .filter(|index| self.catalog.objects[*index].last <= point.revision)
+            .collect();
+        fulls.sort_by_key(|index| std::cmp::Reverse(self.catalog.objects[*index].last));
+        for full in fulls {
+            // Bringing it may correct what it claims, once.
+            let base = match self.bring(full)? {
+                Some(base) => Some(base),
+                None => self.bring(full)?,
+            };
+            let Some((base, decision)) = base.zip(self.decide_from(full, target)) else { continue };
+            let Some(chain) = decision.chain.clone() else { continue };
+            let mut parts = vec![(0, base.stored_sha256)];
+            for (index, to) in &chain.deltas {
+                parts.push((*to, self.stored_sha256(*index)?));
+            }
+            if RestorePoint::digest(point.revision, parts) == point.digest {
+                return Ok((decision, chain, base));
+            }
+        }
+        Err(self.point_gone(point))
+    }
+
+    /// The decision if this were the only full.
+    fn decide_from(&self, full: usize, target: Target) -> Option<Decision> {
+        let hidden = |(index, object): (usize, &Object)| {
+            let other = object.kind == Kind::Full && index != full;
+            let state = if other { State::Bad("another full is meant".to_owned()) } else { object.state.clone() };
+            Object { state, ..object.clone() }
+        };
+        let objects: Vec<Object> = self.catalog.objects.iter().enumerate().map(hidden).collect();
+        let decision = quorate_plan::chain::decide(&objects, &self.catalog.epochs, target);
+        decision.chain.is_some().then_some(decision)
+    }
+
+    /// Brings a full; `None` if that taught something, so that the decision must be made again.
+    fn bring(&mut self, index: usize) -> Result<Option<Base>> {
+        let name = self.catalog.objects[index].name.clone();
+        let base = match Base::fetch(&self.store, &name, &self.catalog.handles[index], &self.scratch) {
+            Ok(base) => base,
+            Err(Failure::Store(fault)) => return Err(fault),
+            Err(Failure::Damaged(why)) => {
+                self.learn(Surprise::Unusable { object: index, why }, index)?;
+                return Ok(None);
+            }
+        };
+        self.catalog.handles[index].stored_sha256 = Some(base.stored_sha256);
+        let claimed = self.catalog.objects[index].last;
+        let revision = base.revision();
+        if claimed != revision {
+            self.learn(Surprise::OtherRange { object: index, first: revision, last: revision }, index)?;
+            return Ok(None);
+        }
+        self.catalog.objects[index].state = State::Proven;
+        Ok(Some(base))
+    }
+
+    fn stored_sha256(&mut self, index: usize) -> Result<[u8; 32]> {
+        if let Some(sha256) = self.catalog.handles[index].stored_sha256 {
+            return Ok(sha256);
+        }
+        let sha256 = body::stored_sha256(&self.store, &self.catalog.handles[index])?;
+        self.catalog.handles[index].stored_sha256 = Some(sha256);
+        Ok(sha256)
+    }
+
+    fn learn(&mut self, surprise: Surprise, base: usize) -> Result<()> {
+        match surprise {
+            Surprise::Store(fault) => return Err(fault),
+            Surprise::Unusable { object, why } => {
+                let name = &self.catalog.objects[object].name;
+                self.learned.push((Code::ObjectDamaged, format!("`{name}` cannot be used: {why}")));
+                self.catalog.condemn(object, why);
+            }
+            Surprise::OtherRange { object, first, last } => self.correct(object, first, last),
+            Surprise::Conflict { objects, revision } => {
+                let [one, other] = objects.map(|object| self.catalog.objects[object].name.clone());
+                let what =
+                    format!("`{one}` and `{other}` disagree about revision {revision}: two histories are in the store");
+                for object in objects {
+                    self.catalog.condemn(object, what.clone());
+                }
+                self.learned.push((Code::ObjectMisnamed, what));
+            }
+            Surprise::BaseTooNew => {
+                let name = &self.catalog.objects[base].name;
+                let why = "it holds writes that are younger than the wanted time";
+                self.learned.push((Code::ObjectMisnamed, format!("`{name}`: {why}")));
+                self.catalog.condemn(base, why);
+            }
+        }
+        Ok(())
+    }
+
+    /// Believes the content. An object that was corrected before and still surprises is not used.
+    fn correct(&mut self, index: usize, first: u64, last: u64) {
+        let object = &mut self.catalog.objects[index];
+        let what = match object.kind {
+            Kind::Full => format!("`{}` says revision {} and holds revision {last}", object.name, object.last),
+            Kind::Delta => {
+                let (said_first, said_last) = (object.first, object.last);
+                format!("`{}` says revisions {said_first} to {said_last} and holds {first} to {last}", object.name)
+            }
+        };
+        let again = object.state == State::Proven;
+        self.learned.push((Code::ObjectMisnamed, what.clone()));
+        if again {
+            return self.catalog.condemn(index, what);
+        }
+        (object.first, object.last, object.state) = (first, last, State::Proven);
+    }
+
+    fn no_chain(&self, decision: &Decision, target: Target) -> Fault {
+        let url = self.store.url();
+        let why = decision.short.clone().unwrap_or_else(|| "nothing in it can be used".to_owned());
+        let Some(newest) = decision.newest_provable() else {
+            return Fault::new(Code::ChainNone, format!("cannot restore from `{url}`: {why}"))
+                .hint(format!("see what is wrong with each object: `quorate backup verify --store {url}`"));
+        };
+        let wanted = match target {
+            Target::Newest => "its newest state".to_owned(),
+            Target::Revision(revision) => format!("revision {revision}"),
+            Target::Time(_) => "that time".to_owned(),
+        };
+        let spans: Vec<String> =
+            decision.recoverable.iter().map(|span| format!("{} to {}", span.from, span.to)).collect();
+        Fault::new(Code::ChainTarget, format!("cannot restore {wanted} from `{url}`: {why}"))
+            .hint(format!("revisions {} can be restored, for example `--to-revision {newest}`", spans.join(" and ")))
+    }
+
+    fn point_gone(&self, point: &RestorePoint) -> Fault {
+        let url = self.store.url();
+        Fault::new(Code::PointGone, format!("cannot restore `{point}`: no chain of `{url}` leads to that very state"))
+            .hint(format!("print a new point with `quorate backup list --store {url}` and give it to all members"))
+    }
+}
+
+/// What a chain that was read amounts to.
+fn digest(revision: u64, base: &Base, used: &[Used]) -> String {
+    let deltas = used.iter().map(|used| (used.to, used.stored_sha256));
+    RestorePoint::digest(revision, [(0, base.stored_sha256)].into_iter().chain(deltas))
+}

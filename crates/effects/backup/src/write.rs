@@ -1,0 +1,249 @@
+//! Writes our own layout: fulls, deltas, their manifests, epochs.
+//!
+//! **Rule:** the object first, its manifest after it: an object without a manifest is readable, a manifest without an
+//! object is not.
+
+use std::io::{Read, Write};
+
+use quorate_etcd_formats::delta::quorate::{
+    DeltaWriter, Epoch, FORMAT, Hashed, Kind, Manifest, Name, Origin, epoch_name,
+};
+use quorate_etcd_formats::delta::{Event, LeaseGrant};
+use quorate_faults::{Code, Fault, Result};
+use sha2::{Digest, Sha256};
+
+use crate::catalog::hex;
+use crate::store::{Store, Upload};
+
+/// Fast, and about as small as gzip.
+const LEVEL: i32 = 3;
+
+/// What a manifest says beyond sizes and hashes.
+#[derive(Debug, Clone, Default)]
+pub struct About {
+    /// Who was recorded.
+    pub origin: Origin,
+    /// The writer's epoch.
+    pub epoch: u64,
+    /// When the object was made, in milliseconds since 1970.
+    pub created_ms: i64,
+}
+
+/// Writes a snapshot file as a full. `revision` and `items` are what it holds.
+pub fn full(
+    store: &Store,
+    about: &About,
+    revision: u64,
+    items: u64,
+    mut snapshot: impl Read,
+    copied: impl Fn(std::io::Error) -> Fault,
+) -> Result<Manifest> {
+    let name = Name { first: None, last: revision, epoch: about.epoch, created_ms: about.created_ms };
+    let mut object = Compressed::begin(store, &name.object())?;
+    let mut piece = vec![0; 1 << 20];
+    let copy = loop {
+        match snapshot.read(&mut piece) {
+            Ok(0) => break Ok(()),
+            Ok(length) => match object.write(&piece[..length]) {
+                Ok(()) => {}
+                Err(fault) => break Err(fault),
+            },
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+            Err(error) => break Err(copied(error)),
+        }
+    };
+    if let Err(fault) = copy {
+        object.abandon();
+        return Err(fault);
+    }
+    let (stored, content) = object.finish()?;
+    let manifest = manifest(Kind::Full, about, (revision, revision), items, stored, content, None);
+    put_manifest(store, &name, &manifest)?;
+    Ok(manifest)
+}
+
+/// A delta that is being written. Its name is known when it ends, so it is compressed in memory-bounded pieces first.
+pub struct Delta {
+    writer: DeltaWriter,
+    compressed: Vec<u8>,
+    encoder: zstd::stream::raw::Encoder<'static>,
+    content: Sha256,
+}
+
+impl Delta {
+    /// Begins one.
+    pub fn begin() -> Result<Delta> {
+        let encoder = zstd::stream::raw::Encoder::new(LEVEL).map_err(cannot_compress)?;
+        Ok(Delta { writer: DeltaWriter::default(), compressed: Vec::new(), encoder, content: Sha256::new() })
+    }
+
+    /// Adds a write.
+    pub fn push(&mut self, event: &Event<'_>) -> Result<()> {
+        self.writer.push(event).map_err(|disorder| {
+            Fault::new(Code::Internal, "cannot write a delta whose revisions are not in order").caused_by(disorder)
+        })?;
+        self.compress(false)
+    }
+
+    /// Records a lease.
+    pub fn grant(&mut self, grant: LeaseGrant) {
+        self.writer.grant(grant);
+    }
+
+    /// Bytes before compression so far.
+    pub fn bytes(&self) -> u64 {
+        self.writer.bytes()
+    }
+
+    /// Puts it into the store. `None`: it has no writes, and nothing was put.
+    pub fn finish(mut self, store: &Store, about: &About) -> Result<Option<Manifest>> {
+        let written = self.writer.finish();
+        self.compress(true)?;
+        let Some(summary) = written.summary else { return Ok(None) };
+        let name =
+            Name { first: Some(summary.first), last: summary.last, epoch: about.epoch, created_ms: about.created_ms };
+        let stored = Hashed { bytes: self.compressed.len() as u64, sha256: hex(&Sha256::digest(&self.compressed)) };
+        let content = Hashed { bytes: written.bytes, sha256: hex(&self.content.finalize()) };
+        let range = (summary.first, summary.last);
+        let manifest = manifest(Kind::Delta, about, range, summary.events, stored, content, written.last_write_ms);
+        if !store.create(&name.object(), self.compressed)? {
+            let attempt = format!("cannot write `{}`: it is there already", name.object());
+            return Err(Fault::new(Code::StoreUnreachable, attempt)
+                .hint("another writer is at work on this store, or this was done before"));
+        }
+        put_manifest(store, &name, &manifest)?;
+        Ok(Some(manifest))
+    }
+
+    fn compress(&mut self, last: bool) -> Result<()> {
+        use zstd::stream::raw::{Operation, OutBuffer};
+        if !last && self.writer.out.len() < 128 << 10 {
+            return Ok(());
+        }
+        self.content.update(&self.writer.out);
+        let mut rest = self.writer.out.as_slice();
+        let mut piece = vec![0; 64 << 10];
+        while !rest.is_empty() {
+            let status = self.encoder.run_on_buffers(rest, &mut piece).map_err(cannot_compress)?;
+            rest = &rest[status.bytes_read..];
+            self.compressed.extend_from_slice(&piece[..status.bytes_written]);
+        }
+        self.writer.out.clear();
+        let mut open = last;
+        while open {
+            let mut out = OutBuffer::around(piece.as_mut_slice());
+            let more = self.encoder.finish(&mut out, true).map_err(cannot_compress)?;
+            self.compressed.extend_from_slice(out.as_slice());
+            open = more > 0;
+        }
+        Ok(())
+    }
+}
+
+/// Opens an epoch, unless it is there: then says `false`.
+pub fn epoch(store: &Store, about: &About, begins_at: u64) -> Result<bool> {
+    let epoch = Epoch {
+        format: FORMAT.to_owned(),
+        epoch: about.epoch,
+        begins_at,
+        cluster_id: format!("{:x}", about.origin.cluster_id),
+        member_id: format!("{:x}", about.origin.member_id),
+        created_ms: about.created_ms,
+    };
+    store.create(&epoch_name(about.epoch), epoch.to_json())
+}
+
+/// Takes back a full that proved to be wrong.
+pub fn withdraw(store: &Store, name: &Name) -> Result<()> {
+    store.withdraw(&name.manifest())?;
+    store.withdraw(&name.object())
+}
+
+fn put_manifest(store: &Store, name: &Name, manifest: &Manifest) -> Result<()> {
+    // An equal name means an equal epoch and moment, so one that is there already is from a run of ours.
+    store.create(&name.manifest(), manifest.to_json()).map(|_| ())
+}
+
+fn manifest(
+    kind: Kind,
+    about: &About,
+    (first, last): (u64, u64),
+    events: u64,
+    stored: Hashed,
+    content: Hashed,
+    last_write_ms: Option<i64>,
+) -> Manifest {
+    Manifest {
+        format: FORMAT.to_owned(),
+        kind,
+        first,
+        last,
+        events,
+        stored,
+        content,
+        cluster_id: format!("{:x}", about.origin.cluster_id),
+        member_id: format!("{:x}", about.origin.member_id),
+        etcd_version: about.origin.etcd_version.clone(),
+        epoch: about.epoch,
+        created_ms: about.created_ms,
+        last_write_ms,
+    }
+}
+
+fn cannot_compress(error: std::io::Error) -> Fault {
+    Fault::io("cannot compress", error)
+}
+
+/// An object that is compressed and hashed on its way into the store.
+struct Compressed<'s> {
+    encoder: zstd::Encoder<'static, Tally<'s>>,
+    content: Sha256,
+    bytes: u64,
+}
+
+impl<'s> Compressed<'s> {
+    fn begin(store: &'s Store, name: &str) -> Result<Compressed<'s>> {
+        let tally = Tally { upload: store.upload(name)?, hasher: Sha256::new(), bytes: 0 };
+        let encoder = zstd::Encoder::new(tally, LEVEL).map_err(cannot_compress)?;
+        Ok(Compressed { encoder, content: Sha256::new(), bytes: 0 })
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> Result<()> {
+        self.content.update(bytes);
+        self.bytes += bytes.len() as u64;
+        self.encoder.write_all(bytes).map_err(|error| Fault::io("cannot write to the store", error))
+    }
+
+    fn finish(self) -> Result<(Hashed, Hashed)> {
+        let tally = self.encoder.finish().map_err(|error| Fault::io("cannot write to the store", error))?;
+        let stored = Hashed { bytes: tally.bytes, sha256: hex(&tally.hasher.finalize()) };
+        tally.upload.finish()?;
+        Ok((stored, Hashed { bytes: self.bytes, sha256: hex(&self.content.finalize()) }))
+    }
+
+    fn abandon(self) {
+        if let Ok(tally) = self.encoder.finish() {
+            tally.upload.abandon();
+        }
+    }
+}
+
+/// Counts and hashes what passes.
+struct Tally<'s> {
+    upload: Upload<'s>,
+    hasher: Sha256,
+    bytes: u64,
+}
+
+impl Write for Tally<'_> {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        let length = self.upload.write(bytes)?;
+        self.hasher.update(&bytes[..length]);
+        self.bytes += length as u64;
+        Ok(length)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        self.upload.flush()
+    }
+}
