@@ -42,8 +42,7 @@ pub(super) fn write<R: ReadAt + ?Sized, S: Sink>(
     if let Some(events) = events {
         keys.history(events, seen)?;
     }
-    let last = keys.last;
-    let written = last.map_or(1, |last| last.main);
+    let written = keys.last.map_or(1, |last| last.main);
     let compacted = base.and_then(|base| base.facts.compact_revision());
     rebuilt.last_write = written;
     rebuilt.compact_revision = compacted;
@@ -51,9 +50,8 @@ pub(super) fn write<R: ReadAt + ?Sized, S: Sink>(
     if let Some(bump) = options.bump {
         let too_high = RebuildError::TooHigh { revision: rebuilt.revision, bump };
         let main = rebuilt.revision.checked_add(bump).filter(|main| i64::try_from(*main).is_ok()).ok_or(too_high)?;
-        // etcd's tool raises the newest revision as it stands, its place in the transaction included.
-        let at = Revision { main, sub: last.map_or(0, |last| last.sub) };
-        out.put(revision_key(at, false).bytes(), &[])?;
+        // As etcd's own tool does: a write without a key, in a transaction of its own.
+        out.put(revision_key(Revision { main, sub: 0 }, false).bytes(), &[])?;
         rebuilt.revisions += 1;
         rebuilt.revision = main;
     }
