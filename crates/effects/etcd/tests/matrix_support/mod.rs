@@ -1,5 +1,7 @@
 //! Founds members with the real program, and asks real clusters what they hold.
 
+#![allow(dead_code, reason = "each test file uses its part")]
+
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::{Path, PathBuf};
