@@ -50,6 +50,13 @@ pub struct BaseFile<'a> {
 /// Writes the database into an empty file. It is not synced.
 pub fn write_database(file: &mut dyn DiskFile, ingredients: Ingredients<'_>) -> Result<Rebuilt, Fault> {
     let Ingredients { base, events, options, progress } = ingredients;
+    if base.is_none() && events.is_none() {
+        // A blank database is a few pages, not worth a second thread.
+        let (bytes, rebuilt) = rebuild(None::<&Db<'_, FileSource>>, None, &options, Vec::new(), progress)
+            .map_err(|error| fault("", error))?;
+        file.write_all(&bytes)?;
+        return Ok(rebuilt);
+    }
     let body = base.map(|base| Body::new(base.source));
     let name = base.map_or("", |base| base.name);
     let db = match &body {
@@ -197,7 +204,7 @@ fn bug() -> Fault {
 }
 
 /// What the engine has against its input, in the operator's words.
-fn fault(name: &str, error: RebuildError<Stopped>) -> Fault {
+fn fault<E: std::fmt::Debug + Send + Sync + 'static>(name: &str, error: RebuildError<E>) -> Fault {
     let attempt = if name.is_empty() { "cannot build the database".to_owned() } else { cannot_restore(name) };
     match error {
         RebuildError::Base(error) => not_a_database(attempt, error),
