@@ -5,6 +5,7 @@
 
 mod dataset;
 mod measure;
+mod restore;
 
 use std::path::Path;
 use std::process::Command;
@@ -31,7 +32,7 @@ pub(crate) fn run(root: &Path) -> Result<String> {
     let work = root.join("bench/work");
     std::fs::create_dir_all(&work)?;
     let gib = Dataset::make(&work, &tools.etcdutl)?;
-    let rows = [
+    let mut rows = vec![
         init(&quorate, &tools.etcdutl, &work, &gib)?,
         verify_full(&quorate, &tools.etcdutl, &gib)?,
         verify_sanity(&quorate, &gib)?,
@@ -39,6 +40,7 @@ pub(crate) fn run(root: &Path) -> Result<String> {
         inspect_count(&quorate, &gib)?,
         copy(&work, &gib)?,
     ];
+    rows.extend(restore::rows(&quorate, &tools.etcdutl, &work, &gib)?);
     let table = render(&rows);
     let version = Command::new(&tools.etcdutl).arg("version").output().context("ask etcdutl for its version")?;
     let version = String::from_utf8_lossy(&version.stdout).lines().next().unwrap_or_default().to_owned();

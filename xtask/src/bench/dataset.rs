@@ -39,7 +39,7 @@ impl Dataset {
         let mut blank = File::create(&dataset.blank)?;
         blank.write_all(&small_db(&buckets(), 4096))?;
         if !dataset.snapshot.exists() {
-            write_snapshot(&dataset.snapshot)?;
+            write_snapshot(&dataset.snapshot, KEYS)?;
         }
         if !dataset.db.exists() {
             let restored = Command::new(etcdutl)
@@ -54,6 +54,15 @@ impl Dataset {
             }
         }
         Ok(dataset)
+    }
+
+    /// A snapshot four times as large.
+    pub(crate) fn large_snapshot(work: &Path) -> Result<PathBuf> {
+        let path = work.join("gib-4.snapshot");
+        if !path.exists() {
+            write_snapshot(&path, 4 * KEYS)?;
+        }
+        Ok(path)
     }
 }
 
@@ -74,7 +83,7 @@ fn buckets() -> Vec<(&'static [u8], Vec<(Vec<u8>, Vec<u8>)>)> {
     names.into_iter().map(|name| (name, Vec::new())).collect()
 }
 
-fn write_snapshot(path: &Path) -> Result<()> {
+fn write_snapshot(path: &Path, keys: u64) -> Result<()> {
     let partial = path.with_extension("partial");
     let file = File::options().read(true).write(true).create(true).truncate(true).open(&partial)?;
     let mut writer = BoltWriter::new(FileSink(BufWriter::with_capacity(1 << 20, file)), 4096)?;
@@ -82,7 +91,7 @@ fn write_snapshot(path: &Path) -> Result<()> {
         let mut bucket = writer.bucket(name);
         if name == b"key" {
             let mut state = 1u64;
-            for n in 0..KEYS {
+            for n in 0..keys {
                 let main = n + 2;
                 let mut value = Vec::with_capacity(VALUE_BYTES);
                 while value.len() < VALUE_BYTES {

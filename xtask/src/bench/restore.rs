@@ -1,0 +1,94 @@
+//! Restoring and defragmenting, beside etcdutl on the same files.
+
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+
+use super::dataset::Dataset;
+use super::{Row, alone, fresh};
+use crate::bench::measure::{self, alternate};
+
+/// How much memory either may take, in MiB.
+const MEMORY: f64 = 128.0;
+
+pub(crate) fn rows(quorate: &Path, etcdutl: &Path, work: &Path, gib: &Dataset) -> Result<Vec<Row>> {
+    let scratch = work.join("restored");
+    let one = restore(quorate, etcdutl, &scratch, gib)?;
+    let seconds = one.ours.seconds;
+    let large = Dataset::large_snapshot(work)?;
+    let rows = vec![one, restore_large(quorate, &scratch, &gib.snapshot, &large, seconds)?, defrag(quorate, etcdutl, work, gib)?];
+    fresh(&scratch)?;
+    Ok(rows)
+}
+
+fn restore(quorate: &Path, etcdutl: &Path, scratch: &Path, gib: &Dataset) -> Result<Row> {
+    let theirs = || {
+        fresh(scratch)?;
+        let mut command = Command::new(etcdutl);
+        command.args(["snapshot", "restore"]).arg(&gib.snapshot).arg("--data-dir").arg(scratch.join("member-1"));
+        Ok(vec![command])
+    };
+    let (ours, theirs) = alternate(7, || ours(quorate, scratch, &gib.snapshot), theirs)?;
+    let met = theirs.seconds >= 2.0 * ours.seconds && ours.rss_mib <= MEMORY;
+    Ok(Row {
+        work: "`data restore`, 1 GiB snapshot, SHA-256 checked".into(),
+        ours,
+        peer: "`etcdutl snapshot restore` of the same file".into(),
+        theirs: Some(theirs),
+        reach: "≥ 2× faster, ≤ 128 MiB".into(),
+        met,
+    })
+}
+
+fn restore_large(quorate: &Path, scratch: &Path, small: &Path, large: &Path, seconds: f64) -> Result<Row> {
+    let sample = measure::repeat(3, || ours(quorate, scratch, large))?;
+    let times = large.metadata()?.len() as f64 / small.metadata()?.len() as f64;
+    // A tenth for the drift between the two measurements.
+    let met = sample.seconds <= 1.1 * times * seconds && sample.rss_mib <= MEMORY;
+    Ok(alone("the same, 4 GiB snapshot", sample, "time grows no faster than size, memory flat", met))
+}
+
+fn ours(quorate: &Path, scratch: &Path, snapshot: &Path) -> Result<Vec<Command>> {
+    fresh(scratch)?;
+    let mut command = Command::new(quorate);
+    command.args(["data", "restore", "--quiet", "--snapshot"]).arg(snapshot);
+    command.arg("--data-dir").arg(scratch.join("member-1"));
+    Ok(vec![command])
+}
+
+/// Each works on a data dir of its own: its output is its next input, with the same content and size.
+fn defrag(quorate: &Path, etcdutl: &Path, work: &Path, gib: &Dataset) -> Result<Row> {
+    let copy = |name: &str| -> Result<std::path::PathBuf> {
+        let dir = work.join(name);
+        fresh(&dir)?;
+        let copied = Command::new("cp").arg("-a").arg(gib.data_dir.join("member")).arg(&dir).status().context("run cp")?;
+        if !copied.success() {
+            bail!("cannot copy `{}`", gib.data_dir.display());
+        }
+        Ok(dir)
+    };
+    let (our_dir, their_dir) = (copy("defrag-ours")?, copy("defrag-theirs")?);
+    let ours = || {
+        let mut command = Command::new(quorate);
+        command.args(["data", "defrag", "--quiet"]).arg(&our_dir);
+        Ok(vec![command])
+    };
+    let theirs = || {
+        let mut command = Command::new(etcdutl);
+        command.args(["defrag", "--data-dir"]).arg(&their_dir);
+        Ok(vec![command])
+    };
+    let (ours, theirs) = alternate(7, ours, theirs)?;
+    fresh(&our_dir)?;
+    fresh(&their_dir)?;
+    let met = theirs.seconds >= 3.0 * ours.seconds && ours.rss_mib <= MEMORY;
+    Ok(Row {
+        work: "`data defrag`, data dir with a 1 GiB db".into(),
+        ours,
+        peer: "`etcdutl defrag` of the same db".into(),
+        theirs: Some(theirs),
+        reach: "≥ 3× faster, ≤ 128 MiB".into(),
+        met,
+    })
+}
