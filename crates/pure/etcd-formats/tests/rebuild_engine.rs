@@ -298,6 +298,14 @@ fn a_revision_that_was_compacted_away_is_refused() {
 }
 
 #[test]
+fn a_history_finds_its_buckets_even_where_the_base_has_none() {
+    let bare = build::small_db(&[(b"meta", Vec::new())], 4096);
+    let events = VecEvents::new(vec![put(2, "a", 5)], vec![]);
+    let (bytes, rebuilt) = run(Some(&bare), Some(events), &Options::copy()).unwrap();
+    assert_eq!((items(&bytes, "key").len(), lease_ids(&bytes), rebuilt.revision), (1, vec![5], 2));
+}
+
+#[test]
 fn a_history_that_goes_back_is_refused() {
     for second in [2, 1] {
         let events = VecEvents::new(vec![put(2, "a", 0), put(second, "b", 0)], vec![]);

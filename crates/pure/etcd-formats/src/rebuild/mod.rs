@@ -71,7 +71,7 @@ pub struct Rebuilt {
     pub compact_revision: Option<u64>,
     /// Revisions in the `key` bucket, deletions and a placeholder included.
     pub revisions: u64,
-    /// Writes of the base that were left out because they are above the wanted revision.
+    /// Writes of the base that were met and left out, because they are above the wanted revision.
     pub dropped: u64,
     /// Writes of the history that were taken.
     pub events_applied: u64,
@@ -142,53 +142,30 @@ impl<R: ReadAt + ?Sized> Run<'_, '_, '_, R> {
             (None, None) => None,
             _ => Some(self.known_leases()?),
         };
-        let founded = self.options.membership.map(|(founding, form)| founding.buckets(form));
-        let founded_bucket = |name: &[u8]| {
-            let bucket = founded.iter().flatten().find(|(found, _)| *found == name);
-            bucket.map(|(_, items)| items.as_slice()).unwrap_or_default()
-        };
-        let rewritten = self.options.membership.is_some();
         let mut hash = Hash::default();
-        for name in self.bucket_names() {
+        for name in self.bucket_names(events.is_some()) {
             hash.bucket(&name);
+            let replaced = self.replaced(&name)?;
             let mut bucket = writer.bucket(&name);
             let mut out = Hashed { bucket: &mut bucket, hash: &mut hash };
-            match name.as_slice() {
-                b"key" => {
-                    let base = self.base.as_ref();
+            let base = self.base.as_ref();
+            match (name.as_slice(), replaced) {
+                (b"key", _) => {
                     let history: Option<&mut dyn Events> = match &mut events {
                         Some(events) => Some(&mut **events),
                         None => None,
                     };
                     keys::write(base, history, self.options, self.progress, &mut leases, &mut self.rebuilt, &mut out)?;
                 }
-                b"lease" => {
-                    let missing = match (leases.take(), events.as_deref()) {
-                        (Some(leases), events) => {
-                            let grants = events.map(|events| events.leases()).unwrap_or_default();
-                            leases.missing(grants, self.options.lease_ttl_default, &mut self.rebuilt)
-                        }
-                        (None, _) => Vec::new(),
-                    };
-                    leases::write(self.base.as_ref(), &missing, self.progress, &mut out)?;
+                (b"lease", _) => {
+                    let grants = events.as_deref().map(|events| events.leases()).unwrap_or_default();
+                    let ttl = self.options.lease_ttl_default;
+                    let missing = leases.take().map(|leases| leases.missing(grants, ttl, &mut self.rebuilt));
+                    leases::write(base, &missing.unwrap_or_default(), self.progress, &mut out)?;
                 }
-                b"meta" if rewritten => {
-                    for (key, value) in self.meta(founded_bucket(b"meta"))? {
-                        out.put(&key, &value)?;
-                    }
-                }
-                b"meta" if self.options.mark_compacted => {
-                    for (key, value) in self.meta(&[])? {
-                        out.put(&key, &value)?;
-                    }
-                }
-                b"members" | b"members_removed" | b"cluster" if rewritten => {
-                    for (key, value) in founded_bucket(&name) {
-                        out.put(key, value)?;
-                    }
-                }
-                _ => {
-                    if let Some(base) = &self.base
+                (_, Some(items)) => items.iter().try_for_each(|(key, value)| out.put(key, value))?,
+                (_, None) => {
+                    if let Some(base) = base
                         && let Some((_, bucket)) = base.buckets.iter().find(|(found, _)| *found == name)
                     {
                         each_item(base.db, bucket, None, self.progress, |item| out.put(item.key, item.value))?;
@@ -228,22 +205,36 @@ impl<R: ReadAt + ?Sized> Run<'_, '_, '_, R> {
         Ok(leases)
     }
 
+    /// What a small bucket holds instead of the base's items; `None` where those stay.
+    fn replaced<E>(&mut self, name: &[u8]) -> Result<Option<Vec<Item>>, RebuildError<E>> {
+        let founded = self.options.membership.and_then(|(founding, form)| {
+            let buckets = founding.buckets(form);
+            buckets.into_iter().find(|(found, _)| *found == name).map(|(_, items)| items)
+        });
+        match name {
+            b"meta" if founded.is_some() || self.options.mark_compacted => {
+                self.meta(founded.unwrap_or_default()).map(Some)
+            }
+            b"members" | b"members_removed" | b"cluster" => Ok(founded),
+            _ => Ok(None),
+        }
+    }
+
     /// Those of the base, and all that a server would make; a copy has the base's alone.
-    fn bucket_names(&self) -> BTreeSet<Vec<u8>> {
+    fn bucket_names(&self, has_history: bool) -> BTreeSet<Vec<u8>> {
         let mut names: BTreeSet<Vec<u8>> = BTreeSet::new();
         if let Some(base) = &self.base {
             names.extend(base.buckets.iter().map(|(name, _)| name.clone()));
         }
-        if self.base.is_none() || self.options.membership.is_some() {
+        if self.base.is_none() || self.options.membership.is_some() || has_history {
             names.extend(BUCKETS.iter().map(|name| name.as_bytes().to_vec()));
         }
         names
     }
 
     /// The `meta` bucket: what the new cluster begins with, or all that the base has, with the compacted revisions.
-    fn meta<E>(&mut self, founded: &[Item]) -> Result<Vec<Item>, RebuildError<E>> {
+    fn meta<E>(&mut self, mut items: Vec<Item>) -> Result<Vec<Item>, RebuildError<E>> {
         const COMPACTED: [&[u8]; 2] = [b"finishedCompactRev", b"scheduledCompactRev"];
-        let mut items = founded.to_vec();
         if let Some(base) = &self.base
             && let Some(bucket) = base.bucket("meta")
         {
