@@ -13,7 +13,7 @@ use crate::store::{Listed, Store};
 
 /// A store's content.
 pub struct Catalog {
-    /// The objects, by name.
+    /// The objects, by revision.
     pub objects: Vec<Object>,
     /// How to read each of them.
     pub handles: Vec<Handle>,
@@ -62,12 +62,20 @@ impl Catalog {
         for (object, parts) in chunks {
             catalog.chunked(&object, parts);
         }
+        catalog.sort();
         let index: BTreeMap<String, usize> =
             catalog.objects.iter().enumerate().map(|(index, object)| (object.name.clone(), index)).collect();
         for name in others {
             catalog.small(store, name, &index)?;
         }
         Ok(catalog)
+    }
+
+    /// In the order of the history: by last revision, a full before what builds on it.
+    fn sort(&mut self) {
+        let mut both: Vec<(Object, Handle)> = self.objects.drain(..).zip(self.handles.drain(..)).collect();
+        both.sort_by_key(|(object, _)| (object.last, object.kind == Kind::Full, object.first, object.created_ms));
+        (self.objects, self.handles) = both.into_iter().unzip();
     }
 
     /// Decides on what is known now.

@@ -10,6 +10,7 @@ pub mod catalog;
 pub mod check;
 pub mod convert;
 mod decode;
+pub mod equal;
 pub mod events;
 pub mod session;
 pub mod store;

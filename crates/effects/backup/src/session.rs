@@ -38,6 +38,17 @@ pub enum Wanted {
     Point(RestorePoint),
 }
 
+/// What is about to be read.
+#[derive(Debug, Clone)]
+pub struct Planned {
+    /// The revision that the chain leads to; a wanted time may cut it earlier.
+    pub revision: u64,
+    /// The digest of a restore point for that revision.
+    pub digest: String,
+    /// Why the chain ends before the newest revision that is mentioned.
+    pub short: Option<String>,
+}
+
 /// A chain that was read and held.
 pub struct Proven<T> {
     /// What the work gave.
@@ -71,7 +82,7 @@ impl Session {
     pub fn run<T>(
         &mut self,
         wanted: &Wanted,
-        mut work: impl FnMut(&Base, &mut ChainEvents) -> Result<T>,
+        mut work: impl FnMut(&Base, &mut ChainEvents, &Planned) -> Result<T>,
     ) -> Result<Proven<T>> {
         let until_ms = match wanted {
             Wanted::Target(Target::Time(time)) => Some(*time),
@@ -79,9 +90,11 @@ impl Session {
         };
         loop {
             let (decision, chain, base) = self.choose(wanted)?;
+            let digest = self.planned_digest(&chain, base.stored_sha256)?;
+            let planned = Planned { revision: chain.reach, digest, short: decision.short.clone() };
             let mut events =
                 ChainEvents::start(&self.store, &self.catalog, &chain, base.revision(), until_ms, self.threads);
-            let result = work(&base, &mut events);
+            let result = work(&base, &mut events, &planned);
             if result.is_ok() && !events.is_proven() {
                 // Work that needed nothing proves nothing; an error here is a surprise, which is looked at next.
                 let _ = events.drain();
@@ -91,7 +104,7 @@ impl Session {
                 continue;
             }
             let result = result?;
-            let digest = digest(events.revision(), &base, events.used());
+            let digest = read_digest(events.revision(), &base, events.used());
             if let Wanted::Point(point) = wanted
                 && (point.digest != digest || point.revision != events.revision())
             {
@@ -123,11 +136,7 @@ impl Session {
                     None => continue,
                 },
             };
-            let mut parts = vec![(0, base_sha)];
-            for (index, to) in &chain.deltas {
-                parts.push((*to, self.stored_sha256(*index)?));
-            }
-            return Ok((chain.reach, RestorePoint::digest(chain.reach, parts)));
+            return Ok((chain.reach, self.planned_digest(&chain, base_sha)?));
         }
     }
 
@@ -161,11 +170,7 @@ impl Session {
             };
             let Some((base, decision)) = base.zip(self.decide_from(full, target)) else { continue };
             let Some(chain) = decision.chain.clone() else { continue };
-            let mut parts = vec![(0, base.stored_sha256)];
-            for (index, to) in &chain.deltas {
-                parts.push((*to, self.stored_sha256(*index)?));
-            }
-            if RestorePoint::digest(point.revision, parts) == point.digest {
+            if self.planned_digest(&chain, base.stored_sha256)? == point.digest {
                 return Ok((decision, chain, base));
             }
         }
@@ -204,6 +209,15 @@ impl Session {
         }
         self.catalog.objects[index].state = State::Proven;
         Ok(Some(base))
+    }
+
+    /// The digest by what is stored now; reading compares each object with it.
+    fn planned_digest(&mut self, chain: &Chain, base_sha256: [u8; 32]) -> Result<String> {
+        let mut parts = vec![(0, base_sha256)];
+        for (index, to) in &chain.deltas {
+            parts.push((*to, self.stored_sha256(*index)?));
+        }
+        Ok(RestorePoint::digest(chain.reach, parts))
     }
 
     fn stored_sha256(&mut self, index: usize) -> Result<[u8; 32]> {
@@ -287,7 +301,7 @@ impl Session {
 }
 
 /// What a chain that was read amounts to.
-fn digest(revision: u64, base: &Base, used: &[Used]) -> String {
+fn read_digest(revision: u64, base: &Base, used: &[Used]) -> String {
     let deltas = used.iter().map(|used| (used.to, used.stored_sha256));
     RestorePoint::digest(revision, [(0, base.stored_sha256)].into_iter().chain(deltas))
 }

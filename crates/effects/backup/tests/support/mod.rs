@@ -68,7 +68,7 @@ pub(crate) struct Read {
 
 pub(crate) fn read(store: &Path, wanted: &Wanted) -> Result<(Proven<Read>, Session), Fault> {
     let mut session = Session::open(&url(store), &std::env::temp_dir())?;
-    let proven = session.run(wanted, |base, events| {
+    let proven = session.run(wanted, |base, events, _| {
         let mut all = Vec::new();
         while let Ok(Some(event)) = events.next() {
             all.push(OwnedEvent::of(&event));

@@ -47,12 +47,12 @@ pub(crate) fn run(verb: Verb, printer: &mut Printer) -> Result<Exit, Fault> {
 }
 
 /// Threads for reading whole databases: more than a few only wait for memory.
-fn workers() -> usize {
+pub(crate) fn workers() -> usize {
     std::thread::available_parallelism().map_or(1, |cores| cores.get().min(8))
 }
 
 /// Runs work that counts bytes into `done`, showing progress where it takes a while.
-fn watched<T: Send>(
+pub(crate) fn watched<T: Send>(
     printer: &Printer,
     what: &str,
     total: u64,

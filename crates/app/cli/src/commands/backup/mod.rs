@@ -1,0 +1,134 @@
+//! `quorate backup`: stores of full backups and deltas.
+
+pub(crate) mod compact;
+pub(crate) mod convert;
+mod drill;
+pub(crate) mod list;
+pub(crate) mod restore;
+pub(crate) mod verify;
+
+use std::hash::BuildHasher;
+
+use jiff::Timestamp;
+use quorate_backup::session::Session;
+use quorate_faults::{Code, Exit, Fault};
+use quorate_plan::chain::{Decision, Kind, Object, Span, Use};
+use serde::Serialize;
+
+use crate::printer::Printer;
+
+/// The verbs of `backup`.
+#[derive(Debug, clap::Subcommand)]
+#[command(after_help = "\
+Examples:
+  quorate backup list --store file:///backups         what can be restored
+  quorate backup verify --store file:///backups --drill
+  quorate backup restore --store file:///backups --data-dir ./n1")]
+pub(crate) enum Verb {
+    /// Show what a store holds, and what can be restored from it
+    List(list::Args),
+    /// Read every object of a store and check it
+    Verify(verify::Args),
+    /// Make a member's data dir from a store, at any revision or time
+    Restore(Box<restore::Args>),
+    /// Make one new full backup of a full and the deltas behind it
+    Compact(compact::Args),
+    /// Copy a store of another layout into one of ours
+    Convert(convert::Args),
+}
+
+/// Runs one verb.
+pub(crate) fn run(verb: Verb, printer: &mut Printer) -> Result<Exit, Fault> {
+    match verb {
+        Verb::List(args) => list::run(&args, printer),
+        Verb::Verify(args) => verify::run(&args, printer),
+        Verb::Restore(args) => restore::run(*args, printer),
+        Verb::Compact(args) => compact::run(&args, printer),
+        Verb::Convert(args) => convert::run(&args, printer),
+    }
+}
+
+/// Where the store is.
+#[derive(Debug, clap::Args)]
+pub(crate) struct StoreArgs {
+    /// The store, as file:///path/to/folder
+    #[arg(long, value_name = "URL")]
+    store: String,
+}
+
+/// One object, as it is shown.
+#[derive(Serialize)]
+struct Row {
+    #[serde(flatten)]
+    object: Object,
+    created: String,
+    /// What the chain to the newest state makes of it.
+    usage: Use,
+}
+
+impl Row {
+    fn all(objects: &[Object], decision: &Decision) -> Vec<Row> {
+        let row = |(object, usage): (&Object, &Use)| Row {
+            object: object.clone(),
+            created: time(object.created_ms),
+            usage: usage.clone(),
+        };
+        objects.iter().zip(&decision.uses).map(row).collect()
+    }
+
+    fn revisions(&self) -> String {
+        match self.object.kind {
+            Kind::Full => self.object.last.to_string(),
+            Kind::Delta => format!("{}-{}", self.object.first, self.object.last),
+        }
+    }
+
+    fn usage(&self) -> String {
+        match &self.usage {
+            Use::Base => "the chain begins here".to_owned(),
+            Use::Replayed { from, to } if from == to => format!("adds {to}"),
+            Use::Replayed { from, to } => format!("adds {from}-{to}"),
+            Use::NotNeeded(why) => format!("not needed: {why}"),
+            Use::Unusable(why) => format!("UNUSABLE: {why}"),
+        }
+    }
+}
+
+/// Milliseconds since 1970 as RFC 3339.
+fn time(ms: i64) -> String {
+    Timestamp::from_millisecond(ms).map_or_else(|_| "unknown".to_owned(), |time| time.to_string())
+}
+
+fn now_ms() -> i64 {
+    Timestamp::now().as_millisecond()
+}
+
+/// `33-120`, and what is beside it.
+fn spans(spans: &[Span]) -> String {
+    let texts: Vec<String> = spans
+        .iter()
+        .map(|span| if span.from == span.to { span.to.to_string() } else { format!("{}-{}", span.from, span.to) })
+        .collect();
+    if texts.is_empty() { "nothing".to_owned() } else { texts.join(", ") }
+}
+
+/// Says what reading proved to be other than claimed.
+fn tell(session: &mut Session, printer: &mut Printer) {
+    for (code, what) in session.learned.drain(..) {
+        printer.warning(code, &what);
+    }
+}
+
+/// Says why the newest provable state is not the newest that is mentioned.
+fn warn_short(short: Option<&String>, reached: u64, printer: &mut Printer) {
+    if let Some(why) = short {
+        let what = format!("revision {reached} is the newest that can be proven: {why}");
+        printer.warning(Code::ChainShort, &what);
+    }
+}
+
+/// A number that no other run has.
+fn fresh_nonce() -> u64 {
+    // Seeded by the system for each process.
+    std::hash::RandomState::new().hash_one(std::process::id())
+}

@@ -1,0 +1,319 @@
+//! `quorate backup restore`: makes a member's data dir from a store, at any revision or time, without a server.
+//!
+//! **Rule:** one of several members is restored from a point that names the very objects, or not at all.
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicU64;
+
+use jiff::Timestamp;
+use quorate_backup::Base;
+use quorate_backup::events::ChainEvents;
+use quorate_backup::session::{Planned, Session, Wanted};
+use quorate_etcd::datadir::FileSource;
+use quorate_etcd::engine::{BaseFile, Ingredients};
+use quorate_etcd::init::{Request, Target as Place};
+use quorate_etcd::restore::{self, Restored};
+use quorate_etcd_formats::founding::{Form, Founding};
+use quorate_etcd_formats::rebuild::{BUMP_DEFAULT, Options, Rebuilt};
+use quorate_faults::{Code, Exit, Fault};
+use quorate_host::durable::RealDisk;
+use quorate_plan::chain::{Content, RestorePoint, Target};
+use serde::Serialize;
+
+use super::{StoreArgs, fresh_nonce, tell, time, warn_short};
+use crate::commands::data::init::report::InitReport;
+use crate::commands::data::members::{self, Members, SourceAccess};
+use crate::commands::data::{init, members as data_members, watched};
+use crate::printer::Printer;
+use crate::render::{Page, Report};
+
+/// Seconds that an unknown lease is given.
+const LEASE_TTL: i64 = 3600;
+
+/// Flags of `backup restore`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  quorate backup restore --store file:///backups --data-dir ./n1
+  quorate backup restore --store file:///backups --data-dir ./n1 \\
+      --to-time 2026-11-15T14:05:00Z
+  quorate backup restore --store file:///backups --name n2 --data-dir ./n2 \\
+      --restore-point 81234:9f3c0a… \\
+      --member n1=https://10.0.0.1:2380 --member n2=https://10.0.0.2:2380
+
+Several members need one restore point: `backup list` prints it, and so does this
+command before it stops. Clients never see revisions go back, and watchers notice,
+unless you ask for --exact.")]
+pub(crate) struct Args {
+    #[command(flatten)]
+    store: StoreArgs,
+
+    /// Up to this revision [default: the newest]
+    #[arg(long, value_name = "N", conflicts_with_all = ["to_time", "restore_point"])]
+    to_revision: Option<u64>,
+
+    /// Up to the last write at or before this time, as 2026-11-15T14:05:00Z
+    #[arg(long, value_name = "TIME", conflicts_with = "restore_point", value_parser = parse_time)]
+    to_time: Option<i64>,
+
+    /// Exactly this, or nothing; as printed by `backup list`
+    #[arg(long, value_name = "POINT", conflicts_with_all = ["bump_revision", "mark_compacted", "exact"])]
+    restore_point: Option<String>,
+
+    /// Stop if the store mentions writes that it cannot prove
+    #[arg(long)]
+    strict: bool,
+
+    #[command(flatten)]
+    place: data_members::Place,
+
+    /// The new cluster's token [default: derived from the restore point]
+    #[arg(long)]
+    token: Option<String>,
+
+    /// By how much to raise the revision [default: 1000000000]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    bump_revision: Option<u64>,
+
+    /// Call all history compacted, so that watchers begin anew; on by default
+    #[arg(long)]
+    mark_compacted: bool,
+
+    /// Neither raise the revision nor mark history compacted
+    #[arg(long, conflicts_with_all = ["bump_revision", "mark_compacted"])]
+    exact: bool,
+
+    #[command(flatten)]
+    members: Members,
+
+    #[command(flatten)]
+    access: SourceAccess,
+}
+
+/// Restores the member.
+pub(crate) fn run(args: Args, printer: &mut Printer) -> Result<Exit, Fault> {
+    let place = args.place.target()?;
+    let roster = args.members.roster(args.place.name.as_deref(), &args.access, printer)?;
+    let local = roster.local(args.place.name.as_deref())?;
+    let given = args.restore_point.as_deref().map(parse_point).transpose()?;
+    let mut session = Session::open(&args.store.store, &scratch(place.data_dir()))?;
+    let (wanted, nonce, content) = match given {
+        Some(point) => (Wanted::Point(point.clone()), point.nonce, point.content),
+        None => (Wanted::Target(args.target()), fresh_nonce(), args.content()),
+    };
+    let wanted = settle(&mut session, wanted, &args, roster.members.len(), nonce, content, printer)?;
+    let build = |base: &Base, events: &mut ChainEvents, planned: &Planned| {
+        refuse_short(&args, planned)?;
+        let point = point(planned, nonce, content);
+        let token = args.token.clone().unwrap_or_else(|| point.token());
+        let founding = members::founding(&roster, &token)?;
+        let work = Work { place: &place, founding: &founding, name: &local.name, form: args.members.form(), content };
+        let restored = work.restore(base, events, printer)?;
+        Ok((restored, founding, token, point, base.facts.clone()))
+    };
+    let proven = session.run(&wanted, build)?;
+    let (restored, founding, token, point, facts) = proven.result;
+    tell(&mut session, printer);
+    warn_short(proven.decision.short.as_ref(), proven.revision, printer);
+    let Restored { done, rebuilt } = restored;
+    let ending = init::ending(done, printer);
+    if let Some(rebuilt) = &rebuilt {
+        for warning in restore::warnings(&facts, rebuilt, LEASE_TTL) {
+            printer.warning(warning.code, &warning.text);
+        }
+    }
+    let member = InitReport::new(ending, &place, &roster, local, &founding, &token);
+    let object = |index: usize| session.catalog.objects[index].name.clone();
+    printer.report(&RestoreReport {
+        store: args.store.store.clone(),
+        full: object(proven.base),
+        deltas: proven.used.iter().map(|used| object(used.object)).collect(),
+        events: proven.events,
+        last_write_revision: proven.revision,
+        last_write_time: proven.last_time_ms.map(time),
+        restore_point: point.to_string(),
+        written: rebuilt.map(Written::of),
+        member,
+    });
+    Ok(Exit::Done)
+}
+
+impl Args {
+    fn target(&self) -> Target {
+        match (self.to_revision, self.to_time) {
+            (Some(revision), _) => Target::Revision(revision),
+            (None, Some(time)) => Target::Time(time),
+            (None, None) => Target::Newest,
+        }
+    }
+
+    fn content(&self) -> Content {
+        let bump = (!self.exact).then(|| self.bump_revision.unwrap_or(BUMP_DEFAULT));
+        Content { bump, mark_compacted: !self.exact }
+    }
+}
+
+/// A time is turned into the point that it means, by reading; several members without a point are told theirs.
+fn settle(
+    session: &mut Session,
+    wanted: Wanted,
+    args: &Args,
+    members: usize,
+    nonce: u64,
+    content: Content,
+    printer: &mut Printer,
+) -> Result<Wanted, Fault> {
+    let must_be_read = match wanted {
+        Wanted::Target(Target::Time(_)) => true,
+        Wanted::Target(Target::Newest | Target::Revision(_)) => members > 1,
+        Wanted::Point(_) => false,
+    };
+    if !must_be_read {
+        return Ok(wanted);
+    }
+    let proven = session.run(&wanted, |_, events, planned| {
+        refuse_short(args, planned)?;
+        // What goes wrong here is looked at by the session.
+        let _ = events.drain();
+        Ok(())
+    })?;
+    let point = RestorePoint { revision: proven.revision, digest: proven.digest, nonce, content };
+    if members == 1 {
+        return Ok(Wanted::Point(point));
+    }
+    tell(session, printer);
+    warn_short(proven.decision.short.as_ref(), proven.revision, printer);
+    let attempt = format!("cannot restore one of {members} members without a restore point: it would be `{point}`");
+    Err(Fault::new(Code::PointNeeded, attempt).hint(format!("restore every member with `--restore-point {point}`")))
+}
+
+fn refuse_short(args: &Args, planned: &Planned) -> Result<(), Fault> {
+    match planned.short.as_ref().filter(|_| args.strict) {
+        None => Ok(()),
+        Some(why) => {
+            let attempt = format!(
+                "cannot restore all that `{}` mentions, only revision {}: {why}",
+                args.store.store, planned.revision
+            );
+            Err(Fault::new(Code::ChainShort, attempt)
+                .hint("bring back what is missing, or leave out `--strict` to restore what can be proven"))
+        }
+    }
+}
+
+fn point(planned: &Planned, nonce: u64, content: Content) -> RestorePoint {
+    RestorePoint { revision: planned.revision, digest: planned.digest.clone(), nonce, content }
+}
+
+fn parse_point(text: &str) -> Result<RestorePoint, Fault> {
+    text.parse().map_err(|error| {
+        Fault::new(Code::PointInvalid, format!("cannot use the restore point `{text}`"))
+            .hint("copy it whole, as `quorate backup list` prints it")
+            .caused_by(error)
+    })
+}
+
+fn parse_time(text: &str) -> Result<i64, String> {
+    let parsed: Result<Timestamp, _> = text.parse();
+    parsed
+        .map(Timestamp::as_millisecond)
+        .map_err(|_| "not a time; write it as `2026-11-15T14:05:00Z` or with an offset, as `…+01:00`".to_owned())
+}
+
+/// Large files lie beside the data dir for a while: there is room for them, and it is the same disk.
+fn scratch(data_dir: &Path) -> PathBuf {
+    match data_dir.parent() {
+        Some(parent) if parent.is_dir() => parent.to_owned(),
+        _ => std::env::temp_dir(),
+    }
+}
+
+/// One data dir to make.
+pub(super) struct Work<'w> {
+    pub(super) place: &'w Place,
+    pub(super) founding: &'w Founding,
+    pub(super) name: &'w str,
+    pub(super) form: Form,
+    pub(super) content: Content,
+}
+
+impl Work<'_> {
+    /// Makes it from a full and the writes behind it.
+    pub(super) fn restore(&self, base: &Base, events: &mut ChainEvents, printer: &Printer) -> Result<Restored, Fault> {
+        let local = self.founding.member(self.name).ok_or_else(|| members::lost(self.name))?;
+        let request = Request { founding: self.founding, local, form: self.form };
+        let shown = base.path().display().to_string();
+        let source =
+            FileSource::open(base.path()).map_err(|error| Fault::io(format!("cannot read `{shown}`"), error))?;
+        let progress = AtomicU64::new(0);
+        let options = Options {
+            up_to: None,
+            bump: self.content.bump,
+            mark_compacted: self.content.mark_compacted,
+            membership: Some((self.founding, self.form)),
+            lease_ttl_default: LEASE_TTL,
+        };
+        // Its hash was checked when it was brought here.
+        let file = BaseFile { source: &source, name: &shown, check_hash: false };
+        let ingredients = Ingredients { base: Some(file), events: Some(events), options, progress: &progress };
+        watched(printer, "restoring", base.bytes, &progress, || {
+            restore::ensure_restored(&RealDisk, self.place, request, ingredients)
+        })?
+    }
+}
+
+/// What is printed.
+#[derive(Serialize)]
+struct RestoreReport {
+    store: String,
+    full: String,
+    deltas: Vec<String>,
+    events: u64,
+    last_write_revision: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    last_write_time: Option<String>,
+    restore_point: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    written: Option<Written>,
+    #[serde(flatten)]
+    member: InitReport,
+}
+
+/// What was written.
+#[derive(Serialize)]
+struct Written {
+    revision: u64,
+    revisions: u64,
+    leases_granted: u64,
+    leases_created: u64,
+    hash: u32,
+}
+
+impl Written {
+    fn of(rebuilt: Rebuilt) -> Written {
+        let Rebuilt { revision, revisions, leases_granted, leases_created, hash, .. } = rebuilt;
+        Written { revision, revisions, leases_granted, leases_created, hash }
+    }
+}
+
+impl Report for RestoreReport {
+    fn render(&self, page: &mut Page) {
+        self.member.render(page);
+        page.gap();
+        let mut pairs = vec![("store", self.store.clone()), ("full", self.full.clone())];
+        if self.events > 0 {
+            let (events, deltas) = (self.events, self.deltas.len());
+            pairs.push((
+                "replayed",
+                format!("{events} writes from {deltas} delta{}", if deltas == 1 { "" } else { "s" }),
+            ));
+        }
+        let time = self.last_write_time.as_ref().map_or_else(String::new, |time| format!(", recorded {time}"));
+        pairs.push(("newest write", format!("revision {}{time}", self.last_write_revision)));
+        if let Some(written) = self.written.as_ref().filter(|written| written.revision != self.last_write_revision) {
+            pairs.push(("begins at", format!("revision {}; what is before counts as compacted", written.revision)));
+        }
+        pairs.push(("restore point", self.restore_point.clone()));
+        page.pairs(pairs);
+    }
+}
