@@ -322,3 +322,35 @@ fn more_unknown_leases_than_are_remembered_one_by_one_still_exist_afterwards() {
     assert_eq!(rebuilt.leases_created, 1000);
     assert_eq!(lease_ids(&bytes).len(), 1000);
 }
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(400))]
+
+    #[test]
+    fn no_bytes_make_the_engine_panic_and_what_it_writes_is_sound(
+        which in 0..SNAPSHOTS.len(),
+        flips in prop::collection::vec((0usize..24_000, any::<u8>()), 1..6),
+        cut in prop::option::of(0usize..24_000),
+        rewritten in any::<bool>(),
+    ) {
+        let mut bytes = SNAPSHOTS[which].1.to_vec();
+        for (at, to) in flips {
+            let at = at % bytes.len();
+            bytes[at] = to;
+        }
+        if let Some(cut) = cut {
+            bytes.truncate(cut);
+        }
+        let body = Body::new(&bytes);
+        let founding = founding();
+        let membership = rewritten.then_some((&founding, Form::Any));
+        let options = Options { membership, bump: rewritten.then_some(7), mark_compacted: rewritten, ..Options::copy() };
+        let Ok(db) = Db::open(&body) else { return Ok(()) };
+        if let Ok((written, rebuilt)) = rebuild(Some(&db), None, &options, Vec::new(), &AtomicU64::new(0)) {
+            let report = report(&written);
+            prop_assert_eq!(report.hash, Some(rebuilt.hash));
+            let structure = |code: &str| ("Q0310".."Q0320").contains(&code);
+            prop_assert!(report.findings.iter().all(|finding| !structure(finding.code.as_str())), "{:?}", report.findings);
+        }
+    }
+}
