@@ -9,6 +9,16 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 /// Work shorter than this needs no display.
 const PATIENCE: Duration = Duration::from_secs(1);
 
+const BAR: &str = "{msg} {wide_bar:.cyan/dim} {percent:>3}%  {eta} left";
+const BYTES: &str = "{msg} {wide_bar:.cyan/dim} {percent:>3}%  {binary_bytes_per_sec}  {eta} left";
+const SPINNER: &str = "{spinner:.cyan} {msg}";
+
+fn style(template: &str) -> ProgressStyle {
+    // The templates are constants, checked by the test below.
+    let style = ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
+    style.progress_chars("━╸─")
+}
+
 /// The display of one piece of work. Dropping it clears it.
 pub(crate) struct Progress {
     bar: ProgressBar,
@@ -19,15 +29,15 @@ pub(crate) struct Progress {
 impl Progress {
     pub(crate) fn new(what: &str, total: Option<u64>, shown: bool) -> Progress {
         let bar = ProgressBar::with_draw_target(total, ProgressDrawTarget::hidden());
-        let template = match total {
-            Some(_) => "{msg} {wide_bar:.cyan/dim} {percent:>3}%  {eta} left",
-            None => "{spinner:.cyan} {msg}",
-        };
-        // The templates are constants, checked by the test below.
-        let style = ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
-        bar.set_style(style.progress_chars("━╸─"));
+        bar.set_style(style(if total.is_some() { BAR } else { SPINNER }));
         bar.set_message(what.to_owned());
         Progress { bar, reveal_at: shown.then(|| Instant::now() + PATIENCE) }
+    }
+
+    /// The total is in bytes, so the rate is worth showing.
+    pub(crate) fn in_bytes(self) -> Progress {
+        self.bar.set_style(style(BYTES));
+        self
     }
 
     /// How much is done, in the unit of the total.
@@ -72,7 +82,7 @@ mod tests {
 
     #[test]
     fn templates_are_valid() {
-        for template in ["{msg} {wide_bar:.cyan/dim} {percent:>3}%  {eta} left", "{spinner:.cyan} {msg}"] {
+        for template in [BAR, BYTES, SPINNER] {
             assert!(ProgressStyle::with_template(template).is_ok());
         }
     }

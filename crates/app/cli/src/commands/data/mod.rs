@@ -59,7 +59,7 @@ pub(crate) fn watched<T: Send>(
     done: &AtomicU64,
     work: impl FnOnce() -> T + Send,
 ) -> Result<T, Fault> {
-    let mut progress = printer.progress(what, Some(total));
+    let mut progress = printer.progress(what, Some(total)).in_bytes();
     let result = std::thread::scope(|scope| {
         let work = scope.spawn(work);
         while !work.is_finished() {
