@@ -1,3 +1,5 @@
+//! What chains are made of real and broken stores, in the words an operator reads.
+
 use proptest::prelude::*;
 
 use super::*;
