@@ -1,7 +1,5 @@
 //! What `quorate data restore` writes, beside what etcd's own tool writes from the same snapshot.
 
-#![expect(clippy::unwrap_used, reason = "a test fails where it stands")]
-
 mod restore_support;
 
 use std::process::Command;
