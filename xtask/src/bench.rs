@@ -4,6 +4,7 @@
 //! the machine needs to copy the same bytes durably) is measured beside them.
 
 mod dataset;
+mod deltas;
 mod measure;
 mod restore;
 
@@ -40,6 +41,7 @@ pub(crate) fn run(root: &Path) -> Result<String> {
         inspect_count(&quorate, &gib)?,
         copy(&work, &gib)?,
     ];
+    rows.extend(deltas::rows(&quorate, &tools, &work, &gib.blank)?);
     rows.extend(restore::rows(&quorate, &tools.etcdutl, &work, &gib)?);
     let table = render(&rows);
     let version = Command::new(&tools.etcdutl).arg("version").output().context("ask etcdutl for its version")?;

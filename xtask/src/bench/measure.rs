@@ -19,7 +19,8 @@ impl Sample {
     pub(crate) fn show(&self) -> String {
         let time =
             if self.seconds < 0.1 { format!("{:.1} ms", self.seconds * 1e3) } else { format!("{:.2} s", self.seconds) };
-        format!("{time} ({:.1} MiB)", self.rss_mib)
+        // A server's memory is not its client's, so it is not measured there.
+        if self.rss_mib == 0.0 { time } else { format!("{time} ({:.1} MiB)", self.rss_mib) }
     }
 }
 

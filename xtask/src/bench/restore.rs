@@ -17,7 +17,11 @@ pub(crate) fn rows(quorate: &Path, etcdutl: &Path, work: &Path, gib: &Dataset) -
     let one = restore(quorate, etcdutl, &scratch, gib)?;
     let seconds = one.ours.seconds;
     let large = Dataset::large_snapshot(work)?;
-    let rows = vec![one, restore_large(quorate, &scratch, &gib.snapshot, &large, seconds)?, defrag(quorate, etcdutl, work, gib)?];
+    let rows = vec![
+        one,
+        restore_large(quorate, &scratch, &gib.snapshot, &large, seconds)?,
+        defrag(quorate, etcdutl, work, gib)?,
+    ];
     fresh(&scratch)?;
     Ok(rows)
 }
@@ -62,7 +66,8 @@ fn defrag(quorate: &Path, etcdutl: &Path, work: &Path, gib: &Dataset) -> Result<
     let copy = |name: &str| -> Result<std::path::PathBuf> {
         let dir = work.join(name);
         fresh(&dir)?;
-        let copied = Command::new("cp").arg("-a").arg(gib.data_dir.join("member")).arg(&dir).status().context("run cp")?;
+        let copied =
+            Command::new("cp").arg("-a").arg(gib.data_dir.join("member")).arg(&dir).status().context("run cp")?;
         if !copied.success() {
             bail!("cannot copy `{}`", gib.data_dir.display());
         }
