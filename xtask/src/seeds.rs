@@ -33,6 +33,13 @@ pub(crate) fn run(root: &Path) -> Result<String> {
         plant(&corpus.join("roster"), &format!("roster-{index}"), roster.as_bytes())?;
         count += 1;
     }
+    for name in ["gardener-34-66.delta", "gardener-109-120.delta"] {
+        let path = root.join("crates/pure/etcd-formats/tests/fixtures").join(name);
+        let delta = std::fs::read(&path).with_context(|| format!("cannot read `{}`", path.display()))?;
+        // The first byte is the size of the pieces that it is fed in.
+        plant(&corpus.join("delta_gardener"), name, &[&[255], delta.as_slice()].concat())?;
+        count += 1;
+    }
     Ok(format!("fuzz-seeds: {count} seeds are in fuzz/corpus"))
 }
 
