@@ -7,7 +7,9 @@ use std::path::{Path, PathBuf};
 
 use quorate_etcd_formats::bolt::Db;
 use quorate_etcd_formats::database::Facts;
+use quorate_etcd_formats::delta::Event;
 use quorate_etcd_formats::delta::gardener::Compression;
+use quorate_etcd_formats::mvcc::{KeyValue, RevisionKey};
 use quorate_etcd_formats::snapshot_file::{self, HASH_BYTES};
 use quorate_etcd_formats::{ReadAt, ReadError};
 use quorate_faults::Fault;
@@ -123,6 +125,39 @@ pub fn facts(path: &Path) -> Result<Facts, String> {
     let db = Db::open(&body).map_err(|error| error.to_string())?;
     let buckets = db.buckets().map_err(|error| error.to_string())?;
     Facts::read(&db, &buckets).map_err(|error| error.to_string())
+}
+
+/// Writes of a full, looked up one by one: for the few that a delta tells again.
+pub(crate) struct Lookup {
+    file: Option<PlainFile>,
+    left: u32,
+}
+
+impl Lookup {
+    /// Of a full that was checked. At most `limit` writes are looked up.
+    pub(crate) fn of(base: &Base, limit: u32) -> Lookup {
+        Lookup { file: PlainFile::open(base.path()).ok(), left: limit }
+    }
+
+    /// Whether the full tells this write otherwise. What it has compacted away is not known.
+    pub(crate) fn denies(&mut self, event: &Event<'_>) -> bool {
+        let Some(left) = self.left.checked_sub(1) else { return false };
+        self.left = left;
+        self.file.as_ref().and_then(|file| differs(file, event)).unwrap_or(false)
+    }
+}
+
+fn differs(file: &PlainFile, event: &Event<'_>) -> Option<bool> {
+    let body = snapshot_file::Body::new(file);
+    let db = Db::open(&body).ok()?;
+    let buckets = db.buckets().ok()?;
+    let (_, bucket) = buckets.iter().find(|(name, _)| name == b"key")?;
+    let at = |tombstone| RevisionKey { revision: event.at, tombstone }.encode();
+    if let Some(value) = db.get(bucket, &at(event.tombstone)).ok()? {
+        let there = KeyValue::decode(&value)?;
+        return Some(if event.tombstone { there.key != event.kv.key } else { there != event.kv });
+    }
+    db.get(bucket, &at(!event.tombstone)).ok().map(|other| other.is_some())
 }
 
 /// A file that is read at any place.

@@ -11,12 +11,16 @@ use quorate_etcd_formats::delta::{Batch, Event, Events, EventsError, LeaseGrant}
 use quorate_faults::Fault;
 use quorate_plan::chain::Chain;
 
+use crate::base::{Base, Lookup};
 use crate::catalog::Catalog;
 use crate::decode::{Failure, Job, Message, Whole, start};
 use crate::store::Store;
 
 /// Transactions whose fingerprints are kept, to compare objects that overlap.
 const COMPARED: usize = 1 << 20;
+
+/// Writes that are compared with the full: what a full taken during a busy minute has in common with the next delta.
+const LOOKED_UP: u32 = 20_000;
 
 /// What reading proved to be other than decided.
 #[derive(Debug)]
@@ -72,6 +76,7 @@ pub struct ChainEvents {
     batch: Batch,
     index: usize,
     base_revision: u64,
+    lookup: Lookup,
     /// Last revision that was given.
     done: u64,
     /// Revisions up to here were given before the present object began.
@@ -90,15 +95,16 @@ pub struct ChainEvents {
 }
 
 impl ChainEvents {
-    /// Starts reading. `base_revision` is what the full really holds; `until_ms` leaves out what was written later.
+    /// Starts reading what follows on the full; `until_ms` leaves out what was written later.
     pub fn start(
         store: &Arc<Store>,
         catalog: &Catalog,
         chain: &Chain,
-        base_revision: u64,
+        base: &Base,
         until_ms: Option<i64>,
         threads: usize,
     ) -> ChainEvents {
+        let base_revision = base.revision();
         let job = |(index, _): &(usize, u64)| {
             let object = &catalog.objects[*index];
             Job { name: object.name.clone(), layout: object.layout, handle: catalog.handles[*index].clone() }
@@ -117,6 +123,7 @@ impl ChainEvents {
             batch: Batch::default(),
             index: 0,
             base_revision,
+            lookup: Lookup::of(base, LOOKED_UP),
             done: base_revision,
             known: base_revision,
             closed: false,
@@ -192,6 +199,13 @@ impl ChainEvents {
             if main <= self.known {
                 if late && main <= self.base_revision {
                     return Err(self.stop(Surprise::BaseTooNew, "writes after the wanted time".to_owned()));
+                }
+                if main <= self.base_revision && self.lookup.denies(&event) {
+                    let why = format!(
+                        "it tells revision {main} otherwise than the full does: two histories are in the store"
+                    );
+                    let surprise = Surprise::Unusable { object: self.object(), why: why.clone() };
+                    return Err(self.stop(surprise, why));
                 }
                 let again = self.prints.again(&event);
                 if let Some(revision) = again {

@@ -92,8 +92,7 @@ impl Session {
             let (decision, chain, base) = self.choose(wanted)?;
             let digest = self.planned_digest(&chain, base.stored_sha256)?;
             let planned = Planned { revision: chain.reach, digest, short: decision.short.clone() };
-            let mut events =
-                ChainEvents::start(&self.store, &self.catalog, &chain, base.revision(), until_ms, self.threads);
+            let mut events = ChainEvents::start(&self.store, &self.catalog, &chain, &base, until_ms, self.threads);
             let result = work(&base, &mut events, &planned);
             if result.is_ok() && !events.is_proven() {
                 // Work that needed nothing proves nothing; an error here is a surprise, which is looked at next.

@@ -274,6 +274,29 @@ fn two_writers_that_agree_are_joined_and_two_histories_are_not() {
 }
 
 #[test]
+fn a_delta_that_contradicts_the_full_is_not_replayed_on_it() {
+    let store = gardener_store();
+    let v2 = store.path().join("v2");
+    let event = |key: &str, revision: u64, version: u64| {
+        format!(
+            r#"{{"etcdEvent":{{"kv":{{"key":"{key}","create_revision":{revision},"mod_revision":{revision},"version":{version},"value":"djI5"}}}},"time":"2026-11-15T20:14:06Z"}}"#
+        )
+    };
+    let write = |text: String| {
+        let hash = <sha2::Sha256 as sha2::Digest>::digest(text.as_bytes());
+        std::fs::write(v2.join("Incr-00000030-00000130-1794773670"), [text.as_bytes(), hash.as_slice()].concat())
+            .unwrap();
+    };
+    // It leads farther than all others, and agrees about revision 30; about 31 it does not.
+    let rest: Vec<String> = (31..=130).map(|revision| event("eA==", revision, 1)).collect();
+    write(format!("[{},{}]", event("YmFzZS0yOQ==", 30, 1), rest.join(",")));
+    let (proven, session) = read(store.path(), &NEWEST).unwrap();
+    assert_eq!(proven.revision, 120);
+    assert!(session.learned[0].1.contains("revision 31 otherwise than the full"), "{:?}", session.learned);
+    assert!(proven.decision.short.is_some());
+}
+
+#[test]
 fn objects_in_parts_and_in_every_compression_are_read() {
     let store = gardener_store();
     let truth = whole(store.path());
