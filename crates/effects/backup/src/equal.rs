@@ -1,4 +1,4 @@
-//! Proves that a full backup in the store holds what a chain leads to, by reading both again.
+//! Proves that a new full holds what a chain leads to, before and after it goes into the store.
 //!
 //! It does not go by the engine that made the full: it walks the new database on one side, the old one and the writes
 //! behind it on the other, and compares what each side says, write by write.
@@ -7,6 +7,7 @@ use std::path::Path;
 
 use quorate_etcd_formats::bolt::{BoltError, Bucket, Db};
 use quorate_etcd_formats::delta::gardener::Compression;
+use quorate_etcd_formats::delta::quorate::Manifest;
 use quorate_etcd_formats::delta::{Event, Events};
 use quorate_etcd_formats::mvcc::{KeyValue, RevisionKey};
 use quorate_etcd_formats::snapshot_file;
@@ -14,35 +15,14 @@ use quorate_faults::{Code, Fault, Result};
 use sha2::{Digest, Sha256};
 
 use crate::base::{Base, PlainFile};
-use crate::catalog::Handle;
+use crate::catalog::{Handle, hex};
 use crate::decode::Failure;
 use crate::events::ChainEvents;
 use crate::store::Store;
 
-/// Reads the full `name` back from the store and compares it with `base` and all of `events`.
-pub fn full_equals_chain(
-    store: &Store,
-    name: &str,
-    base: &Base,
-    events: &mut ChainEvents,
-    scratch: &Path,
-) -> Result<()> {
-    let handle = Handle {
-        parts: vec![name.to_owned()],
-        compression: Compression::Zstd,
-        stored_sha256: None,
-        manifest: None,
-        is_final: false,
-    };
-    let differs = |why: &str| {
-        Fault::new(Code::CompactDiffers, format!("`{name}` does not equal the chain that it was made from: {why}"))
-            .hint("it was taken back; prune nothing, and run `quorate backup verify`")
-    };
-    let full = Base::fetch(store, name, &handle, scratch).map_err(|failure| match failure {
-        Failure::Damaged(why) => differs(&why),
-        Failure::Store(fault) => fault,
-    })?;
-    let new = walk(full.path(), None).map_err(|error| differs(&error))?;
+/// Compares a snapshot file with `base` and all of `events`.
+pub fn file_equals_chain(file: &Path, base: &Base, events: &mut ChainEvents) -> Result<()> {
+    let new = walk(file, None).map_err(|error| differs(&error))?;
     let old = walk(base.path(), Some(events)).map_err(|error| differs(&error))?;
     if new.writes != old.writes {
         return Err(differs("their writes differ"));
@@ -54,6 +34,28 @@ pub fn full_equals_chain(
         true => Ok(()),
         false => Err(differs("a lease is missing")),
     }
+}
+
+/// Reads a full back from the store and compares it with what was written.
+pub fn arrived(store: &Store, name: &str, written: &Manifest, scratch: &Path) -> Result<()> {
+    let handle = Handle {
+        parts: vec![name.to_owned()],
+        compression: Compression::Zstd,
+        stored_sha256: None,
+        manifest: None,
+        is_final: false,
+    };
+    let full = Base::fetch(store, name, &handle, scratch).map_err(|failure| match failure {
+        Failure::Damaged(why) => differs(&why),
+        Failure::Store(fault) => fault,
+    })?;
+    let same = hex(&full.content_sha256) == written.content.sha256 && hex(&full.stored_sha256) == written.stored.sha256;
+    if same { Ok(()) } else { Err(differs("the store gives back other bytes than it was given")) }
+}
+
+fn differs(why: &str) -> Fault {
+    Fault::new(Code::CompactDiffers, format!("the new full does not equal the chain that it was made from: {why}"))
+        .hint("it is not in the store; prune nothing, and run `quorate backup verify`")
 }
 
 /// What one side says.

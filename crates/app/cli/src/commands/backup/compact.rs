@@ -1,12 +1,11 @@
 //! `quorate backup compact`: one new full backup in place of a full and the deltas behind it.
 //!
-//! **Rule:** nothing old is touched, and the new full counts only after it was read back from the store and compared
-//! with the chain, write by write.
+//! **Rule:** nothing old is touched. The new full goes into the store after it was compared with the chain, write by
+//! write, and counts after it was read back from there.
 
 use std::fs::File;
 use std::io::{Read, Write};
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use quorate_backup::equal;
@@ -63,18 +62,16 @@ pub(crate) fn run(args: &Args, printer: &mut Printer) -> Result<Exit, Fault> {
         return Ok(Exit::Done);
     }
     let (path, rebuilt) = &proven.result;
+    // The old objects are read once more, and nothing is in the store yet.
+    session.run(&newest, |base, events, _| equal::file_equals_chain(path, base, events))?;
     let about = about(&session.catalog, proven.base);
     let attempt = format!("cannot read `{}`", path.display());
     let file = File::open(path).map_err(|error| Fault::io(attempt.clone(), error))?;
     let manifest = write::full(&session.store, &about, proven.revision, rebuilt.revisions, file, |error| {
         Fault::io(attempt.clone(), error)
     })?;
-    // The new full is not in the catalog, so this reads the old objects again.
-    let (store, object) = (Arc::clone(&session.store), name(&manifest).object());
-    let equal =
-        session.run(&newest, |base, events, _| equal::full_equals_chain(&store, &object, base, events, scratch.path()));
-    if let Err(fault) = equal {
-        write::withdraw(&store, &name(&manifest))?;
+    if let Err(fault) = equal::arrived(&session.store, &name(&manifest).object(), &manifest, scratch.path()) {
+        write::withdraw(&session.store, &name(&manifest))?;
         return Err(fault);
     }
     printer.report(&Outcome {
@@ -175,6 +172,6 @@ impl Report for Outcome {
         page.line(format!("made `{full}` ({})", bytes(self.bytes)));
         let (writes, deltas) = (self.writes_merged, self.deltas);
         page.line(format!("  revision {}: one full and {writes} writes from {deltas} deltas", self.revision));
-        page.line("  read back from the store and equal to the chain, write by write");
+        page.line("  equal to the chain, write by write, and read back from the store");
     }
 }
