@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::{self, Read, Write};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
@@ -14,7 +15,6 @@ use quorate_etcd_formats::snapshot_file::{self, HASH_BYTES};
 use quorate_etcd_formats::{ReadAt, ReadError};
 use quorate_faults::Fault;
 use sha2::{Digest, Sha256};
-use tempfile::NamedTempFile;
 
 use crate::body::Body;
 use crate::catalog::Handle;
@@ -26,9 +26,11 @@ const PIECE_BYTES: usize = 1 << 20;
 
 /// A snapshot file on this machine whose SHA-256 was found right.
 pub struct Base {
+    /// The object, as the operator finds it in the store.
+    pub name: String,
     path: PathBuf,
-    /// Goes away with the base.
-    _scratch: Option<NamedTempFile>,
+    /// A file without a name: it is gone when this run ends, however it ends.
+    _scratch: Option<File>,
     /// What its small buckets say.
     pub facts: Facts,
     /// SHA-256 of the stored bytes.
@@ -59,7 +61,7 @@ impl Base {
         let mut copy = match &here {
             Some(_) => None,
             None => {
-                let made = tempfile::Builder::new().prefix("quorate-base.partial-").tempfile_in(scratch);
+                let made = tempfile::tempfile_in(scratch);
                 let attempt = || format!("cannot make a scratch file in `{}`", scratch.display());
                 Some(made.map_err(|error| Failure::Store(Fault::io(attempt(), error)))?)
             }
@@ -70,10 +72,11 @@ impl Base {
         if handle.stored_sha256.is_some_and(|said| said != stored_sha256) {
             return Err(Failure::Damaged("its bytes are not those that its manifest was made for".to_owned()));
         }
-        let path = here.or_else(|| copy.as_ref().map(|copy| copy.path().to_owned())).unwrap_or_default();
+        let unnamed = |copy: &File| PathBuf::from(format!("/proc/self/fd/{}", copy.as_raw_fd()));
+        let path = here.or_else(|| copy.as_ref().map(unnamed)).unwrap_or_default();
         let facts = facts(&path).map_err(|why| Failure::Damaged(format!("it is not an etcd database: {why}")))?;
         let Hashed { bytes, content_sha256 } = hashed;
-        Ok(Base { path, _scratch: copy, facts, stored_sha256, content_sha256, bytes })
+        Ok(Base { name: name.to_owned(), path, _scratch: copy, facts, stored_sha256, content_sha256, bytes })
     }
 }
 
@@ -83,7 +86,7 @@ struct Hashed {
 }
 
 /// Moves the content and compares the hash at its end with that of what stands before it.
-fn copy_hashed(name: &str, body: &mut Body, mut to: Option<&mut NamedTempFile>) -> Result<Hashed, Failure> {
+fn copy_hashed(name: &str, body: &mut Body, mut to: Option<&mut File>) -> Result<Hashed, Failure> {
     const TAIL: usize = HASH_BYTES as usize;
     let (mut before, mut all) = (Sha256::new(), Sha256::new());
     let mut piece = vec![0; TAIL + PIECE_BYTES];
@@ -99,8 +102,8 @@ fn copy_hashed(name: &str, body: &mut Body, mut to: Option<&mut NamedTempFile>) 
         let fresh = &piece[held..held + length];
         all.update(fresh);
         if let Some(to) = &mut to {
-            let attempt = || format!("cannot write the scratch file `{}`", to.path().display());
-            to.as_file().write_all(fresh).map_err(|error| Failure::Store(Fault::io(attempt(), error)))?;
+            let attempt = || format!("cannot unpack `{name}` into a scratch file");
+            to.write_all(fresh).map_err(|error| Failure::Store(Fault::io(attempt(), error)))?;
         }
         bytes += length as u64;
         let there = held + length;

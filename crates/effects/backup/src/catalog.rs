@@ -50,7 +50,7 @@ impl Catalog {
         for listed in listing {
             if let Some(name) = quorate::Name::parse(&listed.name) {
                 catalog.own(&name, &listed);
-            } else if let Some(name) = gardener::Name::parse(&listed.name) {
+            } else if let Some(name) = gardener_name(&listed.name) {
                 match name.chunk {
                     Some(part) => chunks.entry(name.object.clone()).or_default().push((part, listed)),
                     None => catalog.gardener(&name, vec![listed.name], listed.bytes),
@@ -200,6 +200,11 @@ impl Catalog {
         }
         Ok(())
     }
+}
+
+/// A name of Gardener's layout, also where the store is the folder `v2` itself.
+fn gardener_name(name: &str) -> Option<gardener::Name> {
+    gardener::Name::parse(name).or_else(|| gardener::Name::parse(&format!("v2/{name}")))
 }
 
 /// 64 hex digits as bytes.

@@ -331,6 +331,13 @@ fn objects_in_parts_and_in_every_compression_are_read() {
 }
 
 #[test]
+fn the_folder_v2_itself_may_be_named() {
+    let store = gardener_store();
+    let (proven, _) = read(&store.path().join("v2"), &NEWEST).unwrap();
+    assert_eq!((proven.revision, proven.decision.short), (120, None));
+}
+
+#[test]
 fn a_store_that_cannot_be_listed_is_a_fault() {
     let gone = TempDir::new().unwrap().path().join("gone");
     assert_eq!(read(&gone, &NEWEST).err().unwrap().code(), Code::StoreUnreachable);

@@ -89,7 +89,7 @@ pub(crate) fn run(args: &Args, printer: &mut Printer) -> Result<Exit, Fault> {
 
 /// Merges a full and the writes behind it into a new snapshot file.
 fn merge(base: &Base, events: &mut ChainEvents, path: &Path, printer: &Printer) -> Result<Rebuilt, Fault> {
-    let shown = base.path().display().to_string();
+    let shown = base.name.clone();
     let source = FileSource::open(base.path()).map_err(|error| Fault::io(format!("cannot read `{shown}`"), error))?;
     let progress = AtomicU64::new(0);
     let rebuilt = watched(printer, "merging", base.bytes, &progress, || {

@@ -242,7 +242,7 @@ impl Work<'_> {
     pub(super) fn restore(&self, base: &Base, events: &mut ChainEvents, printer: &Printer) -> Result<Restored, Fault> {
         let local = self.founding.member(self.name).ok_or_else(|| members::lost(self.name))?;
         let request = Request { founding: self.founding, local, form: self.form };
-        let shown = base.path().display().to_string();
+        let shown = base.name.clone();
         let source =
             FileSource::open(base.path()).map_err(|error| Fault::io(format!("cannot read `{shown}`"), error))?;
         let progress = AtomicU64::new(0);
