@@ -43,9 +43,12 @@ pub struct Defragged {
 pub fn defrag(disk: &impl Disk, path: &Path, workers: usize, progress: &AtomicU64) -> Result<Defragged, Fault> {
     let file = database_of(path)?;
     let attempt = format!("cannot defragment `{}`", file.display());
-    let old = File::options().read(true).write(true).open(&file).map_err(|error| Fault::io(attempt.clone(), error))?;
+    let writable = file.ends_with(DB);
+    let old = File::options().read(true).write(writable).open(&file);
+    let old = old.map_err(|error| Fault::io(attempt.clone(), error))?;
     let _lock = match locks::exclusive_lock(&file) {
-        Ok(Some(lock)) if lock.is_still(&file) => lock,
+        // Another run may have replaced the file between the two openings.
+        Ok(Some(lock)) if lock.is_still(&file) && same_file(lock.as_file(), &old) => lock,
         Ok(_) => return Err(in_use(&attempt, holder(&old))),
         Err(error) => return Err(Fault::io(attempt, error)),
     };
@@ -196,6 +199,11 @@ fn refuse_used_wal(dir: &Path, attempt: &str) -> Result<(), Fault> {
         }
     }
     Ok(())
+}
+
+fn same_file(one: &File, other: &File) -> bool {
+    let inode = |file: &File| file.metadata().map(|meta| (meta.dev(), meta.ino())).ok();
+    inode(one).is_some() && inode(one) == inode(other)
 }
 
 fn holder(file: &File) -> Option<u32> {

@@ -63,7 +63,7 @@ pub fn write_database(file: &mut dyn DiskFile, ingredients: Ingredients<'_>) -> 
     let body = base.map(|base| Body::new(base.source));
     let name = base.map_or("", |base| base.name);
     let db = match &body {
-        Some(body) => Some(Db::open(body).map_err(|error| not_a_database(cannot_restore(name), error))?),
+        Some(body) => Some(Db::open(body).map_err(|error| not_a_database(cannot_use(name), error))?),
         None => None,
     };
     let hashed = base.filter(|base| base.check_hash);
@@ -172,7 +172,7 @@ impl ReadAt for Unless<'_> {
 pub(crate) fn check(name: &str, hash: Result<Option<HashCheck>, ReadError>) -> Result<(), Fault> {
     match hash {
         Ok(Some(hash)) if hash.agrees() => Ok(()),
-        Ok(Some(hash)) => Err(Fault::new(Code::SnapshotHash, cannot_restore(name))
+        Ok(Some(hash)) => Err(Fault::new(Code::SnapshotHash, cannot_use(name))
             .caused_by(format!("it should have the SHA-256 {}, and has {}", hex(&hash.stored), hex(&hash.computed)))
             .hint("copy it again from where it was stored, or take another one; nothing was written")),
         Ok(None) => Err(no_hash(name)),
@@ -182,7 +182,7 @@ pub(crate) fn check(name: &str, hash: Result<Option<HashCheck>, ReadError>) -> R
 
 /// The fault for a snapshot without a hash.
 pub fn no_hash(name: &str) -> Fault {
-    Fault::new(Code::RestoreNoHash, cannot_restore(name))
+    Fault::new(Code::RestoreNoHash, cannot_use(name))
         .caused_by("it carries no SHA-256: it is a copied database, or its end is cut off")
         .hint("if it was copied from a data dir while etcd did not run, give `--skip-hash`")
 }
@@ -198,8 +198,8 @@ pub fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-fn cannot_restore(name: &str) -> String {
-    format!("cannot restore `{name}`")
+fn cannot_use(name: &str) -> String {
+    format!("cannot use `{name}`")
 }
 
 fn bug() -> Fault {
@@ -208,7 +208,7 @@ fn bug() -> Fault {
 
 /// What the engine has against its input, in the operator's words.
 fn fault<E: std::fmt::Debug + Send + Sync + 'static>(name: &str, error: RebuildError<E>) -> Fault {
-    let attempt = if name.is_empty() { "cannot build the database".to_owned() } else { cannot_restore(name) };
+    let attempt = if name.is_empty() { "cannot build the database".to_owned() } else { cannot_use(name) };
     match error {
         RebuildError::Base(error) => not_a_database(attempt, error),
         RebuildError::Sink(_) => bug(),
