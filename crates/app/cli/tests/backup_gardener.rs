@@ -137,6 +137,8 @@ fn converting_and_compacting_change_nothing_that_can_be_restored() {
     let (from, to) = (url(&gardener().join("store")), url(&root.path().join("own")));
     let said = backup_json(root.path(), &["convert", "--store", &from, "--to", &to]);
     assert_eq!((said["converted"].as_u64(), said["left_out"].as_array().map(Vec::len)), (Some(5), Some(0)));
+    // A conversion that was interrupted is simply run again.
+    assert_eq!(backup_json(root.path(), &["convert", "--store", &from, "--to", &to])["converted"].as_u64(), Some(5));
     let hash = |name: &str, more: &[&str]| {
         let args = ["restore", "--store", &to, "--data-dir", name, "--exact", "--token", "t"];
         backup_json(root.path(), &[&args, more].concat())["written"]["hash"].clone()

@@ -114,3 +114,31 @@ fn a_compaction_killed_at_any_time_leaves_a_store_that_gives_the_same() {
     let said = backup_json(root.path(), &["compact", "--store", &store]);
     assert!(finished > 0 || said["proven_equal"].as_bool() == Some(true) || said["full"].is_null(), "{said}");
 }
+
+#[test]
+fn a_restore_killed_at_any_time_is_finished_by_the_next_run_and_leaves_nothing_behind() {
+    let root = tempfile::tempdir().unwrap();
+    let store = converted(root.path());
+    let point = backup_json(root.path(), &["list", "--store", &store])["restore_point"].as_str().unwrap().to_owned();
+    for round in 0u64..16 {
+        let place = tempfile::tempdir_in(root.path()).unwrap();
+        let args = ["restore", "--store", &store, "--data-dir", "n1", "--restore-point", &point];
+        let mut child = Command::new(quorate())
+            .current_dir(place.path())
+            .arg("backup")
+            .args(args)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        std::thread::sleep(Duration::from_millis(1 + 2 * round));
+        let _ = child.kill();
+        let _ = child.wait();
+        backup_json(place.path(), &args);
+        let names: Vec<_> = std::fs::read_dir(place.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        assert_eq!(names, ["n1"], "round {round}");
+        let mut verify = Command::new(quorate());
+        let verify = verify.current_dir(place.path()).args(["data", "verify", "n1"]).output().unwrap();
+        assert!(verify.status.success(), "round {round}: {}", String::from_utf8_lossy(&verify.stdout));
+    }
+}

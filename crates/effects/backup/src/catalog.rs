@@ -40,6 +40,19 @@ pub struct Handle {
     pub is_final: bool,
 }
 
+impl Handle {
+    /// An object of our own layout.
+    pub(crate) fn own(name: &str) -> Handle {
+        Handle {
+            parts: vec![name.to_owned()],
+            compression: Compression::Zstd,
+            stored_sha256: None,
+            manifest: None,
+            is_final: false,
+        }
+    }
+}
+
 impl Catalog {
     /// Lists the store.
     pub fn read(store: &Store) -> Result<Catalog> {
@@ -107,13 +120,7 @@ impl Catalog {
             cluster_id: 0,
             state: State::Claimed,
         });
-        self.handles.push(Handle {
-            parts: vec![listed.name.clone()],
-            compression: Compression::Zstd,
-            stored_sha256: None,
-            manifest: None,
-            is_final: false,
-        });
+        self.handles.push(Handle::own(&listed.name));
     }
 
     fn gardener(&mut self, name: &gardener::Name, parts: Vec<String>, bytes: u64) {

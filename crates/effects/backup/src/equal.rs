@@ -6,7 +6,6 @@
 use std::path::Path;
 
 use quorate_etcd_formats::bolt::{BoltError, Bucket, Db};
-use quorate_etcd_formats::delta::gardener::Compression;
 use quorate_etcd_formats::delta::quorate::Manifest;
 use quorate_etcd_formats::delta::{Event, Events};
 use quorate_etcd_formats::mvcc::{KeyValue, RevisionKey};
@@ -38,14 +37,7 @@ pub fn file_equals_chain(file: &Path, base: &Base, events: &mut ChainEvents) -> 
 
 /// Reads a full back from the store and compares it with what was written.
 pub fn arrived(store: &Store, name: &str, written: &Manifest, scratch: &Path) -> Result<()> {
-    let handle = Handle {
-        parts: vec![name.to_owned()],
-        compression: Compression::Zstd,
-        stored_sha256: None,
-        manifest: None,
-        is_final: false,
-    };
-    let full = Base::fetch(store, name, &handle, scratch).map_err(|failure| match failure {
+    let full = Base::fetch(store, name, &Handle::own(name), scratch).map_err(|failure| match failure {
         Failure::Damaged(why) => differs(&why),
         Failure::Store(fault) => fault,
     })?;

@@ -12,7 +12,8 @@ use quorate_etcd_formats::delta::{Event, LeaseGrant};
 use quorate_faults::{Code, Fault, Result};
 use sha2::{Digest, Sha256};
 
-use crate::catalog::hex;
+use crate::body;
+use crate::catalog::{Handle, hex};
 use crate::store::{Store, Upload};
 
 /// Fast, and about as small as gzip.
@@ -106,8 +107,8 @@ impl Delta {
         let content = Hashed { bytes: written.bytes, sha256: hex(&self.content.finalize()) };
         let range = (summary.first, summary.last);
         let manifest = manifest(Kind::Delta, about, range, summary.events, stored, content, written.last_write_ms);
-        if !store.create(&name.object(), self.compressed)? {
-            let attempt = format!("cannot write `{}`: it is there already", name.object());
+        if !store.create(&name.object(), self.compressed)? && !is_there(store, &name, &manifest)? {
+            let attempt = format!("cannot write `{}`: it is there already, with other bytes", name.object());
             return Err(Fault::new(Code::StoreUnreachable, attempt)
                 .hint("another writer is at work on this store, or this was done before"));
         }
@@ -138,6 +139,12 @@ impl Delta {
         }
         Ok(())
     }
+}
+
+/// Whether the object of that name is this very one: a run that was repeated makes it again.
+fn is_there(store: &Store, name: &Name, manifest: &Manifest) -> Result<bool> {
+    let there = body::stored_sha256(store, &Handle::own(&name.object()))?;
+    Ok(hex(&there) == manifest.stored.sha256)
 }
 
 /// Opens an epoch, unless it is there: then says `false`.
