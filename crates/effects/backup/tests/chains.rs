@@ -344,3 +344,75 @@ fn a_store_that_cannot_be_listed_is_a_fault() {
     let empty = TempDir::new().unwrap();
     assert_eq!(read(empty.path(), &NEWEST).err().unwrap().code(), Code::ChainNone);
 }
+
+/// LZW with the widths, clear codes and end of Go's `compress/lzw` writer: least significant bit first, 8-bit literals.
+fn lzw_as_go_writes_it(bytes: &[u8]) -> Vec<u8> {
+    const CLEAR: u32 = 256;
+    const LAST_CODE: u32 = 4095;
+    let (mut out, mut bits, mut held) = (Vec::new(), 0u64, 0u32);
+    let mut emit = |code: u32, width: u32| {
+        bits |= u64::from(code) << held;
+        held += width;
+        while held >= 8 {
+            out.push(bits as u8);
+            bits >>= 8;
+            held -= 8;
+        }
+        bits as u8
+    };
+    let mut table = std::collections::HashMap::new();
+    let (mut width, mut high, mut overflow) = (9, CLEAR + 1, CLEAR << 1);
+    emit(CLEAR, width);
+    let mut code = u32::from(bytes[0]);
+    for byte in &bytes[1..] {
+        let key = (code, *byte);
+        if let Some(known) = table.get(&key) {
+            code = *known;
+            continue;
+        }
+        emit(code, width);
+        code = u32::from(*byte);
+        high += 1;
+        if high == overflow {
+            width += 1;
+            overflow <<= 1;
+        }
+        if high == LAST_CODE {
+            emit(CLEAR, width);
+            (width, high, overflow) = (9, CLEAR + 1, CLEAR << 1);
+            table.clear();
+            continue;
+        }
+        table.insert(key, high);
+    }
+    emit(code, width);
+    high += 1;
+    if high == overflow {
+        width += 1;
+    }
+    let last = emit(CLEAR + 1, width);
+    out.push(last);
+    out
+}
+
+#[test]
+fn lzw_is_read_across_full_tables() {
+    let store = gardener_store();
+    let truth = whole(store.path()).events;
+    let v2 = store.path().join("v2");
+    let events: Vec<String> = (121..=1500u64)
+        .map(|revision| {
+            let key = u128::from(revision).wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835);
+            format!(
+                r#"{{"etcdEvent":{{"kv":{{"key":"{key:032x}","create_revision":{revision},"mod_revision":{revision},"version":1}}}}}}"#
+            )
+        })
+        .collect();
+    let text = format!("[{}]", events.join(","));
+    let hash = <sha2::Sha256 as sha2::Digest>::digest(text.as_bytes());
+    let packed = lzw_as_go_writes_it(&[text.as_bytes(), hash.as_slice()].concat());
+    std::fs::write(v2.join("Incr-00000121-00001500-1794773700.Z"), packed).unwrap();
+    let (proven, session) = read(store.path(), &NEWEST).unwrap();
+    assert!(session.learned.is_empty(), "{:?}", session.learned);
+    assert_eq!((proven.revision, proven.result.events.len()), (1500, truth.len() + 1380));
+}
