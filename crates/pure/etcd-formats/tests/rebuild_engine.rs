@@ -298,6 +298,18 @@ fn a_revision_that_was_compacted_away_is_refused() {
 }
 
 #[test]
+fn values_larger_than_any_buffer_come_through() {
+    let large =
+        |main, mib: usize| OwnedEvent { value: vec![main as u8; mib << 20], ..put(main, &format!("{main}"), 0) };
+    let events = vec![large(2, 5), put(3, "small", 0), large(4, 2), large(5, 3)];
+    let (base, _) = run(None, Some(VecEvents::new(up_to(&events, 3), vec![])), &Options::copy()).unwrap();
+    let (bytes, rebuilt) = run(Some(&base), Some(VecEvents::new(events.clone(), vec![])), &Options::copy()).unwrap();
+    assert!(found(&bytes) == expected(&events));
+    assert_eq!((rebuilt.events_skipped, rebuilt.events_applied), (2, 2));
+    assert_sound("large values", &bytes);
+}
+
+#[test]
 fn a_history_finds_its_buckets_even_where_the_base_has_none() {
     let bare = build::small_db(&[(b"meta", Vec::new())], 4096);
     let events = VecEvents::new(vec![put(2, "a", 5)], vec![]);
