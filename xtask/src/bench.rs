@@ -3,6 +3,7 @@
 //! **Rule:** absolute times drift from day to day, so only ratios taken in one run are worth anything. The floor (what
 //! the machine needs to copy the same bytes durably) is measured beside them.
 
+mod chart;
 mod dataset;
 mod deltas;
 mod measure;
@@ -47,10 +48,10 @@ pub(crate) fn run(root: &Path) -> Result<String> {
     let version = Command::new(&tools.etcdutl).arg("version").output().context("ask etcdutl for its version")?;
     let version = String::from_utf8_lossy(&version.stdout).lines().next().unwrap_or_default().to_owned();
     let page = format!(
-        "# Results\n\nMade by `make bench`, against {version}. Medians; peak resident memory in brackets.\n\n{table}"
+        "# Results\n\nMade by `make bench`, against {version}. Medians; peak resident memory in brackets.\n\n{table}\n![chart](results.svg)\n"
     );
-    #[expect(clippy::disallowed_methods, reason = "a report, not data")]
-    std::fs::write(root.join("bench/results.md"), page)?;
+    write(&root.join("bench/results.md"), &page)?;
+    write(&root.join("bench/results.svg"), &chart::draw(&rows))?;
     Ok(format!("{table}\n(written to bench/results.md)"))
 }
 
@@ -173,6 +174,11 @@ fn fresh(dir: &Path) -> Result<()> {
         std::fs::remove_dir_all(dir)?;
     }
     Ok(std::fs::create_dir_all(dir)?)
+}
+
+#[expect(clippy::disallowed_methods, reason = "a report, not data")]
+fn write(path: &Path, text: &str) -> Result<()> {
+    std::fs::write(path, text).with_context(|| format!("write `{}`", path.display()))
 }
 
 fn render(rows: &[Row]) -> String {
