@@ -48,8 +48,8 @@ pub(super) fn draw(rows: &[Row]) -> String {
     svg
 }
 
-/// Markdown without its marks, fit for XML, and short enough for a line.
+/// Markdown without its marks and asides, fit for XML, and short enough for a line.
 fn plain(text: &str) -> String {
-    let text: String = text.chars().filter(|c| *c != '`').take(62).collect();
+    let text: String = text.split(" (").next().unwrap_or_default().chars().filter(|c| *c != '`').take(62).collect();
     text.replace('&', "&amp;").replace('<', "&lt;")
 }
