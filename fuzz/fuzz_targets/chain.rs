@@ -2,7 +2,8 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use quorate_plan::chain::{EpochStart, Kind, Layout, Object, RestorePoint, State, Target, decide};
+use quorate_plan::chain::{EpochStart, Kind, Layout, Object, State, Target, decide};
+use quorate_plan::restore_point::RestorePoint;
 
 fuzz_target!(|data: &[u8]| {
     let objects: Vec<Object> = data.chunks_exact(6).take(64).map(object).collect();

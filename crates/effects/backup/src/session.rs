@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use quorate_faults::{Code, Fault, Result};
-use quorate_plan::chain::{Chain, Decision, Kind, Layout, Object, RestorePoint, State, Target};
+use quorate_plan::chain::{Chain, Decision, Kind, Layout, Object, State, Target};
+use quorate_plan::restore_point::RestorePoint;
 
 use crate::base::Base;
 use crate::body;

@@ -10,7 +10,8 @@ use std::path::Path;
 use quorate_backup::session::Wanted;
 use quorate_etcd_formats::delta::OwnedEvent;
 use quorate_faults::Code;
-use quorate_plan::chain::{Content, RestorePoint, Target};
+use quorate_plan::chain::Target;
+use quorate_plan::restore_point::{Content, RestorePoint};
 use support::{Read, copy, files, gardener_store, own_store, read};
 use tempfile::TempDir;
 
@@ -86,7 +87,7 @@ fn a_point_is_met_again_after_the_store_has_grown_and_refused_after_it_has_chang
     let (proven, mut session) = read(store.path(), &NEWEST).unwrap();
     assert_eq!(session.newest_point().unwrap(), (108, proven.digest.clone()));
     let content = Content { bump: None, mark_compacted: true };
-    let point = RestorePoint { revision: 108, digest: proven.digest, nonce: 1, content };
+    let point = RestorePoint { revision: 108, digest: proven.digest, nonce: Some(1), content };
     std::fs::write(&later, hidden).unwrap();
     let (again, _) = read(store.path(), &Wanted::Point(point.clone())).unwrap();
     assert_eq!((again.revision, again.result.events), (108, proven.result.events));

@@ -6,6 +6,7 @@
 
 pub mod chain;
 pub mod init;
+pub mod restore_point;
 pub mod roster;
 mod warning;
 

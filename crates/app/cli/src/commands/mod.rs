@@ -8,6 +8,8 @@ pub(crate) mod data;
 pub(crate) mod demo;
 pub(crate) mod explain;
 
+use std::hash::BuildHasher;
+
 use quorate_faults::{Exit, Fault};
 
 use crate::args::Command;
@@ -22,4 +24,10 @@ pub(crate) fn run(command: Command, printer: &mut Printer) -> Result<Exit, Fault
         Command::Explain(args) => explain::run(&args, printer),
         Command::Completions(args) => completions::run(&args, printer),
     }
+}
+
+/// A number that no other run has.
+pub(crate) fn fresh_nonce() -> u64 {
+    // Seeded by the system for each process.
+    std::hash::RandomState::new().hash_one(std::process::id())
 }

@@ -11,14 +11,12 @@ mod copy;
 mod error;
 mod keys;
 mod leases;
-mod point;
 
 use std::collections::BTreeSet;
 use std::sync::atomic::AtomicU64;
 
 pub use error::RebuildError;
 pub use leases::{LEASES_MAX, SUSPECTS_MAX};
-pub use point::RestorePoint;
 
 use crate::ReadAt;
 use crate::bolt::build::{BoltWriter, Item, Sink};

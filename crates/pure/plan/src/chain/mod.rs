@@ -6,12 +6,10 @@
 //! **Invariant:** a chain covers every revision from its full backup to its end, and believes one writer at a time.
 
 mod decide;
-mod point;
 #[cfg(test)]
 mod tests;
 
 pub use decide::decide;
-pub use point::{Content, PointError, RestorePoint};
 
 use serde::Serialize;
 

@@ -156,37 +156,6 @@ fn a_store_without_a_full_says_so() {
     assert_eq!(decide(&[], &[], Target::Newest).newest_provable(), None);
 }
 
-#[test]
-fn a_point_survives_being_printed_and_read() {
-    for content in [
-        Content { bump: None, mark_compacted: false },
-        Content { bump: None, mark_compacted: true },
-        Content { bump: Some(1_000_000_000), mark_compacted: false },
-        Content { bump: Some(7), mark_compacted: true },
-    ] {
-        let point =
-            RestorePoint { revision: 120, digest: RestorePoint::digest(120, [(5, [1; 32])]), nonce: 77, content };
-        assert_eq!(point.to_string().parse(), Ok(point));
-    }
-    for text in ["", "1:2", "1:9f:1:exact", "1:00000000000000000000000000000000:0000000000000001:bump+mark"] {
-        assert!(text.parse::<RestorePoint>().is_err(), "{text}");
-    }
-}
-
-#[test]
-fn a_digest_depends_on_everything_and_a_token_on_the_nonce() {
-    let digest = RestorePoint::digest(120, [(5, [1; 32]), (120, [2; 32])]);
-    assert_ne!(digest, RestorePoint::digest(121, [(5, [1; 32]), (120, [2; 32])]));
-    assert_ne!(digest, RestorePoint::digest(120, [(5, [1; 32]), (119, [2; 32])]));
-    assert_ne!(digest, RestorePoint::digest(120, [(5, [1; 32]), (120, [3; 32])]));
-    assert_ne!(digest, RestorePoint::digest(120, [(5, [1; 32])]));
-    let content = Content { bump: None, mark_compacted: false };
-    let point = RestorePoint { revision: 120, digest, nonce: 1, content };
-    assert_ne!(point.token(), RestorePoint { nonce: 2, ..point.clone() }.token());
-    let marked = Content { mark_compacted: true, ..content };
-    assert_ne!(point.token(), RestorePoint { content: marked, ..point.clone() }.token());
-}
-
 fn any_object() -> impl Strategy<Value = Object> {
     (any::<bool>(), 1u64..30, 0u64..10, 0u64..3, 0u64..3, any::<bool>()).prop_map(
         |(is_full, first, length, epoch, cluster_id, damaged)| {

@@ -16,7 +16,8 @@ use quorate_etcd_formats::founding::{Form, Founding};
 use quorate_etcd_formats::inspect;
 use quorate_etcd_formats::verify::{self, Mode};
 use quorate_faults::{Code, Fault, Severity};
-use quorate_plan::chain::{Content, Target};
+use quorate_plan::chain::Target;
+use quorate_plan::restore_point::Content;
 use serde::Serialize;
 use tempfile::TempDir;
 

@@ -3,10 +3,12 @@
 use quorate_backup::session::Session;
 use quorate_etcd_formats::rebuild::BUMP_DEFAULT;
 use quorate_faults::{Code, Exit, Fault};
-use quorate_plan::chain::{Content, Kind, Layout, RestorePoint, Span, Target};
+use quorate_plan::chain::{Kind, Layout, Span, Target};
+use quorate_plan::restore_point::{Content, RestorePoint};
 use serde::Serialize;
 
-use super::{Row, StoreArgs, fresh_nonce, spans, tell, time};
+use super::{Row, StoreArgs, spans, tell, time};
+use crate::commands::fresh_nonce;
 use crate::printer::Printer;
 use crate::render::{Page, Report, bytes};
 
@@ -30,7 +32,7 @@ pub(crate) fn run(args: &Args, printer: &mut Printer) -> Result<Exit, Fault> {
     let point = match session.newest_point() {
         Ok((revision, digest)) => {
             let content = Content { bump: Some(BUMP_DEFAULT), mark_compacted: true };
-            Some(RestorePoint { revision, digest, nonce: fresh_nonce(), content }.to_string())
+            Some(RestorePoint { revision, digest, nonce: Some(fresh_nonce()), content }.to_string())
         }
         Err(fault) if matches!(fault.code(), Code::ChainNone | Code::ChainTarget) => None,
         Err(fault) => return Err(fault),

@@ -7,8 +7,6 @@ pub(crate) mod list;
 pub(crate) mod restore;
 pub(crate) mod verify;
 
-use std::hash::BuildHasher;
-
 use jiff::Timestamp;
 use quorate_backup::session::Session;
 use quorate_faults::{Code, Exit, Fault};
@@ -125,10 +123,4 @@ fn warn_short(short: Option<&String>, reached: u64, printer: &mut Printer) {
         let what = format!("revision {reached} is the newest that can be proven: {why}");
         printer.warning(Code::ChainShort, &what);
     }
-}
-
-/// A number that no other run has.
-fn fresh_nonce() -> u64 {
-    // Seeded by the system for each process.
-    std::hash::RandomState::new().hash_one(std::process::id())
 }

@@ -17,13 +17,15 @@ use quorate_etcd_formats::founding::{Form, Founding};
 use quorate_etcd_formats::rebuild::{BUMP_DEFAULT, Options, Rebuilt};
 use quorate_faults::{Code, Exit, Fault};
 use quorate_host::durable::RealDisk;
-use quorate_plan::chain::{Content, RestorePoint, Target};
+use quorate_plan::chain::Target;
+use quorate_plan::restore_point::{Content, RestorePoint};
 use serde::Serialize;
 
-use super::{StoreArgs, fresh_nonce, tell, time, warn_short};
+use super::{StoreArgs, tell, time, warn_short};
 use crate::commands::data::init::report::InitReport;
 use crate::commands::data::members::{self, Members, SourceAccess};
 use crate::commands::data::{init, members as data_members, watched};
+use crate::commands::fresh_nonce;
 use crate::printer::Printer;
 use crate::render::{Page, Report};
 
@@ -99,7 +101,7 @@ pub(crate) fn run(args: Args, printer: &mut Printer) -> Result<Exit, Fault> {
     let mut session = Session::open(&args.store.store, &scratch(place.data_dir()))?;
     let (wanted, nonce, content) = match given {
         Some(point) => (Wanted::Point(point.clone()), point.nonce, point.content),
-        None => (Wanted::Target(args.target()), fresh_nonce(), args.content()),
+        None => (Wanted::Target(args.target()), Some(fresh_nonce()), args.content()),
     };
     let wanted = settle(&mut session, wanted, &args, roster.members.len(), nonce, content, printer)?;
     let build = |base: &Base, events: &mut ChainEvents, planned: &Planned| {
@@ -159,7 +161,7 @@ fn settle(
     wanted: Wanted,
     args: &Args,
     members: usize,
-    nonce: u64,
+    nonce: Option<u64>,
     content: Content,
     printer: &mut Printer,
 ) -> Result<Wanted, Fault> {
@@ -201,7 +203,7 @@ fn refuse_short(args: &Args, planned: &Planned) -> Result<(), Fault> {
     }
 }
 
-fn point(planned: &Planned, nonce: u64, content: Content) -> RestorePoint {
+fn point(planned: &Planned, nonce: Option<u64>, content: Content) -> RestorePoint {
     RestorePoint { revision: planned.revision, digest: planned.digest.clone(), nonce, content }
 }
 

@@ -3,21 +3,23 @@
 //! **Rule:** members that restore the same snapshot with the same options and list agree on everything, without talking to
 //! each other.
 
-use std::hash::BuildHasher;
 use std::path::PathBuf;
 use std::sync::atomic::AtomicU64;
 
-use quorate_etcd::engine::Ingredients;
+use quorate_etcd::engine::{Ingredients, hex};
 use quorate_etcd::init::Request;
 use quorate_etcd::restore::{self, Snapshot};
-use quorate_etcd_formats::rebuild::{BUMP_DEFAULT, Options, Rebuilt, RestorePoint};
+use quorate_etcd_formats::database::Facts;
+use quorate_etcd_formats::rebuild::{BUMP_DEFAULT, Options, Rebuilt};
 use quorate_faults::{Code, Exit, Fault};
 use quorate_host::durable::RealDisk;
+use quorate_plan::restore_point::{Content, PointError, RestorePoint};
 use serde::Serialize;
 
 use super::init::report::{Ending, InitReport};
 use super::members::{self, Members, Place, SourceAccess};
 use super::{init, watched};
+use crate::commands::fresh_nonce;
 use crate::printer::Printer;
 use crate::render::{Page, Report, bytes};
 
@@ -89,7 +91,7 @@ pub(crate) fn run(args: Args, printer: &mut Printer) -> Result<Exit, Fault> {
     let local = roster.local(args.place.name.as_deref())?;
     let snapshot = Snapshot::open(&args.snapshot, args.skip_hash)?;
     let facts = snapshot.facts()?;
-    let point = point(&args, &snapshot)?;
+    let point = point(&args, &snapshot, &facts)?;
     let token = args.token.clone().unwrap_or_else(|| point.token());
     let founding = members::founding(&roster, &token)?;
     let member = founding.member(&local.name).ok_or_else(|| members::lost(&local.name))?;
@@ -100,8 +102,8 @@ pub(crate) fn run(args: Args, printer: &mut Printer) -> Result<Exit, Fault> {
         let progress = AtomicU64::new(0);
         let options = Options {
             up_to: None,
-            bump: point.bump,
-            mark_compacted: point.mark_compacted,
+            bump: point.content.bump,
+            mark_compacted: point.content.mark_compacted,
             membership: Some((&founding, request.form)),
             lease_ttl_default: LEASE_TTL,
         };
@@ -131,34 +133,34 @@ pub(crate) fn run(args: Args, printer: &mut Printer) -> Result<Exit, Fault> {
 }
 
 /// What is to be restored: as given, or as the flags say.
-fn point(args: &Args, snapshot: &Snapshot) -> Result<RestorePoint, Fault> {
-    let sha256 = snapshot.sha256()?;
+fn point(args: &Args, snapshot: &Snapshot, facts: &Facts) -> Result<RestorePoint, Fault> {
     let bump = (!args.exact).then(|| args.bump_revision.unwrap_or(BUMP_DEFAULT));
-    let flags = RestorePoint { sha256, bump, mark_compacted: !args.exact, nonce: None };
+    let flags = RestorePoint {
+        revision: facts.revision_now(),
+        digest: hex(&snapshot.sha256()?),
+        nonce: None,
+        content: Content { bump, mark_compacted: !args.exact },
+    };
     let Some(text) = &args.restore_point else {
         // A point to hand around is used once.
         return Ok(RestorePoint { nonce: args.dry_run.then(fresh_nonce), ..flags });
     };
     let attempt = || format!("cannot restore `{}` to the restore point `{text}`", args.snapshot.display());
     let refuse = |why: &str| Fault::new(Code::RestorePoint, attempt()).caused_by(why.to_owned());
-    let point = RestorePoint::parse(text)
-        .ok_or_else(|| refuse("it is not a restore point").hint("copy it whole, as `--dry-run` printed it"))?;
-    if point.sha256 != sha256 {
+    let point: RestorePoint = text
+        .trim()
+        .parse()
+        .map_err(|error: PointError| refuse(&error.to_string()).hint("copy it whole, as `--dry-run` printed it"))?;
+    if (point.revision, &point.digest) != (flags.revision, &flags.digest) {
         return Err(refuse("the point is of another snapshot")
             .hint("every member restores a copy of the same file; compare with `sha256sum`"));
     }
     let asks = args.exact || args.bump_revision.is_some() || args.mark_compacted;
-    if asks && (point.bump, point.mark_compacted) != (flags.bump, flags.mark_compacted) {
+    if asks && point.content != flags.content {
         return Err(refuse("the flags ask for something else than the point says")
             .hint("leave out `--bump-revision`, `--mark-compacted` and `--exact`: the point carries them"));
     }
     Ok(point)
-}
-
-/// A number that no other run has.
-fn fresh_nonce() -> u64 {
-    // Seeded by the system for each process.
-    std::hash::RandomState::new().hash_one(std::process::id())
 }
 
 /// The database takes about as much room as the snapshot.
