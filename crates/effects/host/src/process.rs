@@ -311,8 +311,14 @@ mod tests {
             assert!(Instant::now() < limit, "{:?}", log_tail(&log, 5));
         }
         assert_eq!(std::fs::metadata(&log).unwrap().permissions().mode() & 0o777, 0o600);
-        // The shell became `sleep` by exec, so it is another executable now, and not signalled as if it were the shell.
-        let now = Identity::of(started.identity.pid).unwrap();
+        // The shell becomes `sleep` by exec, so it is another executable then, and not signalled as if it were the shell.
+        let now = loop {
+            let now = Identity::of(started.identity.pid).unwrap();
+            if now.executable != started.identity.executable {
+                break now;
+            }
+            assert!(Instant::now() < limit, "{now:?}");
+        };
         assert_eq!(running(&now).stop(Duration::from_secs(5)).unwrap(), Stopped::Asked);
         assert!(matches!(now.look(), Seen::Gone));
     }
