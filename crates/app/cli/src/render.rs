@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use comfy_table::{ContentArrangement, Table, presets};
 use owo_colors::OwoColorize;
+use quorate_faults::{Finding, Severity};
 use serde::Serialize;
 
 /// What a command has to say, in both forms: serialised for machines, rendered for people.
@@ -51,6 +52,19 @@ impl Page {
     /// An empty line.
     pub(crate) fn gap(&mut self) {
         self.text.push('\n');
+    }
+
+    /// One observation about examined data: what, where, and what to do.
+    pub(crate) fn finding(&mut self, finding: &Finding) {
+        let severity = match finding.severity {
+            Severity::Error => "error".red().bold().to_string(),
+            Severity::Warning => "warning".yellow().bold().to_string(),
+            Severity::Info => "note".cyan().bold().to_string(),
+        };
+        self.line(format!("{severity}: {} [{}]", finding.what, finding.code));
+        self.line(format!("  at: {}", finding.place));
+        self.line(format!("  do: {}", finding.remedy));
+        self.gap();
     }
 
     /// A headline.

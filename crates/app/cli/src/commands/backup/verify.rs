@@ -167,15 +167,7 @@ struct Outcome {
 impl Report for Outcome {
     fn render(&self, page: &mut Page) {
         for finding in &self.findings {
-            let severity = match finding.severity {
-                Severity::Error => "error".red().bold().to_string(),
-                Severity::Warning => "warning".yellow().bold().to_string(),
-                Severity::Info => "note".cyan().bold().to_string(),
-            };
-            page.line(format!("{severity}: {} [{}]", finding.what, finding.code));
-            page.line(format!("  at: {}", finding.place));
-            page.line(format!("  do: {}", finding.remedy));
-            page.gap();
+            page.finding(finding);
         }
         let (mark, verdict) = match self.valid {
             true => ("✓".green().to_string(), "is whole"),

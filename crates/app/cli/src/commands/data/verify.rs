@@ -8,7 +8,7 @@ use owo_colors::OwoColorize;
 use quorate_etcd::datadir::{self, Found};
 use quorate_etcd_formats::ReadAt;
 use quorate_etcd_formats::verify::{self, Settings};
-use quorate_faults::{Code, Exit, Fault, Finding, Severity};
+use quorate_faults::{Code, Exit, Fault, Severity};
 use serde::Serialize;
 
 use crate::printer::Printer;
@@ -85,7 +85,7 @@ struct Outcome {
 impl Report for Outcome {
     fn render(&self, page: &mut Page) {
         for finding in &self.report.findings {
-            render_finding(finding, page);
+            page.finding(finding);
         }
         if self.report.findings_more > 0 {
             page.line(format!("… and {} more findings", self.report.findings_more));
@@ -117,16 +117,4 @@ impl Report for Outcome {
             page.line(format!("  {items} items{entries}, hash {hash:08x} ({hash})"));
         }
     }
-}
-
-fn render_finding(finding: &Finding, page: &mut Page) {
-    let severity = match finding.severity {
-        Severity::Error => "error".red().bold().to_string(),
-        Severity::Warning => "warning".yellow().bold().to_string(),
-        Severity::Info => "note".cyan().bold().to_string(),
-    };
-    page.line(format!("{severity}: {} [{}]", finding.what, finding.code));
-    page.line(format!("  at: {}", finding.place));
-    page.line(format!("  do: {}", finding.remedy));
-    page.gap();
 }
