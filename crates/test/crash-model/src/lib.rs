@@ -8,6 +8,7 @@
 //! **Invariant:** only a sync moves a change from pending to durable.
 
 mod recording;
+mod strace;
 mod tree;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -18,6 +19,7 @@ use std::rc::Rc;
 use quorate_host::durable::Owner;
 
 pub use recording::{Op, RecordingDisk, RecordingFile};
+pub use strace::{CALLS, read_strace};
 pub use tree::{Node, Tree};
 
 /// Up to this many pending changes every combination is tried.
@@ -227,6 +229,12 @@ impl<'a> Model<'a> {
                 let child = self.live[dir].remove(&from).expect("the log fits the base");
                 self.live[dir].insert(to.clone(), child);
                 self.pending.push(Pending::Rename { dir, from, to, child });
+            }
+            Op::Link { from, to } => {
+                let child = self.inode(from);
+                let (dir, name) = self.place(to);
+                self.live[dir].insert(name.clone(), child);
+                self.pending.push(Pending::Name { dir, name, child });
             }
             Op::RemoveFile { path } | Op::RemoveDir { path } => {
                 let (dir, name) = self.place(path);

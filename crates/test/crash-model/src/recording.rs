@@ -21,6 +21,8 @@ pub enum Op {
     SyncDir { path: PathBuf },
     /// A file or directory was given a new name.
     Rename { from: PathBuf, to: PathBuf },
+    /// A file was given a second name.
+    Link { from: PathBuf, to: PathBuf },
     /// A file's name was removed.
     RemoveFile { path: PathBuf },
     /// An empty directory was removed.
