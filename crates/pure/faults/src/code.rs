@@ -265,6 +265,65 @@ codes! {
     CompactDiffers = "Q0812", Failed;
     /// A name in the store that no layout knows (warning).
     ObjectUnknown = "Q0813", CannotMeet;
+
+    /// The store does not accept the credentials, or does not allow what was asked.
+    StoreDenied = "Q0820", CannotMeet;
+    /// The bucket or container does not exist.
+    BucketAbsent = "Q0821", CannotMeet;
+    /// The store protects an object from being removed or replaced.
+    StoreLocked = "Q0822", CannotMeet;
+    /// The store cannot make an object only if it is not there.
+    CreateUnsupported = "Q0823", CannotMeet;
+    /// The target of a copy holds another cluster's backups.
+    CopyOtherCluster = "Q0824", Refused;
+    /// The target of a copy holds an object of the same name with other bytes.
+    CopyDiffers = "Q0825", Refused;
+    /// An object was left out of a copy, because its bytes are not those of its manifest (warning).
+    CopyLeftOut = "Q0826", CannotMeet;
+    /// Someone else uses the spool.
+    SpoolLocked = "Q0830", Temporary;
+    /// A file of the spool is damaged and was set aside (warning).
+    SpoolDamaged = "Q0831", CannotMeet;
+    /// The spool cannot take what it was given before it has been recovered.
+    SpoolBroken = "Q0832", Failed;
+    /// The store holds another object of the same name.
+    ObjectTaken = "Q0833", Refused;
+    /// A snapshot is older than what was there when it was asked for.
+    FullBehind = "Q0834", Failed;
+    /// Nothing is removed from a store that proves nothing.
+    PruneUnproven = "Q0840", Refused;
+    /// The store would not let an object go (warning).
+    PruneLocked = "Q0841", CannotMeet;
+    /// A schedule or keeping rule that cannot be understood.
+    ScheduleInvalid = "Q0842", ConfigInvalid;
+    /// The store holds the backups of another cluster.
+    StoreOfOther = "Q0843", Refused;
+    /// etcd's revision is lower than what was backed up (warning).
+    RevisionWentBack = "Q0844", Refused;
+    /// A stretch of history that no delta will hold (warning).
+    HistoryHole = "Q0845", CannotMeet;
+    /// The spool does not belong to what is backed up now (warning).
+    SpoolSetAside = "Q0846", CannotMeet;
+    /// The store did not answer when following began (warning).
+    StoreNotSeen = "Q0847", Temporary;
+    /// Another writer took over the store.
+    WriterReplaced = "Q0850", Refused;
+    /// etcd compacted history before it was recorded (warning).
+    HistoryCompacted = "Q0851", CannotMeet;
+    /// The spool is full, so recording waits (warning).
+    SpoolFull = "Q0852", CannotMeet;
+    /// A snapshot did not arrive whole.
+    SnapshotBroken = "Q0853", CannotMeet;
+    /// A second signal ended the program before the spool was uploaded.
+    CutShort = "Q0854", Temporary;
+    /// An address that cannot be listened on.
+    ServeInvalid = "Q0855", ConfigInvalid;
+    /// An endpoint answered for another cluster.
+    OtherCluster = "Q0856", Refused;
+    /// The end came before all of the spool was uploaded (warning).
+    FlushIncomplete = "Q0857", Temporary;
+    /// A port to listen on could not be taken.
+    ListenFailed = "Q0961", CannotMeet;
 }
 
 impl Code {

@@ -5,9 +5,13 @@
 #![cfg_attr(not(test), deny(clippy::wildcard_enum_match_arm))]
 
 pub mod chain;
+pub mod estimate;
+pub mod follow;
 pub mod init;
 pub mod restore_point;
+pub mod retention;
 pub mod roster;
+pub mod schedule;
 mod warning;
 
 pub use warning::Warning;

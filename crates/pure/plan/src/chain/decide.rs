@@ -27,6 +27,20 @@ pub fn decide(objects: &[Object], epochs: &[EpochStart], target: Target) -> Deci
     Decision { chain: best, uses, recoverable, newest_claimed, short }
 }
 
+/// As far as deltas lead from each full that can be used.
+pub(crate) fn chains(objects: &[Object], epochs: &[EpochStart]) -> Vec<Chain> {
+    let views: Vec<View<'_>> =
+        objects.iter().enumerate().map(|(index, object)| View::new(index, object, epochs)).collect();
+    let mut deltas: Vec<&View<'_>> = views.iter().filter(|view| view.is(Kind::Delta)).collect();
+    deltas.sort_by_key(|delta| delta.object.first);
+    views.iter().filter(|view| view.is(Kind::Full)).map(|full| extend(full, &deltas, None)).collect()
+}
+
+/// Why an object does not count, as far as its epoch and what is known of it go.
+pub(crate) fn unusable(object: &Object, epochs: &[EpochStart]) -> Option<String> {
+    View::new(0, object, epochs).unusable
+}
+
 /// An object as far as its epoch lets it count.
 struct View<'a> {
     index: usize,

@@ -10,6 +10,7 @@ mod decide;
 mod tests;
 
 pub use decide::decide;
+pub(crate) use decide::{chains, unusable};
 
 use serde::Serialize;
 
