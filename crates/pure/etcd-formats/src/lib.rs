@@ -16,6 +16,7 @@ pub mod inspect;
 pub mod membership;
 pub mod messages;
 pub mod mvcc;
+pub mod passing;
 mod read_at;
 pub mod rebuild;
 pub mod snap;

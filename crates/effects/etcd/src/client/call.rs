@@ -15,7 +15,7 @@ use super::errors::{self, Failure};
 use super::{Client, Peer};
 
 /// Answers may be as large as etcd's request limit allows many times over; beyond this something is wrong.
-const MAX_ANSWER_BYTES: usize = 256 << 20;
+pub(super) const MAX_ANSWER_BYTES: usize = 256 << 20;
 
 /// One remote procedure.
 #[derive(Debug, Clone, Copy)]
@@ -94,7 +94,7 @@ impl Client {
         Req: prost::Message + 'static,
         Res: prost::Message + Default + 'static,
     {
-        let limit = self.shared.timeout;
+        let limit = self.timeout();
         let mut request = Request::new(message);
         // The server is told the limit as well, so that it stops working on what nobody waits for.
         request.set_timeout(limit);

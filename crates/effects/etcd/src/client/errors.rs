@@ -54,6 +54,18 @@ impl Failure {
         Failure { url: url.to_owned(), kind: Kind::Silent, said: format!("no answer within {limit:?}") }
     }
 
+    /// A stream that ended before its time.
+    pub(super) fn ended(url: &str) -> Failure {
+        Failure { url: url.to_owned(), kind: Kind::Lost, said: "the stream ended before its time".to_owned() }
+    }
+
+    /// A no that came inside a message of a stream.
+    pub(super) fn refused(url: &str, said: &str) -> Failure {
+        let code = if said.contains("permission denied") { Code::PermissionDenied } else { Code::Unknown };
+        let said = if said.is_empty() { "etcd gave no reason" } else { said };
+        Failure { url: url.to_owned(), kind: Kind::Refused(code), said: said.to_owned() }
+    }
+
     /// Whether the same request may go to another endpoint.
     pub(super) fn may_ask_another(&self, procedure: Procedure) -> bool {
         match self.kind {
@@ -72,6 +84,11 @@ impl Failure {
     pub(super) fn is_stale_token(&self) -> bool {
         let refused = matches!(self.kind, Kind::Refused(_));
         refused && (self.said.contains("invalid auth token") || self.said.contains("revision of auth store is old"))
+    }
+
+    /// The same for streams, where older servers call a stale token a lack of permission.
+    pub(super) fn may_be_stale_token(&self) -> bool {
+        self.is_stale_token() || self.kind == Kind::Refused(Code::PermissionDenied)
     }
 
     /// Whether etcd says that it knows no users at all.

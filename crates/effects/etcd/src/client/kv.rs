@@ -5,14 +5,15 @@ use quorate_faults::Fault;
 use super::Client;
 use super::call::Procedure;
 use super::messages::{
-    DeleteRangeRequest, DeleteRangeResponse, KeyValue, PutRequest, PutResponse, RangeRequest, RangeResponse,
-    TxnRequest, TxnResponse,
+    CompactionRequest, CompactionResponse, DeleteRangeRequest, DeleteRangeResponse, KeyValue, PutRequest, PutResponse,
+    RangeRequest, RangeResponse, TxnRequest, TxnResponse,
 };
 
 const RANGE: Procedure = Procedure::read("/etcdserverpb.KV/Range", "read keys");
 const PUT: Procedure = Procedure::write("/etcdserverpb.KV/Put", "write a key");
 const DELETE: Procedure = Procedure::write("/etcdserverpb.KV/DeleteRange", "delete keys");
 const TXN: Procedure = Procedure::write("/etcdserverpb.KV/Txn", "run a transaction");
+const COMPACT: Procedure = Procedure::write("/etcdserverpb.KV/Compact", "compact the history");
 
 /// Keys per page of a listing: small enough that a page of large values stays far below the message limit.
 const PAGE_KEYS: i64 = 500;
@@ -94,6 +95,11 @@ impl Client {
     /// Compares and changes in one step.
     pub async fn txn(&self, request: TxnRequest) -> Result<TxnResponse, Fault> {
         self.call(TXN, request).await
+    }
+
+    /// Forgets the history before a revision, and waits until that is done on disk.
+    pub async fn compact(&self, revision: i64) -> Result<CompactionResponse, Fault> {
+        self.call(COMPACT, CompactionRequest { revision, physical: true }).await
     }
 }
 

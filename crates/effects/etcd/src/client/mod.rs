@@ -1,7 +1,7 @@
 //! Talks to a running etcd cluster: our own thin gRPC client.
 //!
 //! A [`Client`] holds a list of endpoints and asks the one that answered last; when that one does not answer it tries the
-//! others. Every call has a limit in time. Messages are declared by hand in [`messages`], with etcd's published field
+//! others. Every call has a limit in time; streams have one for each silence. Messages are declared by hand in [`messages`], with etcd's published field
 //! numbers, so that nothing is generated and nothing is hidden.
 //!
 //! **Invariant:** a request that may change something is never sent a second time unless the first surely did nothing.
@@ -11,9 +11,13 @@ mod call;
 mod cluster;
 mod errors;
 mod kv;
+mod leases;
 mod maintenance;
 pub mod messages;
+mod snapshot;
+mod stream;
 mod tls;
+mod watch;
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -23,9 +27,12 @@ use quorate_faults::{Code, Fault};
 use tonic::transport::{Channel, Endpoint};
 
 pub use auth::Credentials;
-pub use cluster::Consistency;
+pub use cluster::{Consistency, Joins};
 pub use kv::Listing;
+pub use leases::Granted;
+pub use snapshot::SnapshotStream;
 pub use tls::Tls;
+pub use watch::{Watch, WatchFrom, WatchTurn};
 
 /// How long one attempt at one endpoint may take, unless told otherwise.
 pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -61,6 +68,8 @@ pub struct Client {
     shared: Arc<Shared>,
     /// The endpoints this client may ask, as positions in the shared list.
     allowed: Vec<usize>,
+    /// Limit of one attempt at one endpoint.
+    timeout: Duration,
 }
 
 #[derive(Debug)]
@@ -70,12 +79,14 @@ struct Shared {
     preferred: AtomicUsize,
     credentials: Option<Credentials>,
     token: Mutex<Option<String>>,
-    timeout: Duration,
 }
 
 #[derive(Debug)]
 struct Peer {
     url: String,
+    /// How to connect, for streams.
+    endpoint: Endpoint,
+    /// The connection that all calls share.
     channel: Channel,
 }
 
@@ -97,8 +108,8 @@ impl Client {
                 preferred: AtomicUsize::new(0),
                 credentials: settings.credentials.clone(),
                 token: Mutex::new(None),
-                timeout: settings.timeout,
             }),
+            timeout: settings.timeout,
         };
         client.log_in().await?;
         Ok(client)
@@ -111,7 +122,17 @@ impl Client {
 
     /// One client per endpoint, in the order given: for questions that each member answers about itself.
     pub fn each(&self) -> impl Iterator<Item = Client> {
-        self.allowed.iter().map(|at| Client { shared: Arc::clone(&self.shared), allowed: vec![*at] })
+        self.allowed.iter().map(|at| Client { allowed: vec![*at], ..self.clone() })
+    }
+
+    /// The same client with another limit of one attempt at one endpoint.
+    #[must_use]
+    pub fn with_timeout(&self, timeout: Duration) -> Client {
+        Client { timeout, ..self.clone() }
+    }
+
+    fn timeout(&self) -> Duration {
+        self.timeout
     }
 
     /// The endpoints in the order to try them: the one that answered last, then the others in theirs.
@@ -151,5 +172,5 @@ fn peer(url: &str, tls: &tls::Loaded, timeout: Duration) -> Result<Peer, Fault> 
         Some("https") => endpoint.tls_config(tls.config(host)).map_err(|error| tls.fault(&url, error))?,
         _ => return Err(invalid("it is neither http nor https".into())),
     };
-    Ok(Peer { channel: endpoint.connect_lazy(), url })
+    Ok(Peer { channel: endpoint.connect_lazy(), endpoint, url })
 }

@@ -349,3 +349,22 @@ pub struct TxnResponse {
     #[prost(message, repeated, tag = "3")]
     pub responses: Vec<ResponseOp>,
 }
+
+/// Forgets the history up to a revision.
+#[derive(Clone, Copy, PartialEq, Message)]
+pub struct CompactionRequest {
+    /// The revision.
+    #[prost(int64, tag = "1")]
+    pub revision: i64,
+    /// Answer only when it is done on disk.
+    #[prost(bool, tag = "2")]
+    pub physical: bool,
+}
+
+/// The history is forgotten.
+#[derive(Clone, Copy, PartialEq, Message)]
+pub struct CompactionResponse {
+    /// Who answered, and when.
+    #[prost(message, optional, tag = "1")]
+    pub header: Option<ResponseHeader>,
+}

@@ -1,5 +1,6 @@
 //! What a member says about itself.
 
+use bytes::Bytes;
 use prost::{Enumeration, Message};
 
 use super::ResponseHeader;
@@ -120,4 +121,53 @@ pub struct AlarmResponse {
     /// The alarms.
     #[prost(message, repeated, tag = "2")]
     pub alarms: Vec<Alarm>,
+}
+
+/// Rewrites a member's db without its free pages.
+#[derive(Clone, Copy, PartialEq, Message)]
+pub struct DefragmentRequest {}
+
+/// The db was rewritten.
+#[derive(Clone, Copy, PartialEq, Message)]
+pub struct DefragmentResponse {
+    /// Who answered, and when.
+    #[prost(message, optional, tag = "1")]
+    pub header: Option<ResponseHeader>,
+}
+
+/// Makes another member the leader.
+#[derive(Clone, Copy, PartialEq, Message)]
+pub struct MoveLeaderRequest {
+    /// Which.
+    #[prost(uint64, tag = "1")]
+    pub target_id: u64,
+}
+
+/// The other member leads.
+#[derive(Clone, Copy, PartialEq, Message)]
+pub struct MoveLeaderResponse {
+    /// Who answered, and when.
+    #[prost(message, optional, tag = "1")]
+    pub header: Option<ResponseHeader>,
+}
+
+/// Asks for the whole database.
+#[derive(Clone, Copy, PartialEq, Message)]
+pub struct SnapshotRequest {}
+
+/// A piece of the database.
+#[derive(Clone, PartialEq, Message)]
+pub struct SnapshotResponse {
+    /// Who answered, and when.
+    #[prost(message, optional, tag = "1")]
+    pub header: Option<ResponseHeader>,
+    /// Bytes of the database that are still to come.
+    #[prost(uint64, tag = "2")]
+    pub remaining_bytes: u64,
+    /// The piece; it shares the buffer of its message.
+    #[prost(bytes = "bytes", tag = "3")]
+    pub blob: Bytes,
+    /// Version of the storage; since 3.6.
+    #[prost(string, tag = "4")]
+    pub version: String,
 }

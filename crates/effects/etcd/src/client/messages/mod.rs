@@ -5,14 +5,18 @@
 mod auth;
 mod cluster;
 mod kv;
+mod lease;
 mod maintenance;
+mod watch;
 
 use prost::Message;
 
 pub use auth::*;
 pub use cluster::*;
 pub use kv::*;
+pub use lease::*;
 pub use maintenance::*;
+pub use watch::*;
 
 /// Who answered, and at which point of the log.
 #[derive(Clone, Copy, PartialEq, Message)]
