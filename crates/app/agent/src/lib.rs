@@ -1,3 +1,4 @@
 //! What runs on a node: sources of truth, and whoever turns their answers into work.
 
+pub mod serve;
 pub mod sources;

@@ -324,6 +324,21 @@ codes! {
     FlushIncomplete = "Q0857", Temporary;
     /// A port to listen on could not be taken.
     ListenFailed = "Q0961", CannotMeet;
+
+    /// Another agent works on the state dir.
+    StateDirBusy = "Q0900", Refused;
+    /// The member that is to be started already runs.
+    AlreadyRunning = "Q0901", Refused;
+    /// The shim, which is to be the parent of etcd, does not work.
+    ShimFailed = "Q0902", Failed;
+    /// The program could not be executed.
+    NotExecuted = "Q0903", Failed;
+    /// The shim does not answer or does not follow.
+    ShimSilent = "Q0904", Temporary;
+    /// The program ended as soon as it was started.
+    EndedAtOnce = "Q0905", Failed;
+    /// A process does not end, not even by SIGKILL.
+    NotEnding = "Q0906", Failed;
 }
 
 impl Code {
