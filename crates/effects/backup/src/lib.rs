@@ -13,6 +13,7 @@ mod decode;
 pub mod equal;
 pub mod events;
 pub mod session;
+pub mod spool;
 pub mod store;
 pub mod write;
 

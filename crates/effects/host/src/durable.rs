@@ -4,8 +4,8 @@
 //! into place and syncs the parent. The steps are spelled out by the caller, so that a recorded run can be replayed
 //! into every state that a crash could leave (the tests do).
 //!
-//! **Invariant:** nothing is removed whose name does not say that it is partial, and nothing that exists is replaced, except
-//! a single file by [`Disk::replace_file`].
+//! **Invariant:** nothing is removed whose name does not say that it is partial or, of a single file, spent, and nothing
+//! that exists is replaced, except a single file by [`Disk::replace_file`].
 
 mod real;
 
@@ -18,6 +18,9 @@ pub use real::{RealDisk, RealFile};
 
 /// What marks a file or directory as unfinished: `<name>.partial-<pid>`.
 pub const PARTIAL_MARK: &str = ".partial-";
+
+/// What marks a file that is needed no more, because all that it holds is proven to be held elsewhere: `<name>.spent`.
+pub const SPENT_MARK: &str = ".spent";
 
 /// A user and group, as the kernel numbers them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -65,7 +68,8 @@ pub trait Disk {
     /// and nothing that only the other holds may be needed any more. Refuses a partial whose name lacks [`PARTIAL_MARK`].
     fn replace_file(&self, partial: &Path, to: &Path) -> Result<(), DiskError>;
 
-    /// Removes a partial file or tree. Refuses a path whose own name lacks [`PARTIAL_MARK`]. Absent is fine.
+    /// Removes a partial file or tree, or a spent file. Refuses a path whose own name neither has [`PARTIAL_MARK`] nor, of a
+    /// file, ends in [`SPENT_MARK`]. Absent is fine.
     fn remove_partial(&self, path: &Path) -> Result<(), DiskError>;
 }
 
@@ -146,8 +150,10 @@ pub fn is_partial_of(name: &std::ffi::OsStr, of: &std::ffi::OsStr) -> bool {
 /// holds it, names ascending.
 pub fn removal_order(path: &Path) -> Result<Vec<(PathBuf, bool)>, DiskError> {
     const ATTEMPT: &str = "remove the left-over";
-    let marked = path.file_name().is_some_and(|name| name.to_string_lossy().contains(PARTIAL_MARK));
-    if !marked {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let spent = || name.ends_with(SPENT_MARK) && path.symlink_metadata().is_ok_and(|meta| meta.is_file());
+    let absent = || path.symlink_metadata().is_err_and(|error| error.kind() == io::ErrorKind::NotFound);
+    if !name.contains(PARTIAL_MARK) && !spent() && !(name.ends_with(SPENT_MARK) && absent()) {
         let cause = io::Error::new(io::ErrorKind::InvalidInput, "its name does not say that it is partial");
         return Err(DiskError::new(ATTEMPT, path, cause));
     }

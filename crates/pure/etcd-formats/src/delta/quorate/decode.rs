@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use sha2::{Digest, Sha256};
 
+use super::encode::end_frame;
 use super::{FRAME_HEAD, FRAME_MAX, MAGIC, field};
 use crate::delta::LeaseGrant;
 use crate::delta::batch::{Batch, Decoder, DeltaError, Entry, Order, Summary};
@@ -21,6 +22,27 @@ pub struct QuorateDecoder {
     hasher: Sha256,
     order: Order,
     batch: Batch,
+    last_write_ms: Option<i64>,
+    whole: Option<Salvage>,
+}
+
+/// The longest part of a delta without an end that holds whole transactions only.
+#[derive(Debug, Clone)]
+pub struct Salvage {
+    /// How many bytes of it, from its beginning.
+    pub bytes: u64,
+    /// What they hold.
+    pub summary: Summary,
+    /// When the last write in them was recorded.
+    pub last_write_ms: Option<i64>,
+    hasher: Sha256,
+}
+
+impl Salvage {
+    /// The bytes that make a delta of them when they are put behind.
+    pub fn end(&self) -> Vec<u8> {
+        end_frame(Some(self.summary), &self.hasher)
+    }
 }
 
 impl Decoder for QuorateDecoder {
@@ -55,6 +77,26 @@ impl Decoder for QuorateDecoder {
 }
 
 impl QuorateDecoder {
+    /// What can be kept of what was fed so far, also after an error. `None`: no whole transaction.
+    pub fn salvage(&self) -> Option<&Salvage> {
+        self.whole.as_ref()
+    }
+
+    /// Bytes from the beginning that good frames make up.
+    pub fn good_bytes(&self) -> u64 {
+        self.offset()
+    }
+
+    /// Whether the end was read.
+    pub fn is_ended(&self) -> bool {
+        self.ended
+    }
+
+    /// When the last write so far was recorded.
+    pub fn last_write_ms(&self) -> Option<i64> {
+        self.last_write_ms
+    }
+
     fn forget(&mut self) {
         self.passed = self.passed.saturating_add(self.at as u64);
         self.buffer.drain(..self.at.min(self.buffer.len()));
@@ -74,6 +116,10 @@ impl QuorateDecoder {
         if length > FRAME_MAX {
             return Err(DeltaError::TooLarge { limit: FRAME_MAX });
         }
+        // A checksum of nothing is zero, so zeros would pass for frames without end.
+        if length == 0 {
+            return Err(DeltaError::Malformed { what: "an empty frame", offset: self.offset() });
+        }
         let Some(payload) = rest.get(..length) else { return Ok(None) };
         if crc32c::crc32c(payload) != u32::from_le_bytes([*c0, *c1, *c2, *c3]) {
             return Err(DeltaError::Checksum { offset: self.offset() });
@@ -89,7 +135,7 @@ impl QuorateDecoder {
         let bytes = self.buffer.get(payload.clone()).unwrap_or_default();
         self.batch.bytes.extend_from_slice(bytes);
         let mut fields = Fields::new(bytes);
-        let mut first = true;
+        let (mut first, mut open) = (true, false);
         while let Some((number, value)) = fields.next().map_err(|_| malformed("a frame that is not protobuf"))? {
             // The end covers what stands before its frame, so it stands alone in it.
             if self.ended || (number == field::END && !first) {
@@ -99,7 +145,9 @@ impl QuorateDecoder {
             match (number, value) {
                 (field::EVENT, Value::Bytes(event)) => {
                     let entry = read_event(&mut self.order, bytes, base, event);
-                    self.batch.entries.push(entry.map_err(|problem| problem.at(offset))?);
+                    let entry = entry.map_err(|problem| problem.at(offset))?;
+                    self.last_write_ms = entry.time_ms.or(self.last_write_ms);
+                    self.batch.entries.push(entry);
                 }
                 (field::GRANT, Value::Bytes(grant)) => {
                     self.batch.grants.push(read_grant(grant).ok_or_else(|| malformed("a grant that is not one"))?);
@@ -108,12 +156,17 @@ impl QuorateDecoder {
                     read_end(&self.order, &self.hasher, end).map_err(|problem| problem.at(offset))?;
                     self.ended = true;
                 }
+                (field::OPEN, Value::Varint(value)) => open = value == 1,
                 _ => return Err(malformed("a field that no frame has")),
             }
         }
         let whole = self.at..payload.end;
         self.hasher.update(self.buffer.get(whole).unwrap_or_default());
         self.at = payload.end;
+        if let Some(summary) = self.order.summary().filter(|_| !open && !self.ended) {
+            let (bytes, last_write_ms) = (self.offset(), self.last_write_ms);
+            self.whole = Some(Salvage { bytes, summary, last_write_ms, hasher: self.hasher.clone() });
+        }
         Ok(())
     }
 

@@ -14,6 +14,7 @@ const FRAME_FULL: usize = 128 << 10;
 pub struct DeltaWriter {
     /// Finished bytes.
     pub out: Vec<u8>,
+    /// The frame that is being filled.
     frame: Vec<u8>,
     hasher: Sha256,
     order: Order,
@@ -50,7 +51,11 @@ impl Default for DeltaWriter {
 impl DeltaWriter {
     /// Adds a write. Writes of one transaction follow each other, and transactions follow each other without a hole.
     pub fn push(&mut self, event: &Event<'_>) -> Result<(), Disorder> {
-        self.order.place(event.kv.mod_revision)?;
+        let at = self.order.place(event.kv.mod_revision)?;
+        if self.frame.len() >= FRAME_FULL {
+            // Only now is it known whether the transaction goes on.
+            self.close(at.sub > 0);
+        }
         let kv = &event.kv;
         let mut kv_length = bytes_length(kv.key).saturating_add(number_length(kv.mod_revision));
         if !event.tombstone {
@@ -75,7 +80,6 @@ impl DeltaWriter {
         }
         number(&mut self.frame, 3, time);
         self.last_write_ms = event.time_ms.or(self.last_write_ms);
-        self.close_full();
         Ok(())
     }
 
@@ -85,7 +89,12 @@ impl DeltaWriter {
         head(&mut self.frame, field::GRANT, length);
         number(&mut self.frame, 1, grant.id);
         number(&mut self.frame, 2, grant.ttl);
-        self.close_full();
+    }
+
+    /// Closes the present frame, so that [`DeltaWriter::out`] holds everything so far. `open`: the last transaction may go
+    /// on; whoever finds the file cut off behind this frame leaves out what such a frame holds.
+    pub fn flush(&mut self, open: bool) {
+        self.close(open);
     }
 
     /// Bytes so far, before compression.
@@ -93,45 +102,39 @@ impl DeltaWriter {
         self.bytes
     }
 
+    /// Bytes that wait in the present frame.
+    pub fn waiting(&self) -> usize {
+        self.frame.len()
+    }
+
     /// Revision of the last write.
     pub fn last(&self) -> Option<u64> {
         self.order.summary().map(|summary| summary.last)
     }
 
+    /// What was written so far; `None`: no write.
+    pub fn summary(&self) -> Option<Summary> {
+        self.order.summary()
+    }
+
     /// Writes the end, with the hash of everything before it. The last bytes are in [`DeltaWriter::out`].
     pub fn finish(&mut self) -> Written {
-        self.close();
+        self.close(false);
         let summary = self.order.summary();
-        let hash = self.hasher.clone().finalize();
-        let mut end = Vec::new();
-        if let Some(summary) = summary {
-            number(&mut end, 1, i64::try_from(summary.first).unwrap_or(i64::MAX));
-            number(&mut end, 2, i64::try_from(summary.last).unwrap_or(i64::MAX));
-            number(&mut end, 3, i64::try_from(summary.events).unwrap_or(i64::MAX));
-        }
-        bytes(&mut end, 4, hash.as_slice());
-        head(&mut self.frame, field::END, end.len());
-        self.frame.extend_from_slice(&end);
-        self.close();
+        let end = end_frame(summary, &self.hasher);
+        self.emit(&end);
         Written { summary, bytes: self.bytes, last_write_ms: self.last_write_ms }
     }
 
-    fn close_full(&mut self) {
-        if self.frame.len() >= FRAME_FULL {
-            self.close();
-        }
-    }
-
-    fn close(&mut self) {
+    fn close(&mut self, open: bool) {
         if self.frame.is_empty() {
             return;
         }
+        if open {
+            number(&mut self.frame, field::OPEN, 1);
+        }
         let frame = std::mem::take(&mut self.frame);
-        let mut head = [0; FRAME_HEAD];
-        let length = u32::try_from(frame.len()).unwrap_or(u32::MAX);
-        head.iter_mut()
-            .zip(length.to_le_bytes().into_iter().chain(crc32c::crc32c(&frame).to_le_bytes()))
-            .for_each(|(to, from)| *to = from);
+        let head = frame_head(&frame);
         self.emit(&head);
         self.emit(&frame);
         self.frame = frame;
@@ -143,6 +146,30 @@ impl DeltaWriter {
         self.out.extend_from_slice(bytes);
         self.bytes = self.bytes.saturating_add(bytes.len() as u64);
     }
+}
+
+/// The frame that ends a delta: what it holds, and the hash of every byte before it.
+pub(super) fn end_frame(summary: Option<Summary>, before: &Sha256) -> Vec<u8> {
+    let mut end = Vec::new();
+    if let Some(summary) = summary {
+        number(&mut end, 1, i64::try_from(summary.first).unwrap_or(i64::MAX));
+        number(&mut end, 2, i64::try_from(summary.last).unwrap_or(i64::MAX));
+        number(&mut end, 3, i64::try_from(summary.events).unwrap_or(i64::MAX));
+    }
+    bytes(&mut end, 4, before.clone().finalize().as_slice());
+    let mut payload = Vec::new();
+    head(&mut payload, field::END, end.len());
+    payload.extend_from_slice(&end);
+    [frame_head(&payload).as_slice(), &payload].concat()
+}
+
+fn frame_head(payload: &[u8]) -> [u8; FRAME_HEAD] {
+    let length = u32::try_from(payload.len()).unwrap_or(u32::MAX);
+    let mut head = [0; FRAME_HEAD];
+    head.iter_mut()
+        .zip(length.to_le_bytes().into_iter().chain(crc32c::crc32c(payload).to_le_bytes()))
+        .for_each(|(to, from)| *to = from);
+    head
 }
 
 // All field numbers here are below 16, so that a tag is one byte.

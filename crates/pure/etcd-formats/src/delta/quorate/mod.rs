@@ -5,7 +5,7 @@ mod encode;
 mod manifest;
 mod names;
 
-pub use decode::QuorateDecoder;
+pub use decode::{QuorateDecoder, Salvage};
 pub use encode::{DeltaWriter, Written};
 pub use manifest::{Epoch, FORMAT, Hashed, Kind, Manifest};
 pub use names::{Name, ROOT, epoch_name};
@@ -24,6 +24,8 @@ mod field {
     pub(super) const EVENT: u64 = 1;
     pub(super) const GRANT: u64 = 2;
     pub(super) const END: u64 = 3;
+    /// The last transaction may go on in the next frame.
+    pub(super) const OPEN: u64 = 4;
 }
 
 /// Who recorded an object, as far as it is known.
