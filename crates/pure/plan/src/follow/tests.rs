@@ -1,1 +1,396 @@
-//! The table.
+//! The table: every situation in which following begins, and what an operator is told about it.
+
+use proptest::prelude::*;
+use quorate_faults::Code;
+
+use super::*;
+use crate::chain::{Kind, State};
+
+/// Cluster `c`, at revision 100, with all of its history.
+const ETCD: EtcdSeen = EtcdSeen { cluster_id: 0xc, revision: 100, oldest: Some(1) };
+
+fn seen(store: StoreSeen, spool: Option<SpoolSeen>) -> FollowSeen {
+    FollowSeen { etcd: ETCD, store, spool, layout: Layout::Quorate, take_over: false }
+}
+
+fn holds(cluster_id: u64, reach: impl Into<Option<u64>>, newest_epoch: u64) -> StoreSeen {
+    StoreSeen::Holds(StoreHolds { cluster_id, reach: reach.into(), newest_epoch })
+}
+
+/// A spool of cluster `c`.
+fn spool(epoch: impl Into<Option<u64>>, pending: Option<(u64, u64)>, stored: Option<u64>) -> Option<SpoolSeen> {
+    let pending = pending.map(|(from, to)| Span { from, to });
+    Some(SpoolSeen { cluster_id: 0xc, epoch: epoch.into(), pending, stored })
+}
+
+fn compacted(seen: FollowSeen, oldest: u64) -> FollowSeen {
+    FollowSeen { etcd: EtcdSeen { oldest: Some(oldest), ..seen.etcd }, ..seen }
+}
+
+fn gardener(seen: FollowSeen) -> FollowSeen {
+    FollowSeen { layout: Layout::Gardener, ..seen }
+}
+
+/// The plan as an operator could be told it.
+fn told(seen: FollowSeen) -> String {
+    let plan = match plan_follow(&seen) {
+        Ok(plan) => plan,
+        Err(fault) => return format!("refused [{}]: {fault}", fault.code()),
+    };
+    let mut text = format!("watch from {}, epoch {:?}, spool {:?}", plan.watch_from, plan.epoch, plan.spool);
+    if let Some(why) = plan.take_full {
+        text.push_str(&format!("\nfull: {why}"));
+    }
+    if let Some(hole) = plan.hole {
+        text.push_str(&format!("\nhole: {} to {}", hole.from, hole.to));
+    }
+    if plan.ask_again {
+        text.push_str("\nask again");
+    }
+    for warning in plan.warnings {
+        text.push_str(&format!("\n[{}] {}", warning.code, warning.text));
+    }
+    text
+}
+
+#[test]
+fn a_first_start_with_an_empty_store_begins_with_a_full() {
+    insta::assert_snapshot!(told(seen(StoreSeen::Empty, None)), @r"
+    watch from 101, epoch Take { begins_at: 101 }, spool Begin
+    full: the store is empty
+    ");
+}
+
+#[test]
+fn an_empty_store_that_was_not_empty_is_told() {
+    insta::assert_snapshot!(told(seen(StoreSeen::Empty, spool(3, Some((91, 95)), Some(90)))), @r#"
+    watch from 101, epoch Take { begins_at: 101 }, spool SetAside("it belongs to a store with backups up to revision 90, and this one is empty")
+    full: the store is empty
+    [Q0846] the spool is set aside: it belongs to a store with backups up to revision 90, and this one is empty
+    "#);
+}
+
+#[test]
+fn what_was_spooled_before_the_store_answered_joins_its_first_full() {
+    insta::assert_snapshot!(told(seen(StoreSeen::Empty, spool(None, Some((40, 95)), None))), @r"
+    watch from 96, epoch Take { begins_at: 40 }, spool Use
+    full: the store is empty
+    ");
+    insta::assert_snapshot!(told(seen(StoreSeen::Empty, spool(None, None, None))), @r"
+    watch from 101, epoch Take { begins_at: 101 }, spool Use
+    full: the store is empty
+    ");
+}
+
+#[test]
+fn a_restart_goes_on_behind_its_own_spool() {
+    insta::assert_snapshot!(told(seen(holds(0xc, 90, 3), spool(3, Some((91, 95)), Some(90)))), @"watch from 96, epoch Keep(3), spool Use");
+    insta::assert_snapshot!(told(seen(holds(0xc, 90, 3), spool(3, None, Some(90)))), @"watch from 91, epoch Keep(3), spool Use");
+}
+
+#[test]
+fn what_the_store_lost_behind_the_spools_back_is_recorded_anew() {
+    insta::assert_snapshot!(told(seen(holds(0xc, 80, 3), spool(3, None, Some(90)))), @"watch from 81, epoch Keep(3), spool Use");
+}
+
+#[test]
+fn a_spool_that_overlaps_what_is_stored_is_used() {
+    insta::assert_snapshot!(told(seen(holds(0xc, 93, 3), spool(3, Some((91, 95)), Some(90)))), @"watch from 96, epoch Keep(3), spool Use");
+    insta::assert_snapshot!(told(seen(holds(0xc, 99, 3), spool(3, Some((91, 95)), Some(90)))), @"watch from 100, epoch Keep(3), spool Use");
+}
+
+#[test]
+fn a_spool_that_begins_after_the_stores_reach_is_recorded_anew_or_leaves_a_hole() {
+    let later = seen(holds(0xc, 80, 3), spool(3, Some((91, 95)), Some(90)));
+    insta::assert_snapshot!(told(later.clone()), @r#"
+    watch from 81, epoch Keep(3), spool SetAside("it begins at revision 91, and 81 is recorded anew from etcd")
+    [Q0846] the spool is set aside: it begins at revision 91, and 81 is recorded anew from etcd
+    "#);
+    insta::assert_snapshot!(told(compacted(later.clone(), 85)), @r"
+    watch from 96, epoch Keep(3), spool Use
+    full: etcd has compacted revision 81
+    hole: 81 to 90
+    [Q0845] revisions 81 to 90 are neither stored nor spooled, and etcd keeps only 85 and later: a full backup is taken, moments in between cannot be restored
+    ");
+    insta::assert_snapshot!(told(compacted(later, 98)), @r"
+    watch from 101, epoch Keep(3), spool Use
+    full: etcd has compacted revision 81
+    hole: 81 to 100
+    [Q0845] revisions 81 to 100 are neither stored nor spooled, and etcd keeps only 98 and later: a full backup is taken, moments in between cannot be restored
+    ");
+}
+
+#[test]
+fn a_restart_after_a_compaction_takes_a_full() {
+    insta::assert_snapshot!(told(compacted(seen(holds(0xc, 90, 3), spool(3, Some((91, 95)), Some(90))), 98)), @r"
+    watch from 101, epoch Keep(3), spool Use
+    full: etcd has compacted revision 96
+    hole: 96 to 100
+    [Q0845] revisions 96 to 100 are neither stored nor spooled, and etcd keeps only 98 and later: a full backup is taken, moments in between cannot be restored
+    ");
+}
+
+#[test]
+fn an_unknown_store_is_not_an_empty_one() {
+    insta::assert_snapshot!(told(seen(StoreSeen::Unknown, spool(3, Some((91, 95)), Some(90)))), @r"
+    watch from 96, epoch Keep(3), spool Use
+    ask again
+    [Q0847] the store does not answer; writes are spooled, and it is asked again
+    ");
+    insta::assert_snapshot!(told(seen(StoreSeen::Unknown, None)), @r"
+    watch from 1, epoch Later, spool Begin
+    ask again
+    [Q0847] the store does not answer; writes are spooled, and it is asked again
+    ");
+    let mut no_history = seen(StoreSeen::Unknown, None);
+    no_history.etcd.oldest = None;
+    insta::assert_snapshot!(told(no_history), @r"
+    watch from 101, epoch Later, spool Begin
+    ask again
+    [Q0847] the store does not answer; writes are spooled, and it is asked again
+    ");
+    insta::assert_snapshot!(told(seen(StoreSeen::Unknown, spool(3, Some((91, 105)), Some(90)))), @r#"
+    watch from 101, epoch Later, spool SetAside("etcd no longer has what it holds")
+    full: etcd's revision went back
+    ask again
+    [Q0844] etcd is at revision 100, and revision 105 was backed up: its data was replaced by an older copy; what lies behind 100 in the store is no longer used
+    [Q0846] the spool is set aside: etcd no longer has what it holds
+    [Q0847] the store does not answer; writes are spooled, and it is asked again
+    "#);
+    insta::assert_snapshot!(told(compacted(seen(StoreSeen::Unknown, spool(3, None, Some(90))), 95)), @r"
+    watch from 101, epoch Keep(3), spool Use
+    full: etcd has compacted revision 91
+    hole: 91 to 100
+    ask again
+    [Q0845] revisions 91 to 100 are neither stored nor spooled, and etcd keeps only 95 and later: a full backup is taken, moments in between cannot be restored
+    [Q0847] the store does not answer; writes are spooled, and it is asked again
+    ");
+}
+
+#[test]
+fn an_unknown_store_does_not_make_a_long_history_be_read_from_its_beginning() {
+    let mut long = seen(StoreSeen::Unknown, None);
+    long.etcd.revision = 5_000_000;
+    assert_eq!(plan_follow(&long).unwrap().watch_from, 4_900_001);
+}
+
+#[test]
+fn an_older_epoch_of_the_same_cluster_is_taken_over_where_it_ends() {
+    insta::assert_snapshot!(told(seen(holds(0xc, 90, 3), None)), @"watch from 91, epoch Take { begins_at: 91 }, spool Begin");
+    insta::assert_snapshot!(told(compacted(seen(holds(0xc, 90, 3), None), 96)), @r"
+    watch from 101, epoch Take { begins_at: 101 }, spool Begin
+    full: etcd has compacted revision 91
+    hole: 91 to 100
+    [Q0845] revisions 91 to 100 are neither stored nor spooled, and etcd keeps only 96 and later: a full backup is taken, moments in between cannot be restored
+    ");
+}
+
+#[test]
+fn another_writer_took_over_meanwhile_and_the_spool_is_set_aside() {
+    insta::assert_snapshot!(told(seen(holds(0xc, 98, 4), spool(3, Some((91, 99)), Some(90)))), @r#"
+    watch from 99, epoch Take { begins_at: 99 }, spool SetAside("it is of epoch 3, and another writer took over with epoch 4")
+    [Q0846] the spool is set aside: it is of epoch 3, and another writer took over with epoch 4
+    "#);
+}
+
+#[test]
+fn a_store_that_forgot_the_spools_epoch_is_taken_over() {
+    insta::assert_snapshot!(told(seen(holds(0xc, 90, 2), spool(3, Some((91, 95)), Some(90)))), @r#"
+    watch from 91, epoch Take { begins_at: 91 }, spool SetAside("it is of epoch 3, and the store knows none after 2")
+    [Q0846] the spool is set aside: it is of epoch 3, and the store knows none after 2
+    "#);
+}
+
+#[test]
+fn a_store_in_which_nothing_can_be_restored_gets_a_full() {
+    insta::assert_snapshot!(told(seen(holds(0, None, 3), None)), @r"
+    watch from 101, epoch Take { begins_at: 101 }, spool Begin
+    full: nothing in the store can be restored
+    ");
+    insta::assert_snapshot!(told(seen(holds(0, None, 3), spool(3, Some((91, 95)), Some(90)))), @r"
+    watch from 96, epoch Keep(3), spool Use
+    full: nothing in the store can be restored
+    ");
+}
+
+#[test]
+fn a_revision_that_went_back_begins_a_new_history() {
+    insta::assert_snapshot!(told(seen(holds(0xc, 120, 3), None)), @r"
+    watch from 101, epoch Take { begins_at: 100 }, spool Begin
+    full: etcd's revision went back
+    [Q0844] etcd is at revision 100, and revision 120 was backed up: its data was replaced by an older copy; what lies behind 100 in the store is no longer used
+    ");
+    insta::assert_snapshot!(told(seen(holds(0xc, 90, 3), spool(3, Some((91, 105)), Some(90)))), @r#"
+    watch from 101, epoch Take { begins_at: 100 }, spool SetAside("etcd's history was replaced")
+    full: etcd's revision went back
+    [Q0844] etcd is at revision 100, and revision 105 was backed up: its data was replaced by an older copy; what lies behind 100 in the store is no longer used
+    [Q0846] the spool is set aside: etcd's history was replaced
+    "#);
+    insta::assert_snapshot!(told(gardener(seen(holds(0, 120, 0), spool(None, None, Some(120))))), @"refused [Q0844]: cannot go on with this store: etcd is at revision 100, and revision 120 was backed up");
+}
+
+#[test]
+fn another_clusters_store_is_gone_on_with_only_where_nothing_is_overruled() {
+    insta::assert_snapshot!(told(seen(holds(0xd, 90, 3), None)), @r"
+    watch from 101, epoch Take { begins_at: 100 }, spool Begin
+    full: the store's newest backups are another cluster's
+    [Q0843] the store's backups up to revision 90 are of cluster d; those of cluster c begin with a full backup
+    ");
+    insta::assert_snapshot!(told(seen(holds(0xd, 120, 3), None)), @"refused [Q0843]: cannot go on with this store: it holds backups of cluster d up to revision 120, and etcd is at 100");
+    let may = FollowSeen { take_over: true, ..seen(holds(0xd, 120, 3), None) };
+    insta::assert_snapshot!(told(may.clone()), @r"
+    watch from 101, epoch Take { begins_at: 100 }, spool Begin
+    full: the store's newest backups are another cluster's
+    [Q0843] the store's backups up to revision 120 are of cluster d; those of cluster c begin with a full backup
+    ");
+    insta::assert_snapshot!(told(gardener(may)), @"refused [Q0843]: cannot go on with this store: it holds backups of cluster d up to revision 120, and etcd is at 100");
+}
+
+#[test]
+fn another_clusters_spool_is_set_aside() {
+    let stranger = spool(3, Some((91, 95)), Some(90)).map(|spool| SpoolSeen { cluster_id: 0xd, ..spool });
+    insta::assert_snapshot!(told(seen(holds(0xc, 90, 3), stranger)), @r#"
+    watch from 91, epoch Take { begins_at: 91 }, spool SetAside("it is of cluster d, and etcd is of cluster c")
+    [Q0846] the spool is set aside: it is of cluster d, and etcd is of cluster c
+    "#);
+    insta::assert_snapshot!(told(seen(StoreSeen::Unknown, stranger)), @r#"
+    watch from 1, epoch Later, spool SetAside("it is of cluster d, and etcd is of cluster c")
+    ask again
+    [Q0847] the store does not answer; writes are spooled, and it is asked again
+    [Q0846] the spool is set aside: it is of cluster d, and etcd is of cluster c
+    "#);
+    // A cluster was restored under a new id, and goes on in the old one's store and spool.
+    insta::assert_snapshot!(told(seen(holds(0xd, 95, 3), stranger)), @r#"
+    watch from 101, epoch Take { begins_at: 100 }, spool SetAside("it is of cluster d, and etcd is of cluster c")
+    full: the store's newest backups are another cluster's
+    [Q0843] the store's backups up to revision 95 are of cluster d; those of cluster c begin with a full backup
+    [Q0846] the spool is set aside: it is of cluster d, and etcd is of cluster c
+    "#);
+}
+
+#[test]
+fn a_store_that_does_not_say_whose_it_is_begins_with_a_full_unless_a_spool_knows() {
+    insta::assert_snapshot!(told(gardener(seen(holds(0, 90, 0), None))), @r"
+    watch from 101, epoch None, spool Begin
+    full: the store does not say which cluster its backups are of
+    hole: 91 to 100
+    [Q0845] the store does not say which cluster its backups up to revision 90 are of: a full backup is taken, moments between there and revision 100 cannot be restored
+    ");
+    insta::assert_snapshot!(told(seen(holds(0, 100, 0), None)), @r"
+    watch from 101, epoch Take { begins_at: 100 }, spool Begin
+    full: the store does not say which cluster its backups are of
+    ");
+    insta::assert_snapshot!(told(seen(holds(0, 120, 0), None)), @"refused [Q0843]: cannot go on with this store: it holds backups of a cluster whose id is not recorded up to revision 120, and etcd is at 100");
+    insta::assert_snapshot!(told(gardener(seen(holds(0, 90, 0), spool(None, Some((91, 95)), Some(90))))), @"watch from 96, epoch None, spool Use");
+}
+
+#[test]
+fn a_listing_says_what_the_store_holds() {
+    let object = |kind, first, last, epoch, cluster_id| Object {
+        name: String::new(),
+        kind,
+        layout: Layout::Quorate,
+        first,
+        last,
+        created_ms: 0,
+        bytes: 1,
+        epoch,
+        cluster_id,
+        state: State::Claimed,
+    };
+    assert_eq!(StoreSeen::of(&[], &[]), StoreSeen::Empty);
+    assert_eq!(StoreSeen::of(&[], &[EpochStart { epoch: 2, begins_at: 1 }]), holds(0, None, 2));
+    // The full was written by a writer that died before its manifest.
+    let objects = [object(Kind::Full, 10, 10, 1, 0), object(Kind::Delta, 11, 20, 1, 0xc)];
+    assert_eq!(StoreSeen::of(&objects, &[]), holds(0xc, 20, 1));
+}
+
+fn any_store() -> impl Strategy<Value = StoreSeen> {
+    let cluster = prop_oneof![Just(0u64), Just(0xc), Just(0xd)];
+    prop_oneof![
+        Just(StoreSeen::Unknown),
+        Just(StoreSeen::Empty),
+        (cluster, proptest::option::of(1u64..60), 0u64..4).prop_map(|(id, reach, epoch)| holds(id, reach, epoch)),
+    ]
+}
+
+fn any_spool() -> impl Strategy<Value = Option<SpoolSeen>> {
+    let pending = proptest::option::of((1u64..60, 0u64..10));
+    let spool = (any::<bool>(), proptest::option::of(0u64..5), pending, proptest::option::of(1u64..60));
+    proptest::option::of(spool.prop_map(|(ours, epoch, pending, stored)| SpoolSeen {
+        cluster_id: if ours { 0xc } else { 0xd },
+        epoch,
+        pending: pending.map(|(from, length)| Span { from, to: from + length }),
+        stored,
+    }))
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 4096, ..ProptestConfig::default() })]
+
+    #[test]
+    fn no_revision_is_lost_in_silence(
+        store in any_store(),
+        spool in any_spool(),
+        revision in 1u64..60,
+        oldest in proptest::option::of(1u64..61),
+        gardener in any::<bool>(),
+        take_over in any::<bool>(),
+    ) {
+        let oldest = oldest.map(|oldest| oldest.min(revision + 1));
+        let layout = if gardener { Layout::Gardener } else { Layout::Quorate };
+        let etcd = EtcdSeen { cluster_id: 0xc, revision, oldest };
+        let seen = FollowSeen { etcd, store: store.clone(), spool, layout, take_over };
+        let Ok(plan) = plan_follow(&seen) else {
+            // Only what would be overruled is a reason to refuse.
+            let StoreSeen::Holds(holds) = store else { return Err(TestCaseError::fail("refused without backups")) };
+            let pending = spool.and_then(|spool| spool.pending.map(|span| span.to).max(spool.stored));
+            prop_assert!(holds.reach.max(pending) >= Some(revision));
+            return Ok(());
+        };
+        // A watch can begin there, and etcd has not passed it by.
+        prop_assert!(plan.watch_from <= revision + 1);
+        prop_assert!(oldest.is_none_or(|oldest| oldest <= plan.watch_from));
+        // A hole is said in words, and only a full covers it.
+        let warned = |code| plan.warnings.iter().any(|warning| warning.code == code);
+        prop_assert!(plan.hole.is_none() || (plan.take_full.is_some() && warned(Code::HistoryHole)));
+
+        // What waits in the spool goes to the store, or is said not to.
+        if spool.is_some_and(|spool| spool.pending.is_some()) && plan.spool != SpoolPlan::Use {
+            prop_assert!(warned(Code::SpoolSetAside));
+        }
+        // A store that was not seen is neither taken over nor believed to be anything.
+        if store == StoreSeen::Unknown {
+            let taken = matches!(plan.epoch, EpochPlan::Take { .. });
+            prop_assert!(plan.ask_again && !taken);
+        } else {
+            prop_assert!(!plan.ask_again);
+        }
+        // Another epoch than our own is never written into.
+        if let (EpochPlan::Keep(epoch), StoreSeen::Holds(holds)) = (plan.epoch, &store) {
+            prop_assert_eq!(epoch, holds.newest_epoch);
+        }
+        // Without a full, each revision behind the store's reach is spooled or watched.
+        let used = spool.filter(|_| plan.spool == SpoolPlan::Use).and_then(|spool| spool.pending);
+        if let StoreSeen::Holds(StoreHolds { reach: Some(reach), .. }) = store {
+            for missing in reach + 1..plan.watch_from {
+                let spooled = used.is_some_and(|span| (span.from..=span.to).contains(&missing));
+                let hole = plan.hole.is_some_and(|hole| (hole.from..=hole.to).contains(&missing));
+                let anew = plan.take_full.is_some() && (warned(Code::StoreOfOther) || warned(Code::RevisionWentBack));
+                prop_assert!(spooled || hole || anew, "{missing}: {plan:?}");
+            }
+        } else if store != StoreSeen::Unknown {
+            prop_assert!(plan.take_full.is_some());
+        }
+        // Without a full, the watch joins the store's chain or the spool.
+        if plan.take_full.is_none() && let StoreSeen::Holds(holds) = store {
+            let joins = holds.reach.max(used.map(|span| span.to));
+            prop_assert!(Some(plan.watch_from) <= joins.map(|joins| joins + 1), "{plan:?}");
+        }
+        // What must not join does not: between the old history and the first watched revision lies one that only the
+        // full has.
+        if let (EpochPlan::Take { begins_at }, true) = (plan.epoch, warned(Code::StoreOfOther) || warned(Code::RevisionWentBack)) {
+            prop_assert!(begins_at < plan.watch_from && plan.spool != SpoolPlan::Use);
+        }
+    }
+}
