@@ -130,7 +130,8 @@ pub(crate) fn decode(store: &Store, job: &Job, mut batch: impl FnMut(Batch) -> b
 
 /// A number from the system means that the store failed; anything else, that the bytes are wrong.
 pub(crate) fn read_failure(name: &str, error: io::Error) -> Failure {
-    if error.raw_os_error().is_some() {
+    let from_store = error.get_ref().is_some_and(|cause| cause.is::<Fault>());
+    if error.raw_os_error().is_some() || from_store {
         return Failure::Store(Fault::io(format!("cannot read `{name}`"), error));
     }
     match error.kind() {

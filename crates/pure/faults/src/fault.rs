@@ -36,9 +36,14 @@ impl Fault {
         self
     }
 
-    /// A file operation that failed. Picks the code that fits the error, so that a full disk reads as one.
+    /// A file operation that failed. Picks the code that fits the error, so that a full disk reads as one. An error that
+    /// carries a fault is that fault.
     pub fn io(attempt: impl Into<String>, error: std::io::Error) -> Fault {
         use std::io::ErrorKind;
+        let error = match error.downcast::<Fault>() {
+            Ok(fault) => return fault,
+            Err(error) => error,
+        };
         let (code, hint) = match error.kind() {
             ErrorKind::StorageFull | ErrorKind::QuotaExceeded => {
                 (Code::DiskFull, "free some space or choose another place; nothing was changed, so run it again")

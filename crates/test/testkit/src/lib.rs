@@ -8,6 +8,8 @@ mod fixtures;
 mod ports;
 mod process;
 mod programs;
+mod s3;
+mod s3_faulty;
 
 pub use etcd::{Cluster, Launch, Seat, Server, Tools, VERSIONS, etcd};
 pub use fixtures::{
@@ -16,3 +18,5 @@ pub use fixtures::{
 pub use ports::{Port, free_port};
 pub use process::{Running, kill_hard, run, wait_until};
 pub use programs::{consul, dnsmasq, project_root, quorate, strace};
+pub use s3::{S3, S3_KEY_ID, S3_SECRET, StrictS3, s3, s3_locked, s3_strict};
+pub use s3_faulty::{FaultyS3, Mishap, Weather};

@@ -1,0 +1,258 @@
+//! Turns a URL and the environment into a store.
+//!
+//! **Rule:** a URL names a place and carries no credentials. They come from the environment, or from where a cloud's
+//! own tools find them.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use object_store::aws::AmazonS3Builder;
+use object_store::azure::MicrosoftAzureBuilder;
+use object_store::gcp::GoogleCloudStorageBuilder;
+use object_store::local::LocalFileSystem;
+use object_store::path::Path as Name;
+use object_store::prefix::PrefixStore;
+use object_store::{BackoffConfig, ClientOptions, ObjectStore, RetryConfig};
+use quorate_faults::{Code, Fault, Result};
+use tokio::runtime::Builder;
+
+use super::{Shared, Store, fault};
+
+type Environment = Vec<(String, String)>;
+
+/// Variables whose values no text may carry.
+const SECRETS: [&str; 14] = [
+    "AWS_SECRET_ACCESS_KEY",
+    "AWS_SESSION_TOKEN",
+    "AWS_TOKEN",
+    "AZURE_CLIENT_SECRET",
+    "AZURE_STORAGE_ACCESS_KEY",
+    "AZURE_STORAGE_ACCOUNT_KEY",
+    "AZURE_STORAGE_CLIENT_SECRET",
+    "AZURE_STORAGE_KEY",
+    "AZURE_STORAGE_MASTER_KEY",
+    "AZURE_STORAGE_SAS_KEY",
+    "AZURE_STORAGE_SAS_TOKEN",
+    "AZURE_STORAGE_TOKEN",
+    "GOOGLE_BEARER_TOKEN",
+    "GOOGLE_SERVICE_ACCOUNT_KEY",
+];
+
+/// How long a store is waited for. Every request ends within these limits.
+#[derive(Debug, Clone, Copy)]
+pub struct Patience {
+    /// Until a connection stands.
+    pub connect: Duration,
+    /// Until a request has been answered, its part of 8 MiB included.
+    pub request: Duration,
+    /// Until the last retry begins.
+    pub retry: Duration,
+    /// Retries of a request that may be repeated.
+    pub retries: usize,
+}
+
+impl Default for Patience {
+    fn default() -> Patience {
+        // A part of 8 MiB takes a minute on a line of 1.1 Mbit/s; slower lines do not keep up with backups.
+        Patience {
+            connect: Duration::from_secs(5),
+            request: Duration::from_secs(60),
+            retry: Duration::from_secs(60),
+            retries: 5,
+        }
+    }
+}
+
+impl Patience {
+    fn retry_config(&self) -> RetryConfig {
+        let backoff =
+            BackoffConfig { init_backoff: Duration::from_millis(100), max_backoff: Duration::from_secs(5), base: 2.0 };
+        RetryConfig { backoff, max_retries: self.retries, retry_timeout: self.retry }
+    }
+}
+
+pub(super) fn open(url: &str, create: bool, patience: Patience, environment: Environment) -> Result<Store> {
+    let parsed = url::Url::parse(url).map_err(|_| invalid(url, "it is not a URL"))?;
+    if !parsed.username().is_empty() || parsed.password().is_some() || parsed.query().is_some() {
+        // The URL is not repeated: what should not be in it may be a secret.
+        let shown = format!("{}://{}…", parsed.scheme(), parsed.host_str().unwrap_or_default());
+        return Err(invalid(&shown, "a store's URL carries no credentials and no options"));
+    }
+    let mut folder = None;
+    let (inner, once): (Arc<dyn ObjectStore>, Arc<dyn ObjectStore>) = match parsed.scheme() {
+        "file" => {
+            let path = parsed.to_file_path().map_err(|()| invalid(url, "it does not hold an absolute path"))?;
+            let inner = open_folder(url, &path, create)?;
+            folder = Some(path);
+            (Arc::clone(&inner), inner)
+        }
+        "s3" | "gs" | "az" => {
+            let bucket = parsed.host_str().filter(|host| !host.is_empty());
+            let bucket = bucket.ok_or_else(|| invalid(url, "it names no bucket"))?;
+            let prefix = Name::from_url_path(parsed.path())
+                .map_err(|_| invalid(url, "its path cannot be part of an object's name"))?;
+            let once = Patience { retries: 0, ..patience };
+            let open = |patience| open_cloud(url, parsed.scheme(), bucket, &prefix, patience, &environment);
+            (open(patience)?, open(once)?)
+        }
+        _ => return Err(invalid(url, "its scheme is not one of `file`, `s3`, `gs`, `az`")),
+    };
+    let runtime = Builder::new_multi_thread().worker_threads(1).thread_name("store").enable_all().build();
+    let runtime = runtime.map_err(|error| Fault::io("cannot start the runtime for the store", error))?;
+    let secrets = secrets(&environment);
+    let shared = Shared { url: url.to_owned(), inner, once, runtime: Some(runtime), folder, secrets };
+    Ok(Store { shared: Arc::new(shared) })
+}
+
+fn invalid(url: &str, why: &str) -> Fault {
+    Fault::new(Code::StoreInvalid, format!("cannot use the store `{url}`: {why}"))
+        .hint("write file:///path/to/folder, s3://bucket/prefix, gs://bucket/prefix or az://container/prefix")
+}
+
+fn open_folder(url: &str, folder: &Path, create: bool) -> Result<Arc<dyn ObjectStore>> {
+    if create {
+        std::fs::create_dir_all(folder)
+            .map_err(|error| Fault::io(format!("cannot make the folder `{}`", folder.display()), error))?;
+    }
+    let inner = LocalFileSystem::new_with_prefix(folder).map_err(|error| {
+        Fault::new(Code::StoreUnreachable, format!("cannot open the store `{url}`"))
+            .hint("check that the folder exists and can be read")
+            .caused_by(error.to_string())
+    })?;
+    Ok(Arc::new(inner.with_fsync(true)))
+}
+
+fn open_cloud(
+    url: &str,
+    scheme: &str,
+    bucket: &str,
+    prefix: &Name,
+    patience: Patience,
+    environment: &Environment,
+) -> Result<Arc<dyn ObjectStore>> {
+    let built = match scheme {
+        "s3" => s3(bucket, patience, environment).map(|store| prefixed(store, prefix)),
+        "gs" => gs(bucket, patience, environment).map(|store| prefixed(store, prefix)),
+        _ => az(bucket, patience, environment).map(|store| prefixed(store, prefix)),
+    };
+    built.map_err(|error| {
+        Fault::new(Code::StoreInvalid, format!("cannot use the store `{url}`"))
+            .hint("set the credentials and the endpoint in the environment: see docs/guide/object-stores.md")
+            .caused_by(fault::clean(&error.to_string(), &secrets(environment)))
+    })
+}
+
+fn prefixed(store: impl ObjectStore, prefix: &Name) -> Arc<dyn ObjectStore> {
+    match prefix.as_ref().is_empty() {
+        true => Arc::new(store),
+        false => Arc::new(PrefixStore::new(store, prefix.clone())),
+    }
+}
+
+fn client(patience: Patience) -> ClientOptions {
+    ClientOptions::new().with_connect_timeout(patience.connect).with_timeout(patience.request)
+}
+
+fn s3(bucket: &str, patience: Patience, environment: &Environment) -> object_store::Result<impl ObjectStore + use<>> {
+    let mut builder = AmazonS3Builder::new().with_client_options(client(patience));
+    for (key, value) in shared_file(environment).iter().chain(environment).filter(|(key, _)| key.starts_with("AWS_")) {
+        if let Ok(key) = key.to_ascii_lowercase().parse() {
+            builder = builder.with_config(key, value);
+        }
+    }
+    // Single requests are what every server of this protocol knows, and what says why an object stays.
+    let builder = builder.with_disable_bulk_delete(true);
+    builder.with_bucket_name(bucket).with_retry(patience.retry_config()).build()
+}
+
+fn gs(bucket: &str, patience: Patience, environment: &Environment) -> object_store::Result<impl ObjectStore + use<>> {
+    let mut builder = GoogleCloudStorageBuilder::new().with_client_options(client(patience).with_allow_http(true));
+    for (key, value) in environment.iter().filter(|(key, _)| key.starts_with("GOOGLE_")) {
+        if let Ok(key) = key.to_ascii_lowercase().parse() {
+            builder = builder.with_config(key, value);
+        }
+    }
+    builder.with_bucket_name(bucket).with_retry(patience.retry_config()).build()
+}
+
+fn az(bucket: &str, patience: Patience, environment: &Environment) -> object_store::Result<impl ObjectStore + use<>> {
+    let mut builder = MicrosoftAzureBuilder::new().with_client_options(client(patience));
+    for (key, value) in environment.iter().filter(|(key, _)| key.starts_with("AZURE_")) {
+        // Names that Azure's own tools use.
+        let key = match key.as_str() {
+            "AZURE_STORAGE_ACCOUNT" => "AZURE_STORAGE_ACCOUNT_NAME",
+            "AZURE_STORAGE_KEY" => "AZURE_STORAGE_ACCOUNT_KEY",
+            other => other,
+        };
+        if let Ok(key) = key.to_ascii_lowercase().parse() {
+            builder = builder.with_config(key, value);
+        }
+    }
+    builder.with_container_name(bucket).with_retry(patience.retry_config()).build()
+}
+
+fn secrets(environment: &Environment) -> Vec<String> {
+    let shared = shared_file(environment);
+    let all = environment.iter().chain(&shared);
+    // Shorter values would blot out ordinary words.
+    all.filter(|(key, value)| SECRETS.contains(&key.as_str()) && value.len() >= 6)
+        .map(|(_, value)| value.clone())
+        .collect()
+}
+
+/// Keys from the file that the AWS tools write, if the environment names none and no other way to get them.
+fn shared_file(environment: &Environment) -> Environment {
+    let get = |name: &str| environment.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str());
+    let elsewhere = [
+        "AWS_ACCESS_KEY_ID",
+        "AWS_WEB_IDENTITY_TOKEN_FILE",
+        "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
+        "AWS_CONTAINER_CREDENTIALS_FULL_URI",
+        "AWS_SKIP_SIGNATURE",
+    ];
+    if elsewhere.iter().any(|name| get(name).is_some()) {
+        return Vec::new();
+    }
+    let path = match (get("AWS_SHARED_CREDENTIALS_FILE"), get("HOME")) {
+        (Some(path), _) => PathBuf::from(path),
+        (None, Some(home)) => Path::new(home).join(".aws/credentials"),
+        (None, None) => return Vec::new(),
+    };
+    let text = std::fs::read_to_string(path).unwrap_or_default();
+    profile(&text, get("AWS_PROFILE").unwrap_or("default"))
+}
+
+/// The keys of one `[profile]` of that file.
+fn profile(text: &str, wanted: &str) -> Environment {
+    let mut inside = false;
+    let mut found = Vec::new();
+    for line in text.lines().map(str::trim) {
+        if let Some(name) = line.strip_prefix('[').and_then(|line| line.strip_suffix(']')) {
+            inside = name.trim() == wanted;
+        } else if let Some((key, value)) = line.split_once('=').filter(|_| inside) {
+            let key = key.trim().to_ascii_uppercase();
+            if ["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"].contains(&key.as_str()) {
+                found.push((key, value.trim().to_owned()));
+            }
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_profile_gives_its_own_keys_only() {
+        let text =
+            "[default]\naws_access_key_id = A\naws_secret_access_key=B\n\n[other]\nregion = x\naws_access_key_id=C\n";
+        let pairs = |list: &[(&str, &str)]| -> Environment {
+            list.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
+        };
+        assert_eq!(profile(text, "default"), pairs(&[("AWS_ACCESS_KEY_ID", "A"), ("AWS_SECRET_ACCESS_KEY", "B")]));
+        assert_eq!(profile(text, "other"), pairs(&[("AWS_ACCESS_KEY_ID", "C")]));
+        assert_eq!(profile(text, "none"), pairs(&[]));
+    }
+}

@@ -1,0 +1,161 @@
+//! A real server of the S3 protocol, and buckets on it.
+//!
+//! **Rule:** one server serves all tests of a process, each with a bucket of its own; it dies with the process.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use crate::ports::{Port, free_port};
+use crate::process::{Running, wait_until};
+use crate::programs::project_root;
+
+/// The key id that clients use.
+pub const S3_KEY_ID: &str = "quorate-key-id";
+/// The secret that clients use; no text of ours may ever carry it.
+pub const S3_SECRET: &str = "quorate-secret-never-shown";
+
+/// A bucket on a running server.
+#[derive(Debug, Clone)]
+pub struct S3 {
+    /// The server's port.
+    pub port: u16,
+    /// The bucket.
+    pub bucket: String,
+}
+
+struct Server {
+    port: Port,
+    _running: Running,
+}
+
+/// A fresh bucket on the server of this process, which is started on first use.
+pub fn s3() -> S3 {
+    bucket_with("")
+}
+
+/// The same with object lock.
+pub fn s3_locked() -> S3 {
+    bucket_with("x-amz-bucket-object-lock-enabled: true\r\n")
+}
+
+fn bucket_with(headers: &str) -> S3 {
+    static SERVER: OnceLock<Server> = OnceLock::new();
+    static NEXT: AtomicU32 = AtomicU32::new(1);
+    let port = SERVER.get_or_init(start).port.number();
+    let bucket = format!("bucket-{}", NEXT.fetch_add(1, Ordering::Relaxed));
+    let made = request(port, "PUT", &format!("/{bucket}"), headers, b"");
+    assert!(made.starts_with("HTTP/1.1 200"), "a bucket can be made: {made}");
+    S3 { port, bucket }
+}
+
+impl S3 {
+    /// The store's URL for a prefix.
+    pub fn url(&self, prefix: &str) -> String {
+        format!("s3://{}/{prefix}", self.bucket)
+    }
+
+    /// The server's own address.
+    pub fn endpoint(&self) -> String {
+        format!("http://127.0.0.1:{}", self.port)
+    }
+
+    /// The environment of a client that talks to the server.
+    pub fn env(&self) -> Vec<(String, String)> {
+        self.env_at(&self.endpoint())
+    }
+
+    /// The environment of a client that talks to something in front of the server.
+    pub fn env_at(&self, endpoint: &str) -> Vec<(String, String)> {
+        let pairs = [
+            ("AWS_ACCESS_KEY_ID", S3_KEY_ID),
+            ("AWS_SECRET_ACCESS_KEY", S3_SECRET),
+            ("AWS_REGION", "us-east-1"),
+            ("AWS_ENDPOINT_URL", endpoint),
+            ("AWS_ALLOW_HTTP", "true"),
+        ];
+        pairs.map(|(key, value)| (key.to_owned(), value.to_owned())).to_vec()
+    }
+
+    /// Sends a request to the bucket as it is, and gives the answer as it is.
+    pub fn raw(&self, method: &str, path: &str, headers: &str, body: &[u8]) -> String {
+        request(self.port, method, &format!("/{}/{path}", self.bucket), headers, body)
+    }
+}
+
+/// A server that asks for the right key, and the environment of a client that has it.
+pub struct StrictS3 {
+    /// The bucket on it.
+    pub s3: S3,
+    key_id: String,
+    secret: String,
+    _server: Server,
+}
+
+/// Starts a server of its own that checks signatures and what a user may do.
+pub fn s3_strict() -> StrictS3 {
+    let server = start();
+    let port = server.port.number();
+    let s3 = S3 { port, bucket: "bucket-strict".to_owned() };
+    s3.raw("PUT", "", "", b"");
+    let iam = |action: &str| {
+        let headers = "Content-Type: application/x-www-form-urlencoded\r\nAuthorization: AWS4-HMAC-SHA256 \
+                       Credential=x/20260101/us-east-1/iam/aws4_request, SignedHeaders=host, Signature=x\r\n";
+        let body = format!("Version=2010-05-08&UserName=backup&{action}");
+        request(port, "POST", "/", headers, body.as_bytes())
+    };
+    iam("Action=CreateUser");
+    let made = iam("Action=CreateAccessKey");
+    let policy = "%7B%22Version%22%3A%222012-10-17%22%2C%22Statement%22%3A%5B%7B%22Effect%22%3A%22Allow%22%2C\
+                  %22Action%22%3A%22s3%3A%2A%22%2C%22Resource%22%3A%22%2A%22%7D%5D%7D";
+    iam(&format!("Action=PutUserPolicy&PolicyName=all&PolicyDocument={policy}"));
+    let part = |name: &str| {
+        let (_, after) = made.split_once(&format!("<{name}>")).unwrap_or_else(|| panic!("no {name} in {made}"));
+        after.split('<').next().unwrap_or_default().to_owned()
+    };
+    let (key_id, secret) = (part("AccessKeyId"), part("SecretAccessKey"));
+    // From here on every request is checked.
+    let checked = request(port, "POST", "/moto-api/reset-auth", "Content-Type: text/plain\r\n", b"0");
+    assert!(checked.starts_with("HTTP/1.1 200"), "{checked}");
+    StrictS3 { s3, key_id, secret, _server: server }
+}
+
+impl StrictS3 {
+    /// The environment of a client with the right key, or with a wrong secret.
+    pub fn env(&self, right: bool) -> Vec<(String, String)> {
+        let mut env = self.s3.env();
+        env[0].1.clone_from(&self.key_id);
+        if right {
+            env[1].1.clone_from(&self.secret);
+        }
+        env
+    }
+}
+
+fn start() -> Server {
+    let python = project_root().join(".tools/s3/bin/moto_server");
+    assert!(python.exists(), "`{}` is missing: run `make tools`", python.display());
+    let port = free_port();
+    let args = ["-H".to_owned(), "127.0.0.1".to_owned(), "-p".to_owned(), port.to_string()];
+    let running = Running::start(&python, &args, &[]);
+    let number = port.number();
+    wait_until("the S3 server to answer", Duration::from_secs(60), || {
+        TcpStream::connect(("127.0.0.1", number)).is_ok()
+    });
+    Server { port, _running: running }
+}
+
+/// One request over a connection of its own.
+fn request(port: u16, method: &str, path: &str, headers: &str, body: &[u8]) -> String {
+    let mut stream = TcpStream::connect(("127.0.0.1", port)).expect("the S3 server accepts connections");
+    let head = format!(
+        "{method} {path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nConnection: close\r\n{headers}Content-Length: {}\r\n\r\n",
+        body.len()
+    );
+    stream.write_all(head.as_bytes()).and_then(|()| stream.write_all(body)).expect("the S3 server takes requests");
+    let mut answer = Vec::new();
+    let _ = stream.read_to_end(&mut answer);
+    String::from_utf8_lossy(&answer).into_owned()
+}
