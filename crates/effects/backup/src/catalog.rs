@@ -81,6 +81,7 @@ impl Catalog {
         for name in others {
             catalog.small(store, name, &index)?;
         }
+        catalog.sort();
         Ok(catalog)
     }
 
@@ -100,6 +101,14 @@ impl Catalog {
     pub fn newest_epoch(&self) -> u64 {
         let claimed = self.objects.iter().map(|object| object.epoch);
         self.epochs.iter().map(|start| start.epoch).chain(claimed).max().unwrap_or(0)
+    }
+
+    /// Whether an object that claims an earlier revision is none the less as it should be: without its manifest, our own
+    /// full is known by a revision that it has surely passed.
+    pub fn may_lead_to(&self, index: usize, last: u64) -> bool {
+        let object = &self.objects[index];
+        let own_full = object.layout == Layout::Quorate && object.kind == Kind::Full;
+        own_full && object.state == State::Claimed && self.handles[index].manifest.is_none() && object.last <= last
     }
 
     /// Records that an object cannot be used.
@@ -173,6 +182,17 @@ impl Catalog {
         }
     }
 
+    /// A manifest whose object is not there: what it says was lost, or was removed half.
+    fn missing(&mut self, object: &str, manifest: String) {
+        match quorate::Name::parse(object) {
+            Some(name) => {
+                self.own(&name, &Listed { name: object.to_owned(), bytes: 0, modified_ms: 0 });
+                self.condemn(self.objects.len() - 1, "it is not there, only its manifest is");
+            }
+            None => self.notes.push((manifest, "there is no object beside this manifest".to_owned())),
+        }
+    }
+
     /// A manifest, an epoch, or nothing we know.
     fn small(&mut self, store: &Store, name: String, index: &BTreeMap<String, usize>) -> Result<()> {
         let Some(stem) = name.strip_suffix(".json").filter(|stem| stem.contains(ROOT)) else {
@@ -189,17 +209,27 @@ impl Catalog {
         }
         let object = format!("{stem}.zst");
         let Some(index) = index.get(&object).copied() else {
-            self.notes.push((name, "there is no object beside this manifest".to_owned()));
+            self.missing(&object, name);
             return Ok(());
         };
         let claimed = &self.objects[index];
         let fits = |manifest: &Manifest| {
-            manifest.last == claimed.last && manifest.first == claimed.first && manifest.epoch == claimed.epoch
+            // A full is named by a revision that was there before it was asked for; its manifest says which one it holds.
+            let last = if claimed.kind == Kind::Full { manifest.first } else { manifest.last };
+            let range = (manifest.first, last) == (claimed.first, claimed.last) && manifest.first <= manifest.last;
+            range && manifest.epoch == claimed.epoch
         };
         let stored = |manifest: &Manifest| unhex(&manifest.stored.sha256);
         match Manifest::parse(&bytes).filter(fits) {
             Some(manifest) => {
+                if claimed.kind == Kind::Full {
+                    (self.objects[index].first, self.objects[index].last) = (manifest.last, manifest.last);
+                }
                 self.objects[index].cluster_id = u64::from_str_radix(&manifest.cluster_id, 16).unwrap_or(0);
+                let (there, said) = (self.objects[index].bytes, manifest.stored.bytes);
+                if there != said {
+                    self.condemn(index, format!("it has {there} bytes, and its manifest says {said}"));
+                }
                 self.handles[index].stored_sha256 = stored(&manifest);
                 self.handles[index].manifest = Some(manifest);
             }

@@ -76,7 +76,8 @@ impl Session {
         let store = Store::open(url, false)?;
         let catalog = Catalog::read(&store)?;
         let threads = std::thread::available_parallelism().map_or(1, |cores| cores.get().min(8));
-        Ok(Session { store: Arc::new(store), catalog, threads, scratch: scratch.to_owned(), learned: Vec::new() })
+        let learned = known_bad(&catalog);
+        Ok(Session { store: Arc::new(store), catalog, threads, scratch: scratch.to_owned(), learned })
     }
 
     /// Runs `work` on the full and the deltas that lead to what is wanted, again if something proves to be otherwise.
@@ -129,7 +130,7 @@ impl Session {
             let decision = self.catalog.decide(Target::Newest);
             let chain = decision.chain.clone().ok_or_else(|| self.no_chain(&decision, Target::Newest))?;
             let base_sha = match self.catalog.handles[chain.base].stored_sha256 {
-                // Our own fulls are named by what they hold.
+                // A manifest says what our own full holds; without one there is no hash here before it was brought.
                 Some(sha256) if self.catalog.objects[chain.base].layout == Layout::Quorate => sha256,
                 _ => match self.bring(chain.base)? {
                     Some(base) => base.stored_sha256,
@@ -259,6 +260,7 @@ impl Session {
 
     /// Believes the content. An object that was corrected before and still surprises is not used.
     fn correct(&mut self, index: usize, first: u64, last: u64) {
+        let expected = self.catalog.may_lead_to(index, last);
         let object = &mut self.catalog.objects[index];
         let what = match object.kind {
             Kind::Full => format!("`{}` says revision {} and holds revision {last}", object.name, object.last),
@@ -268,7 +270,9 @@ impl Session {
             }
         };
         let again = object.state == State::Proven;
-        self.learned.push((Code::ObjectMisnamed, what.clone()));
+        if !expected {
+            self.learned.push((Code::ObjectMisnamed, what.clone()));
+        }
         if again {
             return self.catalog.condemn(index, what);
         }
@@ -298,6 +302,15 @@ impl Session {
         Fault::new(Code::PointGone, format!("cannot restore `{point}`: no chain of `{url}` leads to that very state"))
             .hint(format!("print a new point with `quorate backup list --store {url}` and give it to all members"))
     }
+}
+
+/// What the listing alone shows to be unusable, in words.
+fn known_bad(catalog: &Catalog) -> Vec<(Code, String)> {
+    let told = |object: &Object| match &object.state {
+        State::Bad(why) => Some((Code::ObjectDamaged, format!("`{}` cannot be used: {why}", object.name))),
+        State::Claimed | State::Proven => None,
+    };
+    catalog.objects.iter().filter_map(told).collect()
 }
 
 /// What a chain that was read amounts to.

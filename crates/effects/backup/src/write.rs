@@ -1,23 +1,30 @@
-//! Writes our own layout: fulls, deltas, their manifests, epochs.
+//! Writes objects: fulls, deltas, their manifests, epochs.
 //!
 //! **Rule:** the object first, its manifest after it: an object without a manifest is readable, a manifest without an
 //! object is not.
 
-use std::io::{Read, Write};
+mod full;
+mod object;
+mod segment;
+
+use std::io::Read;
 
 use quorate_etcd_formats::delta::quorate::{
     DeltaWriter, Epoch, FORMAT, Hashed, Kind, Manifest, Name, Origin, epoch_name,
 };
 use quorate_etcd_formats::delta::{Event, LeaseGrant};
 use quorate_faults::{Code, Fault, Result};
+use quorate_plan::chain::Layout;
 use sha2::{Digest, Sha256};
 
 use crate::body;
 use crate::catalog::{Handle, hex};
-use crate::store::{Store, Upload};
+use crate::store::Store;
 
-/// Fast, and about as small as gzip.
-const LEVEL: i32 = 3;
+pub use full::{FullUpload, read_back};
+pub use segment::{segment, segment_name};
+
+use object::{Arrived, LEVEL, cannot_compress};
 
 /// What a manifest says beyond sizes and hashes.
 #[derive(Debug, Clone, Default)]
@@ -28,6 +35,8 @@ pub struct About {
     pub epoch: u64,
     /// When the object was made, in milliseconds since 1970.
     pub created_ms: i64,
+    /// Of a full: a revision that was there before the snapshot was asked for. It is in the object's name.
+    pub floor: u64,
 }
 
 /// Writes a snapshot file as a full. `revision` and `items` are what it holds.
@@ -39,13 +48,13 @@ pub fn full(
     mut snapshot: impl Read,
     copied: impl Fn(std::io::Error) -> Fault,
 ) -> Result<Manifest> {
-    let name = Name { first: None, last: revision, epoch: about.epoch, created_ms: about.created_ms };
-    let mut object = Compressed::begin(store, &name.object())?;
+    let about = About { floor: revision, ..about.clone() };
+    let mut upload = FullUpload::begin(store, &about, Layout::Quorate)?;
     let mut piece = vec![0; 1 << 20];
     let copy = loop {
         match snapshot.read(&mut piece) {
             Ok(0) => break Ok(()),
-            Ok(length) => match object.write(&piece[..length]) {
+            Ok(length) => match upload.write(&piece[..length]) {
                 Ok(()) => {}
                 Err(fault) => break Err(fault),
             },
@@ -54,13 +63,10 @@ pub fn full(
         }
     };
     if let Err(fault) = copy {
-        object.abandon();
+        upload.abandon();
         return Err(fault);
     }
-    let (stored, content) = object.finish()?;
-    let manifest = manifest(Kind::Full, about, (revision, revision), items, stored, content, None);
-    put_manifest(store, &name, &manifest)?;
-    Ok(manifest)
+    upload.finish_with(revision, items).map(|(manifest, _)| manifest)
 }
 
 /// A delta that is being written. Its name is known when it ends, so it is compressed in memory-bounded pieces first.
@@ -106,10 +112,11 @@ impl Delta {
         let stored = Hashed { bytes: self.compressed.len() as u64, sha256: hex(&Sha256::digest(&self.compressed)) };
         let content = Hashed { bytes: written.bytes, sha256: hex(&self.content.finalize()) };
         let range = (summary.first, summary.last);
-        let manifest = manifest(Kind::Delta, about, range, summary.events, stored, content, written.last_write_ms);
+        let arrived = Arrived { stored, content };
+        let manifest = manifest(Kind::Delta, about, range, summary.events, arrived, written.last_write_ms);
         if !store.create(&name.object(), self.compressed)? && !is_there(store, &name, &manifest)? {
             let attempt = format!("cannot write `{}`: it is there already, with other bytes", name.object());
-            return Err(Fault::new(Code::StoreUnreachable, attempt)
+            return Err(Fault::new(Code::ObjectTaken, attempt)
                 .hint("another writer is at work on this store, or this was done before"));
         }
         put_manifest(store, &name, &manifest)?;
@@ -156,6 +163,7 @@ pub fn epoch(store: &Store, about: &About, begins_at: u64) -> Result<bool> {
         cluster_id: format!("{:x}", about.origin.cluster_id),
         member_id: format!("{:x}", about.origin.member_id),
         created_ms: about.created_ms,
+        writer: String::new(),
     };
     store.create(&epoch_name(about.epoch), epoch.to_json())
 }
@@ -166,9 +174,22 @@ pub fn withdraw(store: &Store, name: &Name) -> Result<()> {
     store.withdraw(&name.object())
 }
 
+/// An equal name means an equal epoch and moment, so one that is there already is from a run of ours; if it was cut off,
+/// it is made again.
 fn put_manifest(store: &Store, name: &Name, manifest: &Manifest) -> Result<()> {
-    // An equal name means an equal epoch and moment, so one that is there already is from a run of ours.
-    store.create(&name.manifest(), manifest.to_json()).map(|_| ())
+    let (name, json) = (name.manifest(), manifest.to_json());
+    if store.create(&name, json.clone())? {
+        return Ok(());
+    }
+    let there = Manifest::parse(&store.read_small(&name)?);
+    let same = |there: &Manifest| {
+        (there.first, there.last, &there.stored) == (manifest.first, manifest.last, &manifest.stored)
+    };
+    if there.as_ref().is_some_and(same) {
+        return Ok(());
+    }
+    store.withdraw(&name)?;
+    store.create(&name, json).map(|_| ())
 }
 
 fn manifest(
@@ -176,8 +197,7 @@ fn manifest(
     about: &About,
     (first, last): (u64, u64),
     events: u64,
-    stored: Hashed,
-    content: Hashed,
+    Arrived { stored, content }: Arrived,
     last_write_ms: Option<i64>,
 ) -> Manifest {
     Manifest {
@@ -194,63 +214,5 @@ fn manifest(
         epoch: about.epoch,
         created_ms: about.created_ms,
         last_write_ms,
-    }
-}
-
-fn cannot_compress(error: std::io::Error) -> Fault {
-    Fault::io("cannot compress", error)
-}
-
-/// An object that is compressed and hashed on its way into the store.
-struct Compressed<'s> {
-    encoder: zstd::Encoder<'static, Tally<'s>>,
-    content: Sha256,
-    bytes: u64,
-}
-
-impl<'s> Compressed<'s> {
-    fn begin(store: &'s Store, name: &str) -> Result<Compressed<'s>> {
-        let tally = Tally { upload: store.upload(name)?, hasher: Sha256::new(), bytes: 0 };
-        let encoder = zstd::Encoder::new(tally, LEVEL).map_err(cannot_compress)?;
-        Ok(Compressed { encoder, content: Sha256::new(), bytes: 0 })
-    }
-
-    fn write(&mut self, bytes: &[u8]) -> Result<()> {
-        self.content.update(bytes);
-        self.bytes += bytes.len() as u64;
-        self.encoder.write_all(bytes).map_err(|error| Fault::io("cannot write to the store", error))
-    }
-
-    fn finish(self) -> Result<(Hashed, Hashed)> {
-        let tally = self.encoder.finish().map_err(|error| Fault::io("cannot write to the store", error))?;
-        let stored = Hashed { bytes: tally.bytes, sha256: hex(&tally.hasher.finalize()) };
-        tally.upload.finish()?;
-        Ok((stored, Hashed { bytes: self.bytes, sha256: hex(&self.content.finalize()) }))
-    }
-
-    fn abandon(self) {
-        if let Ok(tally) = self.encoder.finish() {
-            tally.upload.abandon();
-        }
-    }
-}
-
-/// Counts and hashes what passes.
-struct Tally<'s> {
-    upload: Upload<'s>,
-    hasher: Sha256,
-    bytes: u64,
-}
-
-impl Write for Tally<'_> {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        let length = self.upload.write(bytes)?;
-        self.hasher.update(&bytes[..length]);
-        self.bytes += length as u64;
-        Ok(length)
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        self.upload.flush()
     }
 }

@@ -21,6 +21,31 @@ pub fn parse_ms(text: &[u8]) -> Option<i64> {
     seconds.checked_mul(1000)?.checked_add(millis)
 }
 
+/// The same text of a moment, in UTC; fractions end with their last digit that is not zero. Unknown is Go's zero time.
+pub(super) fn format_ms(time_ms: Option<i64>) -> String {
+    let Some(time_ms) = time_ms else { return "0001-01-01T00:00:00Z".to_owned() };
+    let (seconds, millis) = (time_ms.div_euclid(1000), time_ms.rem_euclid(1000));
+    let (days, second) = (seconds.div_euclid(86_400), seconds.rem_euclid(86_400));
+    let (year, month, day) = date(days);
+    let (hour, minute, second) =
+        (second.div_euclid(3600), second.rem_euclid(3600).div_euclid(60), second.rem_euclid(60));
+    let fraction = if millis == 0 { String::new() } else { format!(".{millis:03}") };
+    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}{}Z", fraction.trim_end_matches('0'))
+}
+
+/// The day of the Gregorian calendar that is so many days after the first of 1970.
+#[expect(clippy::arithmetic_side_effects, reason = "days of 64-bit milliseconds are far from any limit")]
+fn date(days: i64) -> (i64, i64, i64) {
+    let days = days + 719_468;
+    let (era, of_era) = (days.div_euclid(146_097), days.rem_euclid(146_097));
+    let year_of_era = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;
+    let of_year = of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let shifted = (5 * of_year + 2) / 153;
+    let day = of_year - (153 * shifted + 2) / 5 + 1;
+    let month = if shifted < 10 { shifted + 3 } else { shifted - 9 };
+    (year_of_era + era * 400 + i64::from(month <= 2), month, day)
+}
+
 fn fraction(rest: &[u8]) -> Option<(i64, &[u8])> {
     let Some((b'.', digits)) = rest.split_first() else { return Some((0, rest)) };
     let end = digits.iter().position(|byte| !byte.is_ascii_digit()).unwrap_or(digits.len());
@@ -74,6 +99,17 @@ mod tests {
         assert_eq!(parse_ms(b"2024-02-29T00:00:00Z"), Some(1_709_164_800_000));
         assert_eq!(parse_ms(b"1969-12-31T23:59:59Z"), Some(-1000));
         assert_eq!(parse_ms(b"2000-03-01T00:00:00-00:30"), Some(951_870_600_000));
+    }
+
+    #[test]
+    fn times_are_written_as_they_are_read() {
+        assert_eq!(format_ms(Some(1_794_773_649_320)), "2026-11-15T20:14:09.32Z");
+        assert_eq!(format_ms(Some(0)), "1970-01-01T00:00:00Z");
+        let mut time = -2_000_000_000_000i64;
+        while time < 8_000_000_000_000 {
+            assert_eq!(parse_ms(format_ms(Some(time)).as_bytes()), Some(time));
+            time += 7_654_321_123;
+        }
     }
 
     #[test]

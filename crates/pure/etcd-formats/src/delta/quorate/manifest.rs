@@ -31,9 +31,9 @@ pub struct Manifest {
     pub format: String,
     /// What the object is.
     pub kind: Kind,
-    /// First revision in it; of a full, the same as `last`.
+    /// First revision in it; of a full, the one in its name, which was there before the snapshot was asked for.
     pub first: u64,
-    /// Last revision in it.
+    /// Last revision in it; of a full, the one that it holds.
     pub last: u64,
     /// Writes in a delta, key-value records in a full.
     pub events: u64,
@@ -71,6 +71,9 @@ pub struct Epoch {
     pub member_id: String,
     /// When it was made, in milliseconds since 1970.
     pub created_ms: i64,
+    /// A random word that tells two writers apart who are alike in everything else.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub writer: String,
 }
 
 impl Manifest {
