@@ -6,6 +6,7 @@
 mod chart;
 mod dataset;
 mod deltas;
+mod follow;
 mod measure;
 mod restore;
 
@@ -44,6 +45,7 @@ pub(crate) fn run(root: &Path) -> Result<String> {
     ];
     rows.extend(deltas::rows(&quorate, &tools, &work, &gib.blank)?);
     rows.extend(restore::rows(&quorate, &tools.etcdutl, &work, &gib)?);
+    rows.extend(follow::rows(&quorate, &tools, &work)?);
     let table = render(&rows);
     let version = Command::new(&tools.etcdutl).arg("version").output().context("ask etcdutl for its version")?;
     let version = String::from_utf8_lossy(&version.stdout).lines().next().unwrap_or_default().to_owned();

@@ -125,12 +125,12 @@ fn replay(tools: &Tools, work: &Path) -> Result<f64> {
     Ok(seconds)
 }
 
-fn key(n: u64) -> Vec<u8> {
+pub(super) fn key(n: u64) -> Vec<u8> {
     format!("/registry/events/default/object-{:08}", n % KEYS).into_bytes()
 }
 
 /// Bytes that do not compress to nothing.
-fn value(n: u64) -> Vec<u8> {
+pub(super) fn value(n: u64) -> Vec<u8> {
     let mut state = n.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut value = Vec::with_capacity(VALUE_BYTES + 8);
     while value.len() < VALUE_BYTES {
