@@ -42,6 +42,25 @@ impl Serialize for ClusterId {
     }
 }
 
+impl<'de> Deserialize<'de> for MemberId {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<MemberId, D::Error> {
+        hex_id(deserializer).map(MemberId)
+    }
+}
+
+impl<'de> Deserialize<'de> for ClusterId {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<ClusterId, D::Error> {
+        hex_id(deserializer).map(ClusterId)
+    }
+}
+
+/// An id as we print it: lower-case hex in a string, without padding.
+fn hex_id<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    let parsed = u64::from_str_radix(&text, 16).ok().filter(|id| format!("{id:x}") == text);
+    parsed.ok_or_else(|| serde::de::Error::custom("an id is up to 16 hex digits"))
+}
+
 /// The id etcd gives a founding member: SHA-1 over its peer URLs, sorted and run together, and the token.
 pub fn member_id(peer_urls: &[String], token: &str) -> MemberId {
     let mut sorted: Vec<&str> = peer_urls.iter().map(String::as_str).collect();

@@ -339,6 +339,48 @@ codes! {
     EndedAtOnce = "Q0905", Failed;
     /// A process does not end, not even by SIGKILL.
     NotEnding = "Q0906", Failed;
+
+    /// A setting that etcd does not have.
+    EtcdKeyUnknown = "Q0915", ConfigInvalid;
+    /// A setting of etcd that Quorate sets itself.
+    EtcdKeyOurs = "Q0916", ConfigInvalid;
+    /// A setting that this version of etcd does not have.
+    EtcdKeyVersion = "Q0917", ConfigInvalid;
+    /// A setting of etcd with a value of another form.
+    EtcdValueInvalid = "Q0918", ConfigInvalid;
+
+    /// The cluster file cannot be read as YAML.
+    SpecUnreadable = "Q0930", ConfigInvalid;
+    /// The cluster file says something that cannot be.
+    SpecMistake = "Q0931", ConfigInvalid;
+    /// The cluster file has a key that means nothing.
+    SpecUnknownKey = "Q0932", ConfigInvalid;
+    /// The ledger of this node cannot be read.
+    LedgerUnreadable = "Q0935", Refused;
+    /// It cannot be seen what the data dir holds.
+    StartUnknown = "Q0940", Waiting;
+    /// This member was removed from its cluster.
+    StartRemoved = "Q0941", Refused;
+    /// The data dir belongs to another member or cluster than the ledger says.
+    StartForeign = "Q0942", Refused;
+    /// A peer belongs to a newer generation of this cluster.
+    StartOutdated = "Q0943", Refused;
+    /// Data that this node's ledger knows nothing of.
+    StartNotOurs = "Q0944", Refused;
+    /// The data is damaged or gone, and there is no backup.
+    StartNoBackup = "Q0945", Refused;
+    /// The data is damaged, and the other members do not answer.
+    StartAlone = "Q0946", Waiting;
+    /// The data is gone, and the other members do not answer.
+    StartDiskLost = "Q0947", Waiting;
+    /// There is no data, but a backup of this cluster.
+    StartBackupExists = "Q0948", Refused;
+    /// Nodes disagree on what is to be founded.
+    StartDisagree = "Q0949", Refused;
+    /// Waiting for the cluster, its other members or its declaration.
+    StartWaiting = "Q0950", Waiting;
+    /// etcd ends again and again.
+    CrashLoop = "Q0951", Temporary;
 }
 
 impl Code {

@@ -6,12 +6,16 @@
 
 pub mod chain;
 pub mod estimate;
+pub mod etcd_config;
 pub mod follow;
 pub mod init;
+pub mod ledger;
+pub mod phase;
 pub mod restore_point;
 pub mod retention;
 pub mod roster;
 pub mod schedule;
+pub mod spec;
 mod warning;
 
 pub use warning::Warning;

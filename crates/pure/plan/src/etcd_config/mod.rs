@@ -1,0 +1,194 @@
+//! etcd's own config file: which settings a version of etcd has, and the file that it is started with.
+//!
+//! **Rule:** etcd passes over keys that it does not know. So nothing is written that the table does not have for that very
+//! version: a setting is translated to the name that the version has, or refused.
+
+mod render;
+mod table;
+
+use quorate_faults::Code;
+
+pub use render::{EtcdConfig, render};
+
+use crate::roster::{nearest, quoted};
+use crate::spec::{Setting, Value, parse_duration};
+use table::{Form, GATES, OURS, RENAMED, ROWS, Row};
+
+/// A minor version of etcd.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Minor {
+    /// 3.4
+    V3_4,
+    /// 3.5
+    V3_5,
+    /// 3.6
+    V3_6,
+    /// 3.7
+    V3_7,
+}
+
+impl Minor {
+    /// Every version there is a table for.
+    pub const ALL: [Minor; 4] = [Minor::V3_4, Minor::V3_5, Minor::V3_6, Minor::V3_7];
+
+    /// Reads `3.5` or `3.5.16`.
+    pub fn parse(text: &str) -> Option<Minor> {
+        let mut parts = text.trim().trim_start_matches('v').split('.');
+        let (major, minor, patch) = (parts.next()?, parts.next()?, parts.next());
+        let patch_fits = patch.is_none_or(|patch| patch.starts_with(|c: char| c.is_ascii_digit()));
+        if major != "3" || !patch_fits {
+            return None;
+        }
+        match minor {
+            "4" => Some(Minor::V3_4),
+            "5" => Some(Minor::V3_5),
+            "6" => Some(Minor::V3_6),
+            "7" => Some(Minor::V3_7),
+            _ => None,
+        }
+    }
+}
+
+impl std::fmt::Display for Minor {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Minor::V3_4 => "3.4",
+            Minor::V3_5 => "3.5",
+            Minor::V3_6 => "3.6",
+            Minor::V3_7 => "3.7",
+        })
+    }
+}
+
+/// Why a setting is not passed on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Objection {
+    /// The page that says more.
+    pub code: Code,
+    /// Lower case, no full stop.
+    pub what: String,
+    /// The way out.
+    pub hint: Option<String>,
+}
+
+/// Whether a setting can be passed on: to etcd of this version, or to any where none is named.
+pub fn check(setting: &Setting, version: Option<Minor>) -> Result<(), Objection> {
+    match version {
+        Some(version) => place(setting, version).map(|_| ()),
+        None => {
+            let attempts = Minor::ALL.map(|version| place(setting, version));
+            if attempts.iter().any(Result::is_ok) {
+                return Ok(());
+            }
+            // The newest one's objection: it knows most names.
+            attempts.into_iter().next_back().unwrap_or(Ok(Placed::Gate("", false))).map(|_| ())
+        }
+    }
+}
+
+/// Where a setting goes.
+enum Placed {
+    /// Under this key, in this form.
+    Key(&'static str, Rendered),
+    /// Into the list of feature gates.
+    Gate(&'static str, bool),
+}
+
+/// A value as etcd's file wants it.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+#[serde(untagged)]
+enum Rendered {
+    Flag(bool),
+    Number(i64),
+    Text(String),
+    List(Vec<String>),
+}
+
+fn place(setting: &Setting, version: Minor) -> Result<Placed, Objection> {
+    let key = setting.key.as_str();
+    if let Some((_, why)) = OURS.iter().find(|(ours, _)| *ours == key) {
+        let what = format!("{} is not set under `etcd`", quoted(key));
+        return Err(Objection { code: Code::EtcdKeyOurs, what, hint: Some((*why).to_owned()) });
+    }
+    let Some(row) = ROWS.iter().find(|(name, ..)| *name == key) else { return Err(unknown(key)) };
+    if version >= Minor::V3_6
+        && let Some((_, gate)) = GATES.iter().find(|(name, _)| *name == key)
+    {
+        return match form(row, &setting.value)? {
+            Rendered::Flag(on) => Ok(Placed::Gate(gate, on)),
+            Rendered::Number(_) | Rendered::Text(_) | Rendered::List(_) => Err(wrong_form(row)),
+        };
+    }
+    // From 3.6 on the newer of two names is used, since the older one goes away in 3.7.
+    let fits = |row: &Row| row.1 <= version && version <= row.2;
+    let other = other_name(key).and_then(|other| ROWS.iter().find(|(name, ..)| *name == other)).filter(|row| fits(row));
+    let chosen = match (fits(row), other) {
+        (true, Some(other)) if version >= Minor::V3_6 && !other.0.starts_with("experimental-") => other,
+        (true, _) => row,
+        (false, Some(other)) => other,
+        (false, None) => return Err(not_in(row, version)),
+    };
+    Ok(Placed::Key(chosen.0, form(row, &setting.value)?))
+}
+
+/// The other name of a key that has two.
+fn other_name(key: &str) -> Option<String> {
+    if let Some((older, newer)) = RENAMED.iter().find(|(older, newer)| key == *older || key == *newer) {
+        return Some((if key == *older { newer } else { older }).to_string());
+    }
+    Some(match key.strip_prefix("experimental-") {
+        Some(plain) => plain.to_owned(),
+        None => format!("experimental-{key}"),
+    })
+}
+
+fn form(row: &Row, value: &Value) -> Result<Rendered, Objection> {
+    match (row.3, value) {
+        (Form::Flag, Value::Flag(flag)) => Ok(Rendered::Flag(*flag)),
+        (Form::Number, Value::Number(number)) if *number >= 0 => Ok(Rendered::Number(*number)),
+        (Form::Text, Value::Text(text)) => Ok(Rendered::Text(text.clone())),
+        // `auto-compaction-retention: 1` is what people write.
+        (Form::Text, Value::Number(number)) => Ok(Rendered::Text(number.to_string())),
+        (Form::Span, Value::Text(text)) => {
+            let span = parse_duration(text).ok_or_else(|| wrong_form(row))?;
+            i64::try_from(span.as_nanos()).map(Rendered::Number).map_err(|_| wrong_form(row))
+        }
+        (Form::List, Value::List(list)) => Ok(Rendered::List(list.clone())),
+        (Form::List, Value::Text(text)) => {
+            Ok(Rendered::List(text.split(',').map(|part| part.trim().to_owned()).collect()))
+        }
+        (Form::Commas, Value::Text(text)) => Ok(Rendered::Text(text.clone())),
+        (Form::Commas, Value::List(list)) => Ok(Rendered::Text(list.join(","))),
+        _ => Err(wrong_form(row)),
+    }
+}
+
+fn wrong_form(row: &Row) -> Objection {
+    let wanted = match row.3 {
+        Form::Flag => "`true` or `false`",
+        Form::Number => "a whole number of 0 or more",
+        Form::Text => "text",
+        Form::Span => "a time span such as `10s` or `5m`",
+        Form::List | Form::Commas => "text or a list of texts",
+    };
+    Objection { code: Code::EtcdValueInvalid, what: format!("`{}` of etcd takes {wanted}", row.0), hint: None }
+}
+
+fn unknown(key: &str) -> Objection {
+    let known = ROWS.iter().map(|(name, ..)| *name).chain(OURS.iter().map(|(name, _)| *name));
+    let hint = match nearest(key, known) {
+        Some(near) => format!("did you mean `{near}`?"),
+        None => "`etcd --help` lists them; write them without `--`".to_owned(),
+    };
+    Objection { code: Code::EtcdKeyUnknown, what: format!("etcd has no setting {}", quoted(key)), hint: Some(hint) }
+}
+
+fn not_in(row: &Row, version: Minor) -> Objection {
+    let (name, first, last, _) = row;
+    let what = format!("etcd {version} has no setting `{name}`");
+    let hint = if *first > version { format!("it came with {first}") } else { format!("it went after {last}") };
+    Objection { code: Code::EtcdKeyVersion, what, hint: Some(hint) }
+}
+
+#[cfg(test)]
+mod tests;

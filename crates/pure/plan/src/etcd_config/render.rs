@@ -1,0 +1,102 @@
+//! Writes the config file that etcd is started with.
+//!
+//! **Invariant:** what is written parses as YAML and as JSON (every value is JSON), and every key is in the table of that version.
+
+use std::collections::BTreeMap;
+
+use quorate_faults::{Code, Fault, Result};
+use serde_json::{Value as Json, json};
+
+use super::{Minor, Placed, place};
+use crate::spec::{Member, Security, Spec, TlsFiles, for_member};
+
+/// What one start of etcd is told.
+#[derive(Debug, Clone)]
+pub struct EtcdConfig<'a> {
+    /// The cluster file.
+    pub spec: &'a Spec,
+    /// The member that is started.
+    pub member: &'a Member,
+    /// Set for a member without data that joins: `NAME=URL,…` of the whole cluster. A data dir that is there says it all itself.
+    pub join: Option<String>,
+}
+
+/// The text of the file for etcd of `version`. Refuses what that version does not have.
+pub fn render(config: &EtcdConfig<'_>, version: Minor) -> Result<String> {
+    let (spec, member) = (config.spec, config.member);
+    let mut keys: BTreeMap<&str, Json> = BTreeMap::new();
+    let mut gates: Vec<String> = Vec::new();
+    for setting in &spec.etcd {
+        let placed = place(setting, version).map_err(|objection| {
+            let at = setting.at;
+            let attempt = format!("cannot start etcd {version}: {} (line {}:{})", objection.what, at.line, at.column);
+            let fault = Fault::new(objection.code, attempt);
+            match objection.hint {
+                Some(hint) => fault.hint(hint),
+                None => fault.hint("change it under `etcd` in the cluster file"),
+            }
+        })?;
+        match placed {
+            Placed::Key("feature-gates", super::Rendered::Text(text)) => gates.push(text),
+            Placed::Key(key, value) => {
+                if keys.insert(key, json!(value)).is_some() {
+                    let attempt = format!("cannot start etcd {version}: `{key}` is set twice, under two names");
+                    return Err(Fault::new(Code::EtcdKeyVersion, attempt).hint("keep one of the two under `etcd`"));
+                }
+            }
+            Placed::Gate(gate, on) => gates.push(format!("{gate}={on}")),
+        }
+    }
+    if !gates.is_empty() {
+        keys.insert("feature-gates", json!(gates.join(",")));
+    }
+    keys.insert("name", json!(member.name));
+    keys.insert("data-dir", json!(member.data_dir));
+    if let Some(wal_dir) = &member.wal_dir {
+        keys.insert("wal-dir", json!(wal_dir));
+    }
+    keys.insert("listen-peer-urls", json!(member.listen_peer_urls.join(",")));
+    keys.insert("listen-client-urls", json!(member.listen_client_urls.join(",")));
+    keys.insert("advertise-client-urls", json!(member.client_urls.join(",")));
+    keys.insert("initial-advertise-peer-urls", json!(member.peer_urls.join(",")));
+    keys.insert("strict-reconfig-check", json!(true));
+    keys.insert("logger", json!("zap"));
+    keys.insert("log-outputs", json!(["stderr"]));
+    let itself = format!("{}={}", member.name, member.peer_urls.join(&format!(",{}=", member.name)));
+    keys.insert("initial-cluster", json!(config.join.as_ref().unwrap_or(&itself)));
+    // A member never founds a cluster by being started: without data it can only join.
+    keys.insert("initial-cluster-state", json!("existing"));
+    security(spec, member, version, &mut keys)?;
+    let lines = keys.iter().map(|(key, value)| format!("{key}: {value}\n"));
+    let head = format!("# Written by Quorate for etcd {version}; changes here are lost. Edit the cluster file.\n");
+    Ok(head + &lines.collect::<String>())
+}
+
+fn security(spec: &Spec, member: &Member, version: Minor, keys: &mut BTreeMap<&str, Json>) -> Result<()> {
+    let tls = match &spec.security {
+        Security::Plaintext(_) => return Ok(()),
+        Security::Tls(tls) => tls,
+    };
+    let files = |files: &TlsFiles| {
+        json!({
+            "cert-file": for_member(&files.cert_file, &member.name),
+            "key-file": for_member(&files.key_file, &member.name),
+            "trusted-ca-file": for_member(&files.trusted_ca_file, &member.name),
+            "client-cert-auth": true,
+        })
+    };
+    let mut peer = files(&tls.peer);
+    if let Some(name) = &tls.peer_allowed_hostname {
+        if version < Minor::V3_5 {
+            let attempt = format!("cannot start etcd {version}: its config file has no `peer-allowed-hostname`");
+            return Err(Fault::new(Code::EtcdKeyVersion, attempt)
+                .hint("give peers a CA of their own and leave the setting out, or use etcd 3.5"));
+        }
+        if let Some(map) = peer.as_object_mut() {
+            map.insert("allowed-hostname".to_owned(), json!([name]));
+        }
+    }
+    keys.insert("client-transport-security", files(&tls.client));
+    keys.insert("peer-transport-security", peer);
+    Ok(())
+}

@@ -1,0 +1,104 @@
+//! What each version is told, and what it is never told.
+
+use super::*;
+use crate::spec::{At, Spec};
+
+fn setting(key: &str, value: Value) -> Setting {
+    Setting { key: key.into(), value, at: At { line: 1, column: 1 } }
+}
+
+fn objection(key: &str, value: Value, version: Minor) -> String {
+    let objection = check(&setting(key, value), Some(version)).unwrap_err();
+    format!("{}: {}; {}", objection.code, objection.what, objection.hint.unwrap_or_default())
+}
+
+fn rendered(etcd: &str, version: Minor) -> String {
+    let text = format!("token: t\nplaintext: true\nmembers: [{{name: n1, address: 10.0.0.1}}]\netcd:\n{etcd}");
+    let (spec, _) = Spec::parse(text.as_bytes(), "c.yaml").map_err(|mistakes| mistakes.render()).unwrap();
+    render(&EtcdConfig { spec: &spec, member: &spec.members[0], join: None }, version).unwrap()
+}
+
+#[test]
+fn the_table_is_sorted_and_says_nothing_twice() {
+    assert!(ROWS.windows(2).all(|pair| pair[0].0 < pair[1].0));
+    assert!(ROWS.iter().all(|(key, first, last, _)| first <= last && OURS.iter().all(|(ours, _)| ours != key)));
+    for (key, _) in GATES.iter().chain(RENAMED) {
+        assert!(ROWS.iter().any(|(name, ..)| name == key), "{key}");
+    }
+}
+
+#[test]
+fn a_slip_is_recognised() {
+    assert_eq!(
+        objection("quota-backend-byte", Value::Number(1), Minor::V3_5),
+        "Q0915: etcd has no setting `quota-backend-byte`; did you mean `quota-backend-bytes`?"
+    );
+}
+
+#[test]
+fn keys_of_ours_are_refused_with_where_they_belong() {
+    assert_eq!(
+        objection("initial-cluster", Value::Text("x".into()), Minor::V3_5),
+        "Q0916: `initial-cluster` is not set under `etcd`; Quorate founds and joins clusters itself, from `members`, `token` and `bootstrap`"
+    );
+}
+
+#[test]
+fn a_version_without_the_setting_is_named() {
+    assert_eq!(
+        objection("max-learners", Value::Number(2), Minor::V3_5),
+        "Q0917: etcd 3.5 has no setting `max-learners`; it came with 3.6"
+    );
+    assert_eq!(
+        objection("enable-v2", Value::Flag(true), Minor::V3_6),
+        "Q0917: etcd 3.6 has no setting `enable-v2`; it went after 3.5"
+    );
+}
+
+#[test]
+fn a_value_of_another_form_is_refused() {
+    assert_eq!(
+        objection("grpc-keepalive-timeout", Value::Number(5), Minor::V3_5),
+        "Q0918: `grpc-keepalive-timeout` of etcd takes a time span such as `10s` or `5m`; "
+    );
+}
+
+#[test]
+fn renamed_settings_follow_the_version() {
+    let line = |text: &str, key: &str| text.lines().find(|line| line.contains(key)).map(ToOwned::to_owned);
+    for written in ["experimental-compaction-batch-limit", "compaction-batch-limit"] {
+        let etcd = format!("  {written}: 500\n");
+        let find = |version| line(&rendered(&etcd, version), "compaction-batch-limit").unwrap();
+        assert_eq!(find(Minor::V3_4), "experimental-compaction-batch-limit: 500");
+        assert_eq!(find(Minor::V3_5), "experimental-compaction-batch-limit: 500");
+        assert_eq!(find(Minor::V3_6), "compaction-batch-limit: 500");
+        assert_eq!(find(Minor::V3_7), "compaction-batch-limit: 500");
+    }
+    let gate = "  experimental-initial-corrupt-check: true\n";
+    assert_eq!(line(&rendered(gate, Minor::V3_5), "corrupt").unwrap(), "experimental-initial-corrupt-check: true");
+    assert_eq!(line(&rendered(gate, Minor::V3_7), "feature").unwrap(), "feature-gates: \"InitialCorruptCheck=true\"");
+}
+
+#[test]
+fn spans_are_written_in_nanoseconds_as_etcds_file_wants_them() {
+    assert!(rendered("  grpc-keepalive-timeout: 20s\n", Minor::V3_5).contains("grpc-keepalive-timeout: 20000000000\n"));
+}
+
+#[test]
+fn the_whole_file() {
+    insta::assert_snapshot!(rendered("  quota-backend-bytes: 8589934592\n", Minor::V3_5), @r#"
+    # Written by Quorate for etcd 3.5; changes here are lost. Edit the cluster file.
+    advertise-client-urls: "http://10.0.0.1:2379"
+    data-dir: "/var/lib/etcd"
+    initial-advertise-peer-urls: "http://10.0.0.1:2380"
+    initial-cluster: "n1=http://10.0.0.1:2380"
+    initial-cluster-state: "existing"
+    listen-client-urls: "http://10.0.0.1:2379"
+    listen-peer-urls: "http://10.0.0.1:2380"
+    log-outputs: ["stderr"]
+    logger: "zap"
+    name: "n1"
+    quota-backend-bytes: 8589934592
+    strict-reconfig-check: true
+    "#);
+}

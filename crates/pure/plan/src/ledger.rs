@@ -1,0 +1,298 @@
+//! The ledger: what a node must remember and cannot observe again. One small file, written durably before each step that it
+//! speaks of.
+//!
+//! **Invariant:** a ledger that does not match its checksum is unreadable, never empty; and what has been started is never
+//! forgotten by encoding and decoding.
+
+use std::collections::BTreeMap;
+
+use quorate_etcd_formats::membership::{ClusterId, MemberId};
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+/// The form that is written; readers refuse a newer one.
+pub const VERSION: u32 = 1;
+
+/// Longest ledger that is read: thousands of peers fit.
+pub const BYTES_MAX: usize = 4 << 20;
+
+/// What a node remembers.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Ledger {
+    /// How far this node has come.
+    pub state: State,
+    /// Grows with each recovery of the cluster from its remains; the highest one is the cluster.
+    #[serde(default)]
+    pub generation: u64,
+    /// Bootstrap declarations that have been used. They stay inert for ever, also after a reset.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub consumed: Vec<u64>,
+    /// What is known of the other members, by name.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub peers: BTreeMap<String, PeerMemory>,
+    /// The member list that a quorum last confirmed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub confirmed: Option<Confirmed>,
+    /// The cluster file that was last acted on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub spec_hash: Option<String>,
+    /// How far backups have come.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub backup: Option<BackupCursor>,
+}
+
+/// How far a node has come.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "state", rename_all = "kebab-case", deny_unknown_fields)]
+pub enum State {
+    /// Nothing was ever promised or run.
+    #[default]
+    Empty,
+    /// Promised to found this very cluster; peers may have been told.
+    Promised(Promise),
+    /// The data dir was made; etcd never ran on it.
+    Inited(Promise),
+    /// etcd runs or ran as this member.
+    Started(Identity),
+    /// An existing cluster was, or is about to be, asked to add us.
+    PendingAdd(PendingAdd),
+    /// This member was removed for good.
+    Tombstone(Tombstone),
+}
+
+/// What a node has promised to found.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Promise {
+    /// The declaration's number.
+    pub bootstrap: u64,
+    /// The hash of members, token and number.
+    pub declaration: String,
+    /// The cluster that comes of it.
+    pub cluster: ClusterId,
+    /// Our member in it.
+    pub member: MemberId,
+}
+
+/// Which member of which cluster this node is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Identity {
+    /// The cluster.
+    pub cluster: ClusterId,
+    /// The member.
+    pub member: MemberId,
+    /// How it came to be.
+    pub origin: Origin,
+}
+
+/// How a member came to be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Origin {
+    /// With its cluster.
+    Founded,
+    /// Into a cluster that was there.
+    Joined,
+    /// From a backup.
+    Restored,
+    /// Others founded it; we took it over.
+    Adopted,
+}
+
+/// A wish to join that may or may not have been heard.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PendingAdd {
+    /// The cluster that was asked.
+    pub cluster: ClusterId,
+    /// The id that it gave us, once it answered.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub member: Option<MemberId>,
+    /// Under which URLs.
+    pub peer_urls: Vec<String>,
+}
+
+/// A member that is no more.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Tombstone {
+    /// The cluster.
+    pub cluster: ClusterId,
+    /// The member.
+    pub member: MemberId,
+    /// Who removed it, or why.
+    pub why: String,
+    /// When, in ms since 1970.
+    pub at_ms: u64,
+}
+
+/// What is known of another member.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PeerMemory {
+    /// Whether it ever started, in the cluster that is ours.
+    pub started: bool,
+    /// Its id, where known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub member: Option<MemberId>,
+    /// Whether it was removed for good.
+    #[serde(default)]
+    pub tombstone: bool,
+}
+
+/// A member list that a quorum confirmed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Confirmed {
+    /// When, in ms since 1970.
+    pub at_ms: u64,
+    /// The members.
+    pub members: Vec<ConfirmedMember>,
+}
+
+/// A member of a confirmed list.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ConfirmedMember {
+    /// Its id.
+    pub id: MemberId,
+    /// Its name; empty while it never started.
+    pub name: String,
+    /// Where peers reach it.
+    pub peer_urls: Vec<String>,
+    /// Whether it only listens.
+    #[serde(default)]
+    pub learner: bool,
+}
+
+/// How far backups have come.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct BackupCursor {
+    /// The store, without secrets.
+    pub store: String,
+    /// The epoch that we write in.
+    pub epoch: u32,
+    /// Everything up to it is in the store.
+    pub revision: u64,
+}
+
+/// What was found where the ledger should be.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum LedgerSeen {
+    /// No file: this node never promised anything.
+    Absent,
+    /// A file that does not say what it should, and why. Not the same as none.
+    Unreadable(String),
+    /// The ledger.
+    There(Box<Ledger>),
+}
+
+/// Why bytes are not a ledger.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum LedgerError {
+    /// Longer than any ledger.
+    #[error("it is longer than {BYTES_MAX} bytes")]
+    TooLong,
+    /// It does not begin as ledgers do.
+    #[error("it does not begin with `quorate-ledger`")]
+    NotOne,
+    /// Written by a newer Quorate.
+    #[error("it has version {0}, and this program reads up to {VERSION}")]
+    Newer(u32),
+    /// Changed since it was written.
+    #[error("its checksum does not match")]
+    Damaged,
+    /// The checksum is right and the content is not.
+    #[error("its content cannot be understood: {0}")]
+    Content(String),
+}
+
+impl Ledger {
+    /// The bytes to be written.
+    pub fn encode(&self) -> Vec<u8> {
+        // Nothing in a ledger can fail to serialise: its map has text for keys.
+        let mut body = serde_json::to_string_pretty(self).unwrap_or_default();
+        body.push('\n');
+        format!("quorate-ledger {VERSION} sha256:{}\n{body}", sum(body.as_bytes())).into_bytes()
+    }
+
+    /// Reads what was written.
+    pub fn decode(bytes: &[u8]) -> Result<Ledger, LedgerError> {
+        if bytes.len() > BYTES_MAX {
+            return Err(LedgerError::TooLong);
+        }
+        let end = bytes.iter().position(|byte| *byte == b'\n').ok_or(LedgerError::NotOne)?;
+        let (head, rest) = bytes.split_at_checked(end).ok_or(LedgerError::NotOne)?;
+        let body = rest.get(1..).unwrap_or_default();
+        let head = std::str::from_utf8(head).map_err(|_| LedgerError::NotOne)?;
+        let words: Vec<&str> = head.split(' ').collect();
+        let ["quorate-ledger", version, checksum] = words.as_slice() else { return Err(LedgerError::NotOne) };
+        let version: u32 = version.parse().map_err(|_| LedgerError::NotOne)?;
+        if version > VERSION {
+            return Err(LedgerError::Newer(version));
+        }
+        if checksum.strip_prefix("sha256:") != Some(sum(body).as_str()) {
+            return Err(LedgerError::Damaged);
+        }
+        serde_json::from_slice(body).map_err(|error| LedgerError::Content(error.to_string()))
+    }
+
+    /// The ids that are ours, where there are any.
+    pub fn ids(&self) -> Option<(ClusterId, MemberId)> {
+        match &self.state {
+            State::Promised(promise) | State::Inited(promise) => Some((promise.cluster, promise.member)),
+            State::Started(identity) => Some((identity.cluster, identity.member)),
+            State::PendingAdd(add) => add.member.map(|member| (add.cluster, member)),
+            State::Tombstone(stone) => Some((stone.cluster, stone.member)),
+            State::Empty => None,
+        }
+    }
+
+    /// What is left after `quorate data reset`: nothing but the declarations that were used.
+    #[must_use]
+    pub fn reset(&self) -> Ledger {
+        let mut consumed = self.consumed.clone();
+        if let State::Promised(promise) | State::Inited(promise) = &self.state {
+            consumed.push(promise.bootstrap);
+        }
+        consumed.sort_unstable();
+        consumed.dedup();
+        Ledger { consumed, ..Ledger::default() }
+    }
+
+    /// The same with another state. Once started, the declaration that led there is used up.
+    #[must_use]
+    pub fn with(&self, state: State) -> Ledger {
+        let mut next = Ledger { state, ..self.clone() };
+        if let (State::Started(_), State::Promised(promise) | State::Inited(promise)) = (&next.state, &self.state)
+            && !next.consumed.contains(&promise.bootstrap)
+        {
+            next.consumed.push(promise.bootstrap);
+        }
+        next
+    }
+}
+
+impl State {
+    /// The word for it.
+    pub fn word(&self) -> &'static str {
+        match self {
+            State::Empty => "empty",
+            State::Promised(_) => "promised",
+            State::Inited(_) => "inited",
+            State::Started(_) => "started",
+            State::PendingAdd(_) => "pending add",
+            State::Tombstone(_) => "tombstone",
+        }
+    }
+}
+
+fn sum(bytes: &[u8]) -> String {
+    Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[cfg(test)]
+mod tests;

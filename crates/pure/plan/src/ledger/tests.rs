@@ -1,0 +1,120 @@
+//! What is written is read back; what was changed is not.
+
+use proptest::prelude::*;
+
+use super::*;
+
+fn arb_state() -> impl Strategy<Value = State> {
+    let ids = (any::<u64>(), any::<u64>());
+    (0..6_u8, ids, any::<u64>(), "[ -~]{0,20}").prop_map(|(kind, (cluster, member), number, text)| {
+        let (cluster, member) = (ClusterId(cluster), MemberId(member));
+        let promise = Promise { bootstrap: number, declaration: text.clone(), cluster, member };
+        match kind {
+            0 => State::Empty,
+            1 => State::Promised(promise),
+            2 => State::Inited(promise),
+            3 => State::Started(Identity { cluster, member, origin: Origin::Restored }),
+            4 => {
+                let member = (number % 2 == 0).then_some(member);
+                State::PendingAdd(PendingAdd { cluster, member, peer_urls: vec![text] })
+            }
+            _ => State::Tombstone(Tombstone { cluster, member, why: text, at_ms: number }),
+        }
+    })
+}
+
+fn arb_ledger() -> impl Strategy<Value = Ledger> {
+    (arb_state(), any::<u64>(), proptest::collection::vec(any::<u64>(), 0..3), any::<bool>(), "[a-z]{1,5}").prop_map(
+        |(state, generation, consumed, more, name)| {
+            let mut ledger = Ledger { state, generation, consumed, ..Ledger::default() };
+            if more {
+                let member = ConfirmedMember {
+                    id: MemberId(generation),
+                    name: name.clone(),
+                    peer_urls: vec!["http://a:1".into()],
+                    learner: true,
+                };
+                let memory = PeerMemory { started: true, member: Some(MemberId(7)), tombstone: false };
+                ledger.peers.insert(name.clone(), memory);
+                ledger.confirmed = Some(Confirmed { at_ms: 1, members: vec![member] });
+                ledger.spec_hash = Some(name.clone());
+                ledger.backup = Some(BackupCursor { store: name, epoch: 3, revision: generation });
+            }
+            ledger
+        },
+    )
+}
+
+proptest! {
+    #[test]
+    fn what_is_written_is_read_back(ledger in arb_ledger()) {
+        prop_assert_eq!(Ledger::decode(&ledger.encode()), Ok(ledger));
+    }
+
+    #[test]
+    fn a_changed_byte_is_noticed(ledger in arb_ledger(), at in any::<prop::sample::Index>(), to in any::<u8>()) {
+        let mut bytes = ledger.encode();
+        let at = at.index(bytes.len());
+        prop_assume!(bytes[at] != to);
+        bytes[at] = to;
+        prop_assert!(Ledger::decode(&bytes).is_err());
+    }
+
+    #[test]
+    fn a_ledger_cut_short_is_no_ledger(ledger in arb_ledger(), keep in any::<prop::sample::Index>()) {
+        let bytes = ledger.encode();
+        prop_assert!(Ledger::decode(&bytes[..keep.index(bytes.len())]).is_err());
+    }
+
+    #[test]
+    fn any_bytes_are_read_without_harm(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+        let _ = Ledger::decode(&bytes);
+    }
+}
+
+fn promise() -> Promise {
+    Promise { bootstrap: 1, declaration: "d".into(), cluster: ClusterId(0xc1), member: MemberId(0xa1) }
+}
+
+#[test]
+fn the_file_is_text_that_a_person_can_read() {
+    let ledger = Ledger { state: State::Inited(promise()), ..Ledger::default() };
+    let text = String::from_utf8(ledger.encode()).unwrap();
+    let (head, body) = text.split_once('\n').unwrap();
+    assert!(head.starts_with("quorate-ledger 1 sha256:"), "{head}");
+    insta::assert_snapshot!(body, @r#"
+    {
+      "state": {
+        "state": "inited",
+        "bootstrap": 1,
+        "declaration": "d",
+        "cluster": "c1",
+        "member": "a1"
+      },
+      "generation": 0
+    }
+    "#);
+}
+
+#[test]
+fn a_newer_ledger_is_refused_and_not_taken_for_damage() {
+    let text = String::from_utf8(Ledger::default().encode()).unwrap().replacen(" 1 ", " 2 ", 1);
+    assert_eq!(Ledger::decode(text.as_bytes()), Err(LedgerError::Newer(2)));
+}
+
+#[test]
+fn a_key_that_means_nothing_is_refused() {
+    let body = "{\"state\": {\"state\": \"empty\"}, \"generatoin\": 1}\n";
+    let text = format!("quorate-ledger 1 sha256:{}\n{body}", sum(body.as_bytes()));
+    assert!(matches!(Ledger::decode(text.as_bytes()), Err(LedgerError::Content(_))));
+}
+
+#[test]
+fn a_used_declaration_stays_used() {
+    let inited = Ledger { state: State::Inited(promise()), generation: 4, ..Ledger::default() };
+    let identity = Identity { cluster: ClusterId(0xc1), member: MemberId(0xa1), origin: Origin::Founded };
+    let started = inited.with(State::Started(identity));
+    assert_eq!(started.consumed, [1]);
+    assert_eq!(started.reset(), Ledger { consumed: vec![1], ..Ledger::default() });
+    assert_eq!(inited.reset().consumed, [1]);
+}

@@ -1,0 +1,253 @@
+//! The cluster file: one strict YAML file that every node of a cluster shares.
+//!
+//! **Rule:** a key that means nothing here is a mistake, never skipped; every mistake is reported with its line and column, all
+//! of them at once. Secrets do not stand in the file, only the paths of the files that hold them.
+
+mod check;
+mod mistake;
+mod read;
+mod sections;
+mod settings;
+mod tree;
+mod units;
+
+use std::collections::BTreeMap;
+
+use quorate_etcd_formats::membership::{ClusterId, MemberId, cluster_id, member_id};
+use quorate_faults::Result;
+use serde::Serialize;
+use sha2::{Digest, Sha256};
+
+pub use mistake::{At, Mistake, Mistakes};
+pub use settings::{Agent, Backup, Defrag, Keep, Layout, Logs, Maintenance, Stop, Validation};
+pub use units::{duration_text, parse_duration, parse_size, size_text};
+
+use crate::Warning;
+use crate::roster::{RawMember, Roster};
+
+/// A whole cluster, as declared.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct Spec {
+    /// What the cluster is called; etcd's token is made of it.
+    pub token: String,
+    /// The declaration that founds it, if there is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bootstrap: Option<Bootstrap>,
+    /// Who belongs to it.
+    pub members: Vec<Member>,
+    /// Certificates, or plaintext by its name.
+    #[serde(flatten)]
+    pub security: Security,
+    /// What is passed on to etcd, under etcd's own names.
+    #[serde(skip_serializing_if = "Vec::is_empty", serialize_with = "settings::as_map")]
+    pub etcd: Vec<Setting>,
+    /// Where backups go, if anywhere.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub backup: Option<Backup>,
+    /// How data is checked, kept small and stopped.
+    pub maintenance: Maintenance,
+    /// The agent of each node.
+    pub agent: Agent,
+}
+
+/// `bootstrap: {id: N}`. A number that has been used is inert for ever.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct Bootstrap {
+    /// The declaration's number.
+    pub id: u64,
+}
+
+/// One member.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct Member {
+    /// Its name.
+    pub name: String,
+    /// Where other members reach it.
+    pub peer_urls: Vec<String>,
+    /// Where clients reach it.
+    pub client_urls: Vec<String>,
+    /// Where it listens for members; by default its peer URLs.
+    pub listen_peer_urls: Vec<String>,
+    /// Where it listens for clients; by default its client URLs.
+    pub listen_client_urls: Vec<String>,
+    /// Its data dir.
+    pub data_dir: String,
+    /// The dir of its WAL, if that is a separate one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub wal_dir: Option<String>,
+    /// Where other agents reach its agent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub agent_url: Option<String>,
+}
+
+/// Who may read what is sent.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Security {
+    /// Mutual TLS everywhere.
+    Tls(Tls),
+    /// Nothing is encrypted and anyone may connect. Asked for by name.
+    Plaintext(bool),
+}
+
+/// The files of mutual TLS. Paths may hold `{name}`, which stands for the member's name.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct Tls {
+    /// Between members.
+    pub peer: TlsFiles,
+    /// Towards clients.
+    pub client: TlsFiles,
+    /// Between agents; by default as between members.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub agent: Option<TlsFiles>,
+    /// What our agent shows etcd as a client; by default the files of `client`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub admin: Option<TlsFiles>,
+    /// The name that a peer's certificate must hold, so that a client's certificate is none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub peer_allowed_hostname: Option<String>,
+}
+
+/// A certificate, its key and whom to trust.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct TlsFiles {
+    /// The certificate.
+    pub cert_file: String,
+    /// Its private key.
+    pub key_file: String,
+    /// The CAs that others' certificates must come from.
+    pub trusted_ca_file: String,
+}
+
+/// One of etcd's own settings.
+#[derive(Debug, Clone)]
+pub struct Setting {
+    /// etcd's name for it.
+    pub key: String,
+    /// Its value.
+    pub value: Value,
+    /// Where it stands in the file.
+    pub at: At,
+}
+
+impl PartialEq for Setting {
+    fn eq(&self, other: &Setting) -> bool {
+        // Where it stands does not change what it means.
+        self.key == other.key && self.value == other.value
+    }
+}
+
+impl Eq for Setting {}
+
+/// A value of etcd's.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(untagged)]
+pub enum Value {
+    /// `true` or `false`.
+    Flag(bool),
+    /// A whole number.
+    Number(i64),
+    /// Text, also for durations.
+    Text(String),
+    /// Several texts.
+    List(Vec<String>),
+}
+
+impl Spec {
+    /// Reads a cluster file. `provenance` is its path, for messages.
+    pub fn parse(bytes: &[u8], provenance: &str) -> std::result::Result<(Spec, Vec<Warning>), Mistakes> {
+        sections::document(bytes, provenance)
+    }
+
+    /// The member with this name, or the only one there is.
+    pub fn local(&self, name: Option<&str>, provenance: &str) -> Result<&Member> {
+        let found = self.roster(provenance)?.local(name)?.name.clone();
+        // The roster was made from these very members.
+        self.member(&found).ok_or_else(|| {
+            quorate_faults::Fault::new(quorate_faults::Code::Internal, format!("member `{found}` got lost"))
+        })
+    }
+
+    /// The member with this name.
+    pub fn member(&self, name: &str) -> Option<&Member> {
+        self.members.iter().find(|member| member.name == name)
+    }
+
+    /// The members as a roster.
+    pub fn roster(&self, provenance: &str) -> Result<Roster> {
+        let raw = self.members.iter().map(|member| RawMember {
+            name: member.name.clone(),
+            peer_urls: member.peer_urls.clone(),
+            client_urls: member.client_urls.clone(),
+        });
+        Roster::build(provenance, raw.collect())
+    }
+
+    /// The token that etcd is founded with: `<token>-b<N>`, so that two declarations never share ids.
+    pub fn etcd_token(&self) -> Option<String> {
+        self.bootstrap.map(|bootstrap| format!("{}-b{}", self.token, bootstrap.id))
+    }
+
+    /// The ids that the declared bootstrap leads to.
+    pub fn founding_ids(&self) -> Option<FoundingIds> {
+        let token = self.etcd_token()?;
+        let members: BTreeMap<String, MemberId> =
+            self.members.iter().map(|member| (member.name.clone(), member_id(&member.peer_urls, &token))).collect();
+        Some(FoundingIds { cluster: cluster_id(members.values().copied()), members, token })
+    }
+
+    /// What is founded: members, token and bootstrap, and nothing else, so that another edit strands no one.
+    pub fn declaration_hash(&self) -> String {
+        let mut members: Vec<_> = self.members.iter().map(|member| (&member.name, &member.peer_urls)).collect();
+        members.sort();
+        let bootstrap = self.bootstrap.map(|bootstrap| bootstrap.id);
+        hash(&("quorate declaration 1", &self.token, bootstrap, members))
+    }
+
+    /// The whole file, whatever its spelling.
+    pub fn hash(&self) -> String {
+        hash(&("quorate cluster file 1", self))
+    }
+
+    /// Whether everything is sent in the clear.
+    pub fn is_plaintext(&self) -> bool {
+        matches!(self.security, Security::Plaintext(_))
+    }
+
+    /// Where the agent of `name` keeps its ledger, exit records and logs: not on the data's disk, which may be lost.
+    pub fn state_dir_of(&self, name: &str) -> String {
+        if self.agent.state_dir.contains("{name}") {
+            return for_member(&self.agent.state_dir, name);
+        }
+        format!("{}/{name}", self.agent.state_dir.trim_end_matches('/'))
+    }
+}
+
+/// The ids of a declared founding.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FoundingIds {
+    /// The cluster's.
+    pub cluster: ClusterId,
+    /// Each member's, by name.
+    pub members: BTreeMap<String, MemberId>,
+    /// The token they come from.
+    pub token: String,
+}
+
+/// A path with `{name}` filled in.
+pub fn for_member(path: &str, name: &str) -> String {
+    path.replace("{name}", name)
+}
+
+fn hash(what: &impl Serialize) -> String {
+    // Nothing in a Spec can fail to serialise; if it did, the hash would still be one and the same.
+    let text = serde_json::to_vec(what).unwrap_or_default();
+    Sha256::digest(text).iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[cfg(test)]
+mod tests;

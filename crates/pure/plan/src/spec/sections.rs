@@ -1,0 +1,389 @@
+//! Reads each section of the cluster file.
+
+use quorate_faults::Code;
+
+use super::read::{Reader, Section, Show};
+use super::tree::{BYTES_MAX, Kind, Node};
+use super::{
+    Agent, At, Backup, Bootstrap, Layout, Maintenance, Member, Mistakes, Security, Setting, Spec, Tls, TlsFiles,
+    Validation, Value, check,
+};
+use crate::Warning;
+use crate::etcd_config;
+use crate::roster::{check_url, quoted};
+
+/// The data dir of a member that was not given one.
+const DATA_DIR: &str = "/var/lib/etcd";
+
+pub(super) fn document(bytes: &[u8], provenance: &str) -> Result<(Spec, Vec<Warning>), Mistakes> {
+    let unreadable = |at: At, what: String| {
+        let mut reader = Reader::new("");
+        let hint = Some("the file is YAML; see `quorate explain Q0930` for a whole one".to_owned());
+        reader.note(Code::SpecUnreadable, at, "", what, hint, Show::Line);
+        reader.finish(provenance)
+    };
+    if bytes.len() > BYTES_MAX {
+        return Err(unreadable(At::default(), format!("it is longer than {BYTES_MAX} bytes")));
+    }
+    let text = std::str::from_utf8(bytes)
+        .map_err(|error| unreadable(At::default(), format!("byte {} is not UTF-8 text", error.valid_up_to())))?;
+    let text = text.trim_start_matches('\u{feff}');
+    if text.trim().is_empty() {
+        return Err(unreadable(At::default(), "it is empty".to_owned()));
+    }
+    let node = Node::parse(text).map_err(|(at, why)| unreadable(at, format!("it is not YAML: {why}")))?;
+    let mut reader = Reader::new(text);
+    let read = whole(&mut reader, node);
+    let Some((spec, places)) = read else { return Err(reader.finish(provenance)) };
+    let warnings = check::whole(&mut reader, &spec, &places);
+    if reader.has_mistakes() { Err(reader.finish(provenance)) } else { Ok((spec, warnings)) }
+}
+
+/// Where the parts stand that are checked against each other.
+pub(super) struct Places {
+    pub(super) members: Vec<MemberPlace>,
+    pub(super) agent: At,
+}
+
+/// Where the parts of a member stand.
+#[derive(Clone, Default)]
+pub(super) struct MemberPlace {
+    pub(super) at: At,
+    pub(super) name: At,
+    pub(super) urls: At,
+}
+
+fn whole(reader: &mut Reader<'_>, node: Node) -> Option<(Spec, Places)> {
+    let mut file = Section::open(reader, node, "")?;
+    let token = file.text(reader, "token");
+    if token.is_none() && !reader.has_mistakes() {
+        let hint = "give the cluster a name of its own: `token: prod-1`".to_owned();
+        reader.wrong(file.at, "token", "`token` is missing", Some(hint));
+    }
+    let (token, token_at) = token.unwrap_or_default();
+    if !token.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.')) {
+        reader.wrong(token_at, "token", "`token` holds more than letters, digits, `-`, `_` and `.`", None);
+    }
+    let bootstrap = bootstrap(reader, &mut file);
+    let security = security(reader, &mut file);
+    let plaintext = matches!(security, Some(Security::Plaintext(_)));
+    let (members, places) = members(reader, &mut file, plaintext);
+    let (agent, agent_at) = agent(reader, &mut file, plaintext);
+    let etcd = etcd(reader, &mut file, agent.etcd_version.as_deref());
+    let backup = backup(reader, &mut file);
+    let maintenance = maintenance(reader, &mut file);
+    file.close(reader);
+    let security = security?;
+    let spec = Spec { token, bootstrap, members, security, etcd, backup, maintenance, agent };
+    Some((spec, Places { members: places, agent: agent_at }))
+}
+
+fn bootstrap(reader: &mut Reader<'_>, file: &mut Section) -> Option<Bootstrap> {
+    let mut section = file.section(reader, "bootstrap")?;
+    let before = section.at;
+    let id = section.number(reader, "id", u64::from(u32::MAX));
+    if id.is_none_or(|id| id == 0) {
+        let hint = "write `bootstrap: {id: 1}`, and another number for each founding".to_owned();
+        reader.wrong(before, "bootstrap.id", "`bootstrap` has no `id` of 1 or more", Some(hint));
+    }
+    section.close(reader);
+    id.map(|id| Bootstrap { id })
+}
+
+fn security(reader: &mut Reader<'_>, file: &mut Section) -> Option<Security> {
+    let plaintext = file.flag(reader, "plaintext");
+    let tls = file.section(reader, "tls");
+    match (plaintext, tls) {
+        (Some((true, at)), Some(_)) => {
+            reader.wrong(at, "plaintext", "`plaintext: true` stands beside `tls`", Some("keep one of the two".into()));
+            None
+        }
+        (Some((true, _)), None) => Some(Security::Plaintext(true)),
+        (_, Some(section)) => tls_section(reader, section).map(Security::Tls),
+        (_, None) => {
+            let hint = "give the certificates under `tls:`, or write `plaintext: true` where everyone who can connect \
+                        may read and write everything";
+            reader.wrong(file.at, "tls", "neither `tls` nor `plaintext: true` is given", Some(hint.to_owned()));
+            None
+        }
+    }
+}
+
+fn tls_section(reader: &mut Reader<'_>, mut section: Section) -> Option<Tls> {
+    let at = section.at;
+    let mut needed = |reader: &mut Reader<'_>, key: &'static str| {
+        let files = section.section(reader, key);
+        if files.is_none() {
+            let hint = format!("`{key}: {{cert-file: …, key-file: …, trusted-ca-file: …}}`");
+            reader.wrong(at, &format!("tls.{key}"), format!("`tls` has no `{key}`"), Some(hint));
+        }
+        files.and_then(|files| tls_files(reader, files))
+    };
+    let (peer, client) = (needed(reader, "peer"), needed(reader, "client"));
+    let agent = section.section(reader, "agent").and_then(|files| tls_files(reader, files));
+    let admin = section.section(reader, "admin").and_then(|files| tls_files(reader, files));
+    let peer_allowed_hostname = section.text(reader, "peer-allowed-hostname").map(|(text, _)| text);
+    section.close(reader);
+    Some(Tls { peer: peer?, client: client?, agent, admin, peer_allowed_hostname })
+}
+
+fn tls_files(reader: &mut Reader<'_>, mut section: Section) -> Option<TlsFiles> {
+    let mut file = |reader: &mut Reader<'_>, key: &'static str| {
+        let given = section.text(reader, key);
+        match &given {
+            None => reader.wrong(section.at, &section.below(key), format!("`{}` has no `{key}`", section.path), None),
+            Some((text, at)) => secret_or_path(reader, &section.below(key), text, *at),
+        }
+        given.map(|(text, _)| text)
+    };
+    let (cert_file, key_file) = (file(reader, "cert-file"), file(reader, "key-file"));
+    let trusted_ca_file = file(reader, "trusted-ca-file");
+    section.close(reader);
+    Some(TlsFiles { cert_file: cert_file?, key_file: key_file?, trusted_ca_file: trusted_ca_file? })
+}
+
+/// A path; never the thing itself.
+fn secret_or_path(reader: &mut Reader<'_>, path: &str, text: &str, at: At) {
+    if text.contains('\n') || text.contains("-----BEGIN") {
+        let hint = Some("write it to a file that only its user can read, and give the file's path".to_owned());
+        reader.note(
+            Code::SpecMistake,
+            at,
+            path,
+            format!("`{path}` holds a key or certificate itself"),
+            hint,
+            Show::Before,
+        );
+    } else if !text.starts_with('/') {
+        let hint = Some("write it from the root: every node reads the same file".to_owned());
+        reader.wrong(at, path, format!("{} is not an absolute path", quoted(text)), hint);
+    }
+}
+
+fn members(reader: &mut Reader<'_>, file: &mut Section, plaintext: bool) -> (Vec<Member>, Vec<MemberPlace>) {
+    const SHAPE: &str = "write a list: `- {name: n1, address: 10.0.0.1}`";
+    let Some(node) = file.take("members") else {
+        reader.wrong(file.at, "members", "`members` is missing", Some(SHAPE.to_owned()));
+        return Default::default();
+    };
+    let (what, at) = (node.kind(), node.at);
+    let Kind::List(items) = node.kind else {
+        reader.wrong(at, "members", format!("`members` is {what}, not a list"), Some(SHAPE.to_owned()));
+        return Default::default();
+    };
+    if items.is_empty() {
+        reader.wrong(at, "members", "`members` is empty", Some(SHAPE.to_owned()));
+    }
+    let read = items.into_iter().enumerate();
+    read.filter_map(|(index, item)| member(reader, item, &format!("members[{}]", index + 1), plaintext)).unzip()
+}
+
+fn member(reader: &mut Reader<'_>, item: Node, path: &str, plaintext: bool) -> Option<(Member, MemberPlace)> {
+    let mut section = Section::open(reader, item, path)?;
+    let at = section.at;
+    let name = section.text(reader, "name");
+    if name.is_none() {
+        reader.wrong(at, path, "a member has no `name`", Some("give it one, such as `name: n1`".into()));
+    }
+    let (name, name_at) = name.unwrap_or_default();
+    let address = section.text(reader, "address");
+    let scheme = if plaintext { "http" } else { "https" };
+    let from_address = |port: u16| match &address {
+        Some((host, at)) if host.contains(':') && !host.starts_with('[') => {
+            vec![(format!("{scheme}://[{host}]:{port}"), *at)]
+        }
+        Some((host, at)) => vec![(format!("{scheme}://{host}:{port}"), *at)],
+        None => Vec::new(),
+    };
+    let mut urls = |reader: &mut Reader<'_>, key: &'static str, otherwise: Vec<(String, At)>| {
+        let texts = section.texts(reader, key).unwrap_or(otherwise);
+        let mut checked = Vec::new();
+        for (text, at) in texts {
+            match check_url(&text) {
+                Ok(url) => checked.push((url.text, at)),
+                Err(error) => {
+                    let what = format!("cannot use {} as one of `{key}`: {}", quoted(&text), error.why);
+                    reader.wrong(at, &format!("{path}.{key}"), what, Some(error.way_out));
+                }
+            }
+        }
+        checked.sort();
+        checked
+    };
+    let peers = urls(reader, "peer-urls", from_address(2380));
+    let clients = urls(reader, "client-urls", from_address(2379));
+    let listen_peers = urls(reader, "listen-peer-urls", peers.clone());
+    let listen_clients = urls(reader, "listen-client-urls", clients.clone());
+    if peers.is_empty() && address.is_none() {
+        let hint = "give its `address: 10.0.0.1`, or `peer-urls` and `client-urls`".to_owned();
+        reader.wrong(at, path, "a member has neither `address` nor `peer-urls`", Some(hint));
+    } else if clients.is_empty() && address.is_none() {
+        reader.wrong(at, path, "a member has no `client-urls`", Some("such as `https://10.0.0.1:2379`".into()));
+    }
+    let mut dir = |reader: &mut Reader<'_>, key: &'static str| {
+        let (text, at) = section.text(reader, key)?;
+        secret_or_path(reader, &section.below(key), &text, at);
+        Some(super::for_member(&text, &name))
+    };
+    let data_dir = dir(reader, "data-dir").unwrap_or_else(|| DATA_DIR.to_owned());
+    let wal_dir = dir(reader, "wal-dir");
+    let agent_url = section.text(reader, "agent-url").map(|(text, _)| text);
+    section.close(reader);
+    let place = MemberPlace { at, name: name_at, urls: peers.first().map_or(at, |(_, at)| *at) };
+    let bare = |urls: Vec<(String, At)>| urls.into_iter().map(|(text, _)| text).collect();
+    let member = Member {
+        name,
+        peer_urls: bare(peers),
+        client_urls: bare(clients),
+        listen_peer_urls: bare(listen_peers),
+        listen_client_urls: bare(listen_clients),
+        data_dir,
+        wal_dir,
+        agent_url,
+    };
+    Some((member, place))
+}
+
+fn etcd(reader: &mut Reader<'_>, file: &mut Section, version: Option<&str>) -> Vec<Setting> {
+    let Some(section) = file.section(reader, "etcd") else { return Vec::new() };
+    let mut settings = Vec::new();
+    for (key, node) in section.rest() {
+        let what = node.kind();
+        let value = match node.kind {
+            Kind::Flag(flag) => Value::Flag(flag),
+            Kind::Number(number) => Value::Number(number),
+            Kind::Text(text) => Value::Text(text),
+            Kind::List(items) if items.iter().all(|item| matches!(item.kind, Kind::Text(_))) => {
+                let texts = items.into_iter().filter_map(|item| match item.kind {
+                    Kind::Text(text) => Some(text),
+                    _ => None,
+                });
+                Value::List(texts.collect())
+            }
+            Kind::Nothing | Kind::OddNumber | Kind::List(_) | Kind::Map(_) => {
+                let what = format!("{} is {what}, not a value that etcd takes", quoted(&key.text));
+                reader.wrong(node.at, "etcd", what, None);
+                continue;
+            }
+        };
+        let setting = Setting { key: key.text, value, at: key.at };
+        let wanted = version.and_then(etcd_config::Minor::parse);
+        match etcd_config::check(&setting, wanted) {
+            Ok(()) => settings.push(setting),
+            Err(objection) => {
+                reader.note(objection.code, key.at, "etcd", objection.what, objection.hint, Show::Key);
+            }
+        }
+    }
+    settings
+}
+
+fn backup(reader: &mut Reader<'_>, file: &mut Section) -> Option<Backup> {
+    let mut section = file.section(reader, "backup")?;
+    let at = section.at;
+    let Some((store, store_at)) = section.text(reader, "store") else {
+        let hint = "such as `store: s3://bucket/prefix` or `store: file:///backups`".to_owned();
+        reader.wrong(at, "backup.store", "`backup` has no `store`", Some(hint));
+        return None;
+    };
+    if store.split_once("://").is_some_and(|(_, rest)| rest.split('/').next().unwrap_or_default().contains('@')) {
+        let hint = "give credentials in the agent's environment, such as AWS_ACCESS_KEY_ID".to_owned();
+        let what = "`store` holds a user name or password".to_owned();
+        reader.note(Code::SpecMistake, store_at, "backup.store", what, Some(hint), Show::Before);
+    } else if !["file://", "s3://", "gs://", "az://"].iter().any(|scheme| store.starts_with(scheme)) {
+        let hint = "it begins with `file://`, `s3://`, `gs://` or `az://`".to_owned();
+        reader.wrong(store_at, "backup.store", format!("{} is no store", quoted(&store)), Some(hint));
+    }
+    let mut backup = Backup::new(store);
+    section.word(reader, "layout", &[("quorate", Layout::Quorate), ("gardener", Layout::Gardener)], &mut backup.layout);
+    section.span(reader, "delta-period", &mut backup.delta_period);
+    section.size(reader, "delta-size", &mut backup.delta_size);
+    if let Some((schedule, _)) = section.text(reader, "full-schedule") {
+        backup.full_schedule = schedule;
+    }
+    section.size(reader, "spool-max", &mut backup.spool_max);
+    section.span(reader, "max-restore-time", &mut backup.max_restore_time);
+    if let Some(mut keep) = section.section(reader, "keep") {
+        let mut count = |key: &'static str, into: &mut u32| {
+            if let Some(number) = keep.number(reader, key, 100_000) {
+                *into = u32::try_from(number).unwrap_or(u32::MAX);
+            }
+        };
+        count("last", &mut backup.keep.last);
+        count("hourly", &mut backup.keep.hourly);
+        count("daily", &mut backup.keep.daily);
+        count("weekly", &mut backup.keep.weekly);
+        count("monthly", &mut backup.keep.monthly);
+        keep.span(reader, "history", &mut backup.keep.history);
+        keep.close(reader);
+    }
+    section.close(reader);
+    Some(backup)
+}
+
+fn maintenance(reader: &mut Reader<'_>, file: &mut Section) -> Maintenance {
+    let mut found = Maintenance::default();
+    let Some(mut section) = file.section(reader, "maintenance") else { return found };
+    let modes = [("auto", Validation::Auto), ("sanity", Validation::Sanity), ("full", Validation::Full)];
+    section.word(reader, "validation", &modes, &mut found.validation);
+    section.span(reader, "validation-budget", &mut found.validation_budget);
+    if let Some(mut defrag) = section.section(reader, "defrag") {
+        if let Some(percent) = defrag.number(reader, "free-percent", 99) {
+            found.defrag.free_percent = u32::try_from(percent).unwrap_or_default();
+        }
+        defrag.size(reader, "free-min", &mut found.defrag.free_min);
+        defrag.close(reader);
+    }
+    if let Some(mut stop) = section.section(reader, "stop") {
+        stop.span(reader, "move-leader-timeout", &mut found.stop.move_leader_timeout);
+        stop.span(reader, "term-timeout", &mut found.stop.term_timeout);
+        stop.span(reader, "dump-timeout", &mut found.stop.dump_timeout);
+        stop.close(reader);
+    }
+    section.close(reader);
+    found
+}
+
+fn agent(reader: &mut Reader<'_>, file: &mut Section, plaintext: bool) -> (Agent, At) {
+    let mut found = Agent::new(plaintext);
+    let Some(mut section) = file.section(reader, "agent") else { return (found, file.at) };
+    let at = section.at;
+    for (key, into) in [("health-listen", &mut found.health_listen), ("api-listen", &mut found.api_listen)] {
+        let Some((text, at)) = section.text(reader, key) else { continue };
+        match check_url(&text) {
+            Ok(url) => *into = url.text,
+            Err(error) => {
+                let what = format!("cannot use {} as `{key}`: {}", quoted(&text), error.why);
+                reader.wrong(at, &section.below(key), what, Some(error.way_out));
+            }
+        }
+    }
+    if let Some((text, at)) = section.text(reader, "state-dir") {
+        secret_or_path(reader, "agent.state-dir", &text, at);
+        found.state_dir = text;
+    }
+    found.etcd_binary = section.text(reader, "etcd-binary").map(|(text, _)| text);
+    if let Some((text, at)) = section.text(reader, "etcd-version") {
+        if etcd_config::Minor::parse(&text).is_none() {
+            let hint = "Quorate knows 3.4 to 3.7; write `\"3.5\"` or `\"3.5.16\"`".to_owned();
+            reader.wrong(at, "agent.etcd-version", format!("{} is no version of etcd", quoted(&text)), Some(hint));
+        }
+        found.etcd_version = Some(text);
+    }
+    found.etcd_user = section.text(reader, "etcd-user").map(|(text, _)| text);
+    if let Some((text, at)) = section.text(reader, "etcd-password-file") {
+        secret_or_path(reader, "agent.etcd-password-file", &text, at);
+        found.etcd_password_file = Some(text);
+    }
+    section.span(reader, "ready-timeout", &mut found.ready_timeout);
+    if let Some(mut logs) = section.section(reader, "logs") {
+        logs.size(reader, "max-size", &mut found.logs.max_size);
+        logs.span(reader, "max-age", &mut found.logs.max_age);
+        if let Some(files) = logs.number(reader, "max-files", 10_000) {
+            found.logs.max_files = u32::try_from(files).unwrap_or_default();
+        }
+        logs.close(reader);
+    }
+    section.close(reader);
+    (found, at)
+}

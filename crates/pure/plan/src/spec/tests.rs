@@ -1,0 +1,186 @@
+//! What the cluster file may say, and the words for what it may not.
+
+use std::time::Duration;
+
+use proptest::prelude::*;
+
+use super::*;
+
+const SMALL: &str = "token: t\nplaintext: true\nmembers:\n  - {name: n1, address: 10.0.0.1}\n";
+
+const WHOLE: &str = "\
+token: prod-1
+bootstrap: {id: 1}
+members:
+  - {name: n1, address: 10.0.0.1}
+  - name: n2
+    peer-urls: [https://n2.example.com:2380]
+    client-urls: https://n2.example.com:2379
+    listen-client-urls: [https://0.0.0.0:2379]
+    data-dir: /srv/{name}/etcd
+    wal-dir: /fast/{name}
+    agent-url: https://n2.example.com:2382
+  - {name: n3, address: '2001:db8::3'}
+tls:
+  peer: {cert-file: '/tls/{name}.crt', key-file: /tls/peer.key, trusted-ca-file: /tls/peer-ca.crt}
+  client: {cert-file: /tls/c.crt, key-file: /tls/c.key, trusted-ca-file: /tls/client-ca.crt}
+  peer-allowed-hostname: peer.prod-1.internal
+etcd:
+  quota-backend-bytes: 8589934592
+  auto-compaction-retention: 1h
+backup:
+  store: s3://bucket/prefix
+  layout: gardener
+  delta-period: 20s
+  full-schedule: 'every 6h'
+  max-restore-time: 10m
+  keep: {last: 5, history: 14d}
+maintenance:
+  validation: full
+  validation-budget: 1m30s
+  defrag: {free-percent: 30, free-min: 1GiB}
+  stop: {term-timeout: 2m}
+agent:
+  health-listen: http://127.0.0.1:9000
+  state-dir: /var/lib/q
+  etcd-binary: /usr/bin/etcd
+  etcd-version: '3.5'
+  etcd-user: root
+  etcd-password-file: /etc/q/password
+  logs: {max-size: 10MiB, max-age: 7d, max-files: 3}
+";
+
+fn read(text: &str) -> Spec {
+    Spec::parse(text.as_bytes(), "cluster.yaml").map_err(|mistakes| mistakes.render()).unwrap().0
+}
+
+fn mistakes(text: &str) -> String {
+    Spec::parse(text.as_bytes(), "cluster.yaml").map(|_| ()).unwrap_err().render()
+}
+
+#[test]
+fn a_small_file_gets_careful_defaults() {
+    let spec = read(SMALL);
+    let member = &spec.members[0];
+    assert_eq!(member.peer_urls, ["http://10.0.0.1:2380"]);
+    assert_eq!(member.listen_client_urls, ["http://10.0.0.1:2379"]);
+    assert_eq!(member.data_dir, "/var/lib/etcd");
+    assert_eq!(spec.state_dir_of("n1"), "/var/lib/quorate/n1");
+    assert_eq!(spec.maintenance, Maintenance::default());
+    assert_eq!(spec.agent.health_listen, "http://127.0.0.1:2383");
+    assert_eq!(spec.founding_ids(), None, "nothing is founded that was not declared");
+}
+
+#[test]
+fn a_whole_file_is_read() {
+    let spec = read(WHOLE);
+    let n2 = spec.member("n2").unwrap();
+    assert_eq!((n2.data_dir.as_str(), n2.wal_dir.as_deref()), ("/srv/n2/etcd", Some("/fast/n2")));
+    assert_eq!(n2.listen_peer_urls, n2.peer_urls);
+    assert_eq!(spec.member("n3").unwrap().peer_urls, ["https://[2001:db8::3]:2380"]);
+    let backup = spec.backup.as_ref().unwrap();
+    assert_eq!((backup.layout, backup.delta_period), (Layout::Gardener, Duration::from_secs(20)));
+    assert_eq!(backup.keep.history, Duration::from_secs(14 * 86400));
+    assert_eq!(spec.maintenance.defrag, Defrag { free_percent: 30, free_min: 1 << 30 });
+    assert_eq!(spec.etcd_token().as_deref(), Some("prod-1-b1"));
+    assert_eq!(spec.local(Some("n3"), "f").unwrap().name, "n3");
+    assert!(spec.local(None, "f").is_err());
+}
+
+#[test]
+fn what_is_printed_is_read_back_the_same() {
+    for text in [SMALL, WHOLE] {
+        let spec = read(text);
+        let printed = serde_json::to_string_pretty(&spec).unwrap();
+        assert_eq!(read(&printed), spec, "{printed}");
+        assert_eq!(read(&printed).hash(), spec.hash());
+    }
+}
+
+#[test]
+fn every_mistake_is_shown_with_its_line_at_once() {
+    let text = "token: t\nplaintexxt: true\nplaintext: yes please\nmembers:\n  - nam: n1\n    address: 10.0.0.1\nmaintenance:\n  validation: fulll\n  validation-budget: soon\n";
+    insta::assert_snapshot!(mistakes(text));
+}
+
+#[test]
+fn plaintext_is_asked_for_by_name() {
+    insta::assert_snapshot!(mistakes("token: t\nmembers: [{name: n1, address: 10.0.0.1}]\n"), @"
+    cluster.yaml:1:1: neither `tls` nor `plaintext: true` is given
+      1 | token: t
+        | ^
+      hint: give the certificates under `tls:`, or write `plaintext: true` where everyone who can connect may read and write everything
+    ");
+    let mixed = SMALL.replace("address: 10.0.0.1", "peer-urls: [https://a:1], client-urls: [http://a:2]");
+    assert!(mistakes(&mixed).contains("URL `https://a:1` is for TLS, and `plaintext: true` is asked for"));
+    let clear = WHOLE.replace("https://n2.example.com:2379", "http://n2.example.com:2379");
+    assert!(mistakes(&clear).contains("is in the clear, and `tls` is given"));
+}
+
+#[test]
+fn values_of_strange_keys_are_not_repeated() {
+    for line in ["passwrod: hunter2", "backup: {store: 's3://key:hunter2@bucket'}", "tls: {hunter: hunter2}"] {
+        let text = format!("{SMALL}{line}\n");
+        assert!(!mistakes(&text).contains("hunter2"), "{}", mistakes(&text));
+    }
+    let inside = WHOLE.replace("key-file: /tls/c.key", "key-file: \"-----BEGIN EC KEY hunter2\"");
+    assert!(mistakes(&inside).contains("holds a key or certificate itself"));
+    assert!(!mistakes(&inside).contains("hunter2"));
+}
+
+#[test]
+fn members_must_be_told_apart() {
+    let two = |second: &str| format!("{SMALL}  - {second}\n");
+    assert!(mistakes(&two("{name: n1, address: 10.0.0.2}")).contains("two members are named `n1`"));
+    assert!(mistakes(&two("{name: n2, address: 10.0.0.1, data-dir: /d}")).contains("belongs to `n1` already"));
+    let ports = "{name: n2, peer-urls: [http://10.0.0.1:3], client-urls: [http://10.0.0.1:4]}";
+    assert!(mistakes(&two(ports)).contains("`n1` on the same host has directory `/var/lib/etcd` already"));
+    assert!(mistakes(&two("{name: a/b, address: 10.0.0.2}")).contains("cannot be part of a path"));
+}
+
+#[test]
+fn an_even_number_of_members_is_a_warning() {
+    let text = format!("{SMALL}  - {{name: n2, address: 10.0.0.2}}\n");
+    let (_, warnings) = Spec::parse(text.as_bytes(), "f").unwrap();
+    assert_eq!(warnings.len(), 1);
+}
+
+#[test]
+fn what_is_not_yaml_says_where() {
+    let text = mistakes("token: t\nmembers: [\n");
+    assert!(text.starts_with("cluster.yaml:"), "{text}");
+    assert!(mistakes("").contains("it is empty"));
+    assert!(mistakes("- a\n").contains("the file is a list, not a map"));
+    assert!(Spec::parse(&[0xff], "f").is_err());
+}
+
+#[test]
+fn an_edit_elsewhere_keeps_the_declaration() {
+    let (one, other) = (read(WHOLE), read(&WHOLE.replace("delta-period: 20s", "delta-period: 30s")));
+    assert_eq!(one.declaration_hash(), other.declaration_hash());
+    assert_ne!(one.hash(), other.hash());
+    let founding = read(&WHOLE.replace("{id: 1}", "{id: 2}"));
+    assert_ne!(one.declaration_hash(), founding.declaration_hash());
+    assert_ne!(one.founding_ids().unwrap().cluster, founding.founding_ids().unwrap().cluster);
+}
+
+proptest! {
+    #[test]
+    fn spans_and_sizes_are_read_back(millis in 0_u64..300_000_000_000, bytes in any::<u64>()) {
+        let span = Duration::from_millis(millis);
+        prop_assert_eq!(parse_duration(&duration_text(span)), Some(span));
+        prop_assert_eq!(parse_size(&size_text(bytes)), Some(bytes));
+    }
+
+    #[test]
+    fn a_changed_file_never_panics(at in any::<prop::sample::Index>(), to in any::<char>()) {
+        let mut chars: Vec<char> = WHOLE.chars().collect();
+        let at = at.index(chars.len());
+        chars[at] = to;
+        let text: String = chars.into_iter().collect();
+        if let Err(mistakes) = Spec::parse(text.as_bytes(), "f") {
+            prop_assert!(!mistakes.mistakes.is_empty());
+            let _ = (mistakes.render(), mistakes.fault());
+        }
+    }
+}
