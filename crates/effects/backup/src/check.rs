@@ -6,7 +6,7 @@ use std::sync::PoisonError;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use quorate_faults::{Fault, Result};
-use quorate_plan::chain::Kind;
+use quorate_plan::chain::{Kind, State};
 use serde::Serialize;
 
 use crate::base::Base;
@@ -66,6 +66,9 @@ pub fn all(
 
 fn one(store: &Store, catalog: &Catalog, index: usize, scratch: &Path) -> std::result::Result<Checked, Failure> {
     let (object, handle) = (&catalog.objects[index], &catalog.handles[index]);
+    if let (State::Bad(why), 0) = (&object.state, object.bytes) {
+        return Err(Failure::Damaged(why.clone()));
+    }
     match object.kind {
         Kind::Full => {
             let base = Base::fetch(store, &object.name, handle, scratch)?;
