@@ -84,7 +84,7 @@ enum State {
     /// Not enough to know the page size and the root.
     Head(Vec<u8>),
     /// Pages pass.
-    Body { meta: Meta, pages: Pages },
+    Body { meta: Meta, pages: Box<Pages> },
     /// The first bytes are not bolt's.
     NotBolt,
 }
@@ -187,7 +187,7 @@ impl Passing {
             self.state = State::NotBolt;
             return;
         };
-        let mut pages = Pages::new(meta);
+        let mut pages = Box::new(Pages::new(meta));
         pages.push(head);
         self.state = State::Body { meta, pages };
     }
