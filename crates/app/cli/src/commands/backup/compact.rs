@@ -127,7 +127,7 @@ fn about(catalog: &Catalog, base: usize) -> About {
         member_id: id(&manifest.member_id),
         etcd_version: manifest.etcd_version.clone(),
     });
-    About { origin, epoch: catalog.newest_epoch(), created_ms: now_ms() }
+    About { origin, epoch: catalog.newest_epoch(), created_ms: now_ms(), ..About::default() }
 }
 
 fn name(manifest: &Manifest) -> Name {

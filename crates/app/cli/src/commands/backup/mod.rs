@@ -2,6 +2,7 @@
 
 pub(crate) mod compact;
 pub(crate) mod convert;
+pub(crate) mod copy;
 mod drill;
 pub(crate) mod list;
 pub(crate) mod restore;
@@ -33,6 +34,8 @@ pub(crate) enum Verb {
     Compact(compact::Args),
     /// Copy a store of another layout into one of ours
     Convert(convert::Args),
+    /// Copy a store to another place as it is
+    Copy(copy::Args),
 }
 
 /// Runs one verb.
@@ -43,13 +46,14 @@ pub(crate) fn run(verb: Verb, printer: &mut Printer) -> Result<Exit, Fault> {
         Verb::Restore(args) => restore::run(*args, printer),
         Verb::Compact(args) => compact::run(&args, printer),
         Verb::Convert(args) => convert::run(&args, printer),
+        Verb::Copy(args) => copy::run(&args, printer),
     }
 }
 
 /// Where the store is.
 #[derive(Debug, clap::Args)]
 pub(crate) struct StoreArgs {
-    /// The store, as file:///path/to/folder
+    /// The store: file:///folder, s3://bucket/prefix, gs://bucket/prefix or az://container/prefix
     #[arg(long, value_name = "URL")]
     store: String,
 }
