@@ -10,7 +10,7 @@ use clap::error::ErrorKind;
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use quorate_faults::{Code, Exit, Fault};
 
-use crate::commands::{backup, completions, data, demo, explain};
+use crate::commands::{backup, completions, data, demo, explain, shim};
 use crate::printer::Printer;
 
 /// Founds, inspects and verifies etcd clusters, without etcd and without a server.
@@ -88,6 +88,9 @@ pub(crate) enum Command {
     Explain(explain::Args),
     /// A completion script for your shell
     Completions(completions::Args),
+    /// The process between the agent and etcd; the agent starts it
+    #[command(name = "__shim", hide = true)]
+    Shim(shim::Args),
 }
 
 /// The end of a run that never became a command: help, version, or a command line that was not understood.

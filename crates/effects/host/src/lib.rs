@@ -1,7 +1,12 @@
-//! The machine below us: durable files, the locks on them, and processes.
+//! The machine below us: durable files, the locks on them, processes, and the shim that keeps one.
 //!
 //! **Invariant:** what must survive a power cut is written through [`durable`], and nowhere else.
 
 pub mod durable;
+pub mod exit_record;
 pub mod locks;
+pub mod logs;
 pub mod process;
+mod sealed;
+pub mod shim;
+pub mod state;

@@ -167,6 +167,11 @@ impl Handle {
         self.pid
     }
 
+    /// The open process, which becomes readable when it ends.
+    pub fn into_pidfd(self) -> OwnedFd {
+        self.pidfd
+    }
+
     /// Asks it to end, waits, and kills it when it does not.
     pub fn stop(self, patience: Duration) -> io::Result<Stopped> {
         self.signal(Signal::TERM)?;
@@ -230,13 +235,14 @@ pub fn log_tail(path: &Path, lines: usize) -> io::Result<Vec<String>> {
     Ok(tail)
 }
 
-struct Stat {
-    started_ticks: u64,
+pub(crate) struct Stat {
+    pub(crate) started_ticks: u64,
     /// Dead, but not yet buried by its parent.
     ended: bool,
+    pub(crate) parent: u32,
 }
 
-fn stat(pid: u32) -> io::Result<Stat> {
+pub(crate) fn stat(pid: u32) -> io::Result<Stat> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
     parse_stat(&text).ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, format!("/proc/{pid}/stat: {text}")))
 }
@@ -246,12 +252,13 @@ fn parse_stat(text: &str) -> Option<Stat> {
     let (_, rest) = text.rsplit_once(") ")?;
     let mut fields = rest.split(' ');
     let state = fields.next()?;
-    // Field 22 of the whole line; the state was field 3.
-    let started_ticks = fields.nth(18)?.parse().ok()?;
-    Some(Stat { started_ticks, ended: matches!(state, "Z" | "X" | "x") })
+    let parent = fields.next()?.parse().ok()?;
+    // Field 22 of the whole line; the parent was field 4.
+    let started_ticks = fields.nth(17)?.parse().ok()?;
+    Some(Stat { started_ticks, parent, ended: matches!(state, "Z" | "X" | "x") })
 }
 
-fn boot_id() -> io::Result<String> {
+pub(crate) fn boot_id() -> io::Result<String> {
     Ok(std::fs::read_to_string("/proc/sys/kernel/random/boot_id")?.trim().to_owned())
 }
 
@@ -263,7 +270,7 @@ fn executable(pid: u32) -> io::Result<PathBuf> {
 }
 
 /// Waits for a process to end.
-fn has_ended(pidfd: &OwnedFd, limit: Duration) -> io::Result<bool> {
+pub(crate) fn has_ended(pidfd: &OwnedFd, limit: Duration) -> io::Result<bool> {
     let deadline = Instant::now() + limit;
     loop {
         let left = deadline.saturating_duration_since(Instant::now());

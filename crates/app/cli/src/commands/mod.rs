@@ -7,6 +7,7 @@ pub(crate) mod completions;
 pub(crate) mod data;
 pub(crate) mod demo;
 pub(crate) mod explain;
+pub(crate) mod shim;
 
 use std::hash::BuildHasher;
 
@@ -23,6 +24,7 @@ pub(crate) fn run(command: Command, printer: &mut Printer) -> Result<Exit, Fault
         Command::Demo(args) => demo::run(args, printer),
         Command::Explain(args) => explain::run(&args, printer),
         Command::Completions(args) => completions::run(&args, printer),
+        Command::Shim(args) => shim::run(&args),
     }
 }
 

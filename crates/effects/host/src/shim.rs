@@ -1,0 +1,23 @@
+//! The shim: a small process of ours that is the parent of etcd, so that etcd and the knowledge of how it ended do not
+//! depend on the agent.
+//!
+//! The agent starts it with [`spawn`], finds it again with [`adopt`], and talks to it through a socket in the state dir.
+//! In its own process it runs [`keep`]: it starts the program, keeps its output, stops it when asked, and writes the exit
+//! record when all of it is gone.
+//!
+//! **Invariant:** nothing that happens to the agent or to the shim ends or blocks the program.
+
+mod adopt;
+mod capture;
+mod control;
+mod keeper;
+mod running;
+mod spec;
+mod stopping;
+mod waiting;
+
+pub use adopt::{Adoption, adopt};
+pub use control::{Status, StopOrder};
+pub use keeper::keep;
+pub use running::{Ended, Running, spawn};
+pub use spec::{ETCD_STOPPING, Rung, Send, ShimSpec};

@@ -1,0 +1,356 @@
+//! The shim's own process: starts the program, keeps its output, stops it when asked, records how it ended.
+//!
+//! **Invariant:** which process the program is stands in the state dir before its first instruction, and the exit record
+//! is written after the last of its processes is gone.
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use quorate_faults::{Code, Fault};
+use rustix::process::{Pid, Signal, kill_process, kill_process_group};
+use serde::{Deserialize, Serialize};
+
+use super::capture::{Reader, Shared, pair};
+use super::control::{Answer, Ask, Status, StopOrder, listen, serve};
+use super::spec::{Orders, Rung, RunningFile, Send, now_ms};
+use super::stopping::Stopping;
+use super::waiting::{End, end_all, hold_signals, next_signal, release_signals, wait_for};
+use crate::durable::RealDisk;
+use crate::exit_record::{self, ExitRecord, Reason};
+use crate::locks::Lock;
+use crate::process::{Identity, Seen, boot_id, stat};
+use crate::state::{StateDir, take};
+
+/// The shim's threads do little; the usual 2 MiB of stack each would only be address space, but say so.
+const STACK: usize = 256 << 10;
+/// How often the record is tried again when the disk is full.
+const RECORD_TRIES: u32 = 20;
+
+/// What the shim waits for.
+pub(super) enum Event {
+    Ended(io::Result<End>),
+    Signal(&'static str),
+    Asked(Ask, Sender<Answer>),
+}
+
+/// What the shim tells whoever started it, once.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Greeting {
+    Started,
+    Fault { code: String, said: String, cause: Option<String> },
+}
+
+/// Runs the shim until its program has ended and the record is written.
+pub fn keep(spec: &Path) -> Result<(), Fault> {
+    let started = start(spec);
+    let greeting = match &started {
+        Ok(_) => Greeting::Started,
+        Err(fault) => Greeting::Fault {
+            code: fault.code().as_str().to_owned(),
+            said: fault.to_string(),
+            cause: std::error::Error::source(fault).map(ToString::to_string),
+        },
+    };
+    greet(&greeting);
+    started?.run()
+}
+
+/// Says the one line on stdout, and then lets go of it: whoever reads it may die without us noticing.
+fn greet(greeting: &Greeting) {
+    if let Ok(line) = serde_json::to_vec(greeting) {
+        let _ = io::stdout().write_all(&line).and_then(|()| io::stdout().flush());
+    }
+    if let Ok(null) = File::options().write(true).open("/dev/null") {
+        let _ = rustix::stdio::dup2_stdout(&null);
+    }
+}
+
+struct Keeper {
+    state: StateDir,
+    orders: Orders,
+    running: RunningFile,
+    shared: Arc<Shared>,
+    events: Receiver<Event>,
+    log: JoinHandle<()>,
+    /// Closed to tell the log's reader that nothing more will come.
+    log_over: OwnedFd,
+    stop: Option<Stopping>,
+    _lock: Lock,
+}
+
+fn start(spec: &Path) -> Result<Keeper, Fault> {
+    let failed = |what: &str| Fault::new(Code::ShimFailed, format!("the shim cannot {what}"));
+    let state = StateDir::open(spec.parent().unwrap_or(Path::new("/")))?;
+    let lock = lock(&state)?;
+    let orders = Orders::read(spec).map_err(|why| failed(&format!("read `{}`", spec.display())).caused_by(why))?;
+    exit_record::consume(&RealDisk, &state.record())?;
+    let log_dir = &orders.spec.log_dir;
+    let made = std::fs::DirBuilder::new().recursive(true).mode(0o750).create(log_dir);
+    made.map_err(|error| Fault::io(format!("cannot make the log dir `{}`", log_dir.display()), error))?;
+    hold_signals();
+    // What the program leaves behind becomes our child, so that none of it is overlooked.
+    rustix::process::set_child_subreaper(Some(rustix::process::getpid()))
+        .map_err(|errno| failed("take in orphans").caused_by(io::Error::from(errno)))?;
+    let listener = listen(state.path()).map_err(|error| failed("listen in the state dir").caused_by(error))?;
+    let (ours, theirs) = pair().map_err(|error| failed("make a way for the output").caused_by(error))?;
+    let (over, log_over) = io::pipe().map_err(|error| failed("make a way for the output").caused_by(error))?;
+    let running = match execute(&state, &orders, &theirs) {
+        Ok(running) => running,
+        Err(error) => return Err(not_started(&state, &orders, error)),
+    };
+    drop(theirs);
+    let shared = Arc::new(Shared::default());
+    let reader = Reader::new(ours, over.into(), Arc::clone(&shared), &orders.spec);
+    let (sender, events) = channel();
+    let fail = |error| failed("start a thread").caused_by(error);
+    let log = thread("log", move || reader.run()).map_err(fail)?;
+    let (to, pid) = (sender.clone(), running.child.pid);
+    thread("wait", move || drop(to.send(Event::Ended(wait_for(pid))))).map_err(fail)?;
+    let to = sender.clone();
+    thread("signals", move || while to.send(Event::Signal(next_signal())).is_ok() {}).map_err(fail)?;
+    let token = orders.token.clone();
+    thread("control", move || serve(&listener, &token, &sender)).map_err(fail)?;
+    Ok(Keeper { state, orders, running, shared, events, log, log_over: log_over.into(), stop: None, _lock: lock })
+}
+
+fn thread(name: &str, work: impl FnOnce() + std::marker::Send + 'static) -> io::Result<JoinHandle<()>> {
+    std::thread::Builder::new().name(name.to_owned()).stack_size(STACK).spawn(work)
+}
+
+/// One shim per state dir, and none while its predecessor's program still runs.
+fn lock(state: &StateDir) -> Result<Lock, Fault> {
+    let busy = |who: String| {
+        Fault::new(Code::AlreadyRunning, format!("the member of `{}` already runs: {who}", state.path().display()))
+            .hint("it is adopted, not started twice; stop it first if it is to be started anew")
+    };
+    let lock = match take(&state.shim_lock())? {
+        Ok(lock) => lock,
+        Err(pid) => return Err(busy(pid.map_or("its shim".to_owned(), |pid| format!("its shim is process {pid}")))),
+    };
+    let fail = |error| Fault::io(format!("cannot read `{}`", state.running().display()), error);
+    if let Some(Ok(running)) = RunningFile::read(&state.running()).map_err(fail)? {
+        match running.child.look() {
+            Seen::Running(handle) => return Err(busy(format!("process {} without a shim", handle.pid()))),
+            Seen::Unknown(error) => return Err(fail(error)),
+            Seen::Gone => {}
+        }
+    }
+    Ok(lock)
+}
+
+/// Starts the program. Between fork and exec the new process writes down who it is, so that there is no moment in which
+/// it runs and nobody could find it.
+fn execute(state: &StateDir, orders: &Orders, output: &OwnedFd) -> io::Result<RunningFile> {
+    let spec = &orders.spec;
+    let program = spec.program.canonicalize()?;
+    let meta = program.metadata()?;
+    let nobody = Identity { pid: 0, started_ticks: 0, boot_id: boot_id()?, executable: program.clone() };
+    let mut running = RunningFile {
+        shim: Identity::of(std::process::id())?,
+        child: nobody,
+        file: (meta.dev(), meta.ino()),
+        token: orders.token.clone(),
+        config_hash: spec.config_hash.clone(),
+        started_at_ms: now_ms(),
+    };
+    let mut command = Command::new(&program);
+    command.arg0(&spec.program).args(&spec.args).env_clear().envs(spec.env.iter().map(|(name, value)| (name, value)));
+    command.current_dir(&spec.dir).process_group(0).stdin(Stdio::null());
+    command.stdout(output.as_fd().try_clone_to_owned()?).stderr(output.as_fd().try_clone_to_owned()?);
+    let (mut own, path) = (running.clone(), state.running());
+    // SAFETY: this process has one thread until the program runs, so no lock of the allocator or the library can be held
+    // by another at the fork, and the new process may do whatever any process may.
+    #[expect(unsafe_code, reason = "the new process itself must write down who it is before it becomes the program")]
+    unsafe {
+        command.pre_exec(move || {
+            release_signals();
+            own.child.pid = std::process::id();
+            own.child.started_ticks = stat(own.child.pid)?.started_ticks;
+            own.write(&path)
+        });
+    }
+    let child = command.spawn()?;
+    running.child.pid = child.id();
+    running.child.started_ticks = stat(child.id())?.started_ticks;
+    Ok(running)
+}
+
+fn not_started(state: &StateDir, orders: &Orders, error: io::Error) -> Fault {
+    let spec = &orders.spec;
+    let record = ExitRecord {
+        reason: Reason::NotStarted,
+        code: None,
+        signal: None,
+        clean: false,
+        asked_by: None,
+        error: Some(error.to_string()),
+        started_at_ms: now_ms(),
+        ended_at_ms: now_ms(),
+        pid: 0,
+        config_hash: spec.config_hash.clone(),
+        etcd_version: spec.etcd_version.clone(),
+        last_revision: None,
+    };
+    // The fault says the same; without a record the next start only looks more closely.
+    let _ = exit_record::write(&RealDisk, &state.record(), &record);
+    Fault::new(Code::NotExecuted, format!("cannot execute `{}`", spec.program.display()))
+        .hint("see that it is there, is executable, and is made for this machine")
+        .caused_by(error)
+}
+
+impl Keeper {
+    fn run(mut self) -> Result<(), Fault> {
+        let end = loop {
+            let now = Instant::now();
+            while let Some(send) = self.stop.as_mut().and_then(|stop| stop.next(now)) {
+                self.send(send);
+            }
+            let wait = self.stop.as_ref().and_then(|stop| stop.wait(now)).unwrap_or(Duration::from_secs(3600));
+            match self.events.recv_timeout(wait) {
+                Ok(Event::Ended(end)) => break end,
+                Ok(Event::Signal(name)) => self.stop(StopOrder {
+                    asked_by: format!("{name} sent to the shim"),
+                    ladder: self.orders.spec.ladder.clone(),
+                    last_revision: None,
+                }),
+                Ok(Event::Asked(ask, reply)) => {
+                    let answer = self.answer(ask);
+                    let _ = reply.send(answer);
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => break Err(io::Error::other("every thread is gone")),
+            }
+        };
+        self.conclude(end)
+    }
+
+    fn answer(&mut self, ask: Ask) -> Answer {
+        match ask {
+            Ask::Status => {}
+            Ask::Stop(order) if order.ladder.is_empty() => return Answer::Refused("a stop without steps".to_owned()),
+            Ask::Stop(order) => self.stop(order),
+            Ask::Dump { asked_by } => {
+                let ladder = Rung::usual().into_iter().filter(|rung| rung.send != Send::Term).collect();
+                self.stop(StopOrder { asked_by, ladder, last_revision: None });
+            }
+        }
+        Answer::Ok(Status {
+            child: self.running.child.clone(),
+            config_hash: self.running.config_hash.clone(),
+            stopping: self.stop.as_ref().map(|stop| stop.order.asked_by.clone()),
+            log: self.shared.counts.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).clone(),
+        })
+    }
+
+    fn stop(&mut self, order: StopOrder) {
+        self.shared.stopping.store(true, Ordering::Release);
+        let now = Instant::now();
+        match &mut self.stop {
+            Some(stop) => stop.hurry(&order, now),
+            None => self.stop = Some(Stopping::new(order, now)),
+        }
+    }
+
+    fn send(&self, send: Send) {
+        let Some(pid) = i32::try_from(self.running.child.pid).ok().and_then(Pid::from_raw) else { return };
+        // It may have ended in this moment: as our unburied child it still has its number, and the signal is lost.
+        let _ = match send {
+            Send::Term => kill_process(pid, Signal::TERM),
+            Send::Quit => {
+                self.shared.dumping.store(true, Ordering::Release);
+                kill_process(pid, Signal::QUIT)
+            }
+            Send::Kill => kill_process_group(pid, Signal::KILL),
+        };
+    }
+
+    /// Ends what is left, takes the last lines, and writes the record.
+    fn conclude(self, end: io::Result<End>) -> Result<(), Fault> {
+        let gone = end_all(self.running.child.pid);
+        drop(self.log_over);
+        let _ = self.log.join();
+        let Ok(end) = end else {
+            return Err(Fault::new(Code::ShimFailed, "the shim cannot wait for its program"));
+        };
+        if !gone {
+            return Err(Fault::new(Code::NotEnding, "something of the program does not end, not even by SIGKILL"));
+        }
+        let spec = self.orders.spec;
+        let said = spec.stopping_words.is_empty() || self.shared.said_stopping.load(Ordering::Acquire);
+        let reason = reason(self.stop.as_ref().and_then(|stop| stop.sent), end, said);
+        let (code, signal) = match end {
+            End::Code(code) => (Some(code), None),
+            End::Signal(signal) => (None, Some(signal)),
+        };
+        let record = ExitRecord {
+            reason,
+            code,
+            signal,
+            clean: reason == Reason::Stopped,
+            asked_by: self.stop.as_ref().map(|stop| stop.order.asked_by.clone()),
+            error: None,
+            started_at_ms: self.running.started_at_ms,
+            ended_at_ms: now_ms(),
+            pid: self.running.child.pid,
+            config_hash: spec.config_hash,
+            etcd_version: spec.etcd_version,
+            last_revision: self.stop.as_ref().and_then(|stop| stop.order.last_revision),
+        };
+        let written = write_record(&self.state.record(), &record);
+        let _ = rustix::fs::unlink(self.state.socket());
+        written
+    }
+}
+
+/// A disk may be full just now, and the record is worth some patience: without it the next start reads all data.
+fn write_record(path: &Path, record: &ExitRecord) -> Result<(), Fault> {
+    let mut tried = 1;
+    loop {
+        match exit_record::write(&RealDisk, path, record) {
+            Err(fault) if fault.code() == Code::DiskFull && tried < RECORD_TRIES => tried += 1,
+            done => return done,
+        }
+        std::thread::sleep(Duration::from_millis(500));
+    }
+}
+
+/// What an end means, given what was sent last and whether the words of an orderly end were said.
+fn reason(sent: Option<Send>, end: End, said: bool) -> Reason {
+    let orderly = end == End::Code(0) || end == End::Signal(libc::SIGTERM);
+    match (sent, end) {
+        (Some(Send::Term), _) if orderly && said => Reason::Stopped,
+        (Some(Send::Term), _) => Reason::StoppedBadly,
+        (Some(Send::Quit | Send::Kill), _) => Reason::Killed,
+        (None, End::Code(_)) => Reason::Exited,
+        (None, End::Signal(_)) => Reason::Signalled,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_an_orderly_end_that_was_asked_for_counts_as_one() {
+        let term = End::Signal(libc::SIGTERM);
+        assert_eq!(reason(Some(Send::Term), term, true), Reason::Stopped);
+        assert_eq!(reason(Some(Send::Term), End::Code(0), true), Reason::Stopped);
+        assert_eq!(reason(Some(Send::Term), term, false), Reason::StoppedBadly);
+        assert_eq!(reason(Some(Send::Term), End::Code(1), true), Reason::StoppedBadly);
+        assert_eq!(reason(Some(Send::Term), End::Signal(libc::SIGKILL), true), Reason::StoppedBadly);
+        assert_eq!(reason(Some(Send::Quit), term, true), Reason::Killed);
+        assert_eq!(reason(None, term, true), Reason::Signalled);
+        assert_eq!(reason(None, End::Code(0), true), Reason::Exited);
+    }
+}

@@ -1,0 +1,129 @@
+//! What the shim is told, and what it writes down about what it started.
+//!
+//! **Rule:** both files are readable by their owner alone: the program's environment may hold secrets.
+
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use serde::{Deserialize, Serialize};
+
+use crate::logs::Rotation;
+use crate::process::Identity;
+use crate::sealed::{read_small, seal, unseal};
+
+/// What etcd 3.5 and later, and 3.4 say when SIGTERM has reached their orderly way out. Before that way is open (while the
+/// WAL is read), SIGTERM simply kills.
+pub const ETCD_STOPPING: [&str; 2] = ["received signal; shutting down", "received terminated signal, shutting down"];
+
+/// What is to be run, and how.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ShimSpec {
+    /// What the program is called; its log is `<name>.log`.
+    pub name: String,
+    /// The program, an executable and not a script: it is known again by its file.
+    pub program: PathBuf,
+    /// Its arguments.
+    pub args: Vec<String>,
+    /// All of its environment.
+    pub env: Vec<(String, String)>,
+    /// Its working directory.
+    pub dir: PathBuf,
+    /// Where its log goes; made if missing.
+    pub log_dir: PathBuf,
+    /// When log files are rotated.
+    pub rotation: Rotation,
+    /// The hash of its configuration.
+    pub config_hash: String,
+    /// Its version.
+    pub etcd_version: String,
+    /// Words one of which it says when it stops in its orderly way; none: its exit status says enough.
+    pub stopping_words: Vec<String>,
+    /// How it is stopped when nobody says how.
+    pub ladder: Vec<Rung>,
+}
+
+/// One step of a stop: what is sent, and how long it may take to work.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Rung {
+    /// What is sent.
+    pub send: Send,
+    /// How long to wait before the next step.
+    pub wait_ms: u64,
+}
+
+/// A signal of the ladder.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Send {
+    /// SIGTERM to the program.
+    Term,
+    /// SIGQUIT to the program: a Go program writes down what it is doing, and dies.
+    Quit,
+    /// SIGKILL to the whole process group.
+    Kill,
+}
+
+impl Rung {
+    /// Half a minute for an orderly end, a few seconds for the dump, then the end.
+    pub fn usual() -> Vec<Rung> {
+        let rung = |send, wait_ms| Rung { send, wait_ms };
+        vec![rung(Send::Term, 30_000), rung(Send::Quit, 5_000), rung(Send::Kill, 10_000)]
+    }
+}
+
+/// The file that the shim reads: the specification, and the word by which the two know each other.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct Orders {
+    pub(super) spec: ShimSpec,
+    pub(super) token: String,
+}
+
+/// Which processes run, as the shim wrote it down.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct RunningFile {
+    pub(super) shim: Identity,
+    pub(super) child: Identity,
+    /// Device and inode of the program's file.
+    pub(super) file: (u64, u64),
+    pub(super) token: String,
+    pub(super) config_hash: String,
+    pub(super) started_at_ms: u64,
+}
+
+impl RunningFile {
+    /// `Ok(None)`: there is none. The inner error says why one cannot be read.
+    pub(super) fn read(path: &Path) -> io::Result<Option<Result<RunningFile, String>>> {
+        Ok(read_small(path)?.map(|bytes| unseal(&bytes)))
+    }
+
+    pub(super) fn write(&self, path: &Path) -> io::Result<()> {
+        put(path, &seal(self)?)
+    }
+}
+
+impl Orders {
+    pub(super) fn read(path: &Path) -> Result<Orders, String> {
+        let bytes = read_small(path).map_err(|error| error.to_string())?.ok_or("it is not there")?;
+        unseal(&bytes)
+    }
+
+    pub(super) fn write(&self, path: &Path) -> io::Result<()> {
+        put(path, &seal(self)?)
+    }
+}
+
+/// Replaces a small private file in one step. It need not outlive a power cut: what it speaks of does not either.
+fn put(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let mut name = path.as_os_str().to_owned();
+    name.push(format!("{}{}", crate::durable::PARTIAL_MARK, std::process::id()));
+    let partial = PathBuf::from(name);
+    let mut file = std::fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&partial)?;
+    file.write_all(bytes)?;
+    Ok(rustix::fs::rename(&partial, path)?)
+}
+
+pub(super) fn now_ms() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis().try_into().unwrap_or(u64::MAX))
+}
