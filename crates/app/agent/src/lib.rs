@@ -1,4 +1,5 @@
 //! What runs on a node: sources of truth, and whoever turns their answers into work.
 
+pub mod backups;
 pub mod serve;
 pub mod sources;

@@ -5,6 +5,7 @@
 mod args;
 mod commands;
 mod errors;
+mod logging;
 mod markdown;
 mod panics;
 mod printer;

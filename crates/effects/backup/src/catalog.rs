@@ -245,7 +245,7 @@ fn gardener_name(name: &str) -> Option<gardener::Name> {
 }
 
 /// 64 hex digits as bytes.
-fn unhex(text: &str) -> Option<[u8; 32]> {
+pub fn unhex(text: &str) -> Option<[u8; 32]> {
     let mut bytes = [0; 32];
     if text.len() != 64 || !text.is_ascii() {
         return None;

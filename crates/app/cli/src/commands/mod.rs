@@ -6,6 +6,7 @@ pub(crate) mod backup;
 pub(crate) mod completions;
 pub(crate) mod data;
 pub(crate) mod demo;
+pub(crate) mod etcd_args;
 pub(crate) mod explain;
 pub(crate) mod shim;
 

@@ -1,0 +1,190 @@
+//! Takes fulls on schedule, removes what need not be kept, and shortens chains, all beside the deltas.
+//!
+//! **Rule:** nothing here holds up the watch or the spool. What fails is tried again, ever more slowly.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::Sender;
+use std::time::{Duration, Instant};
+
+use jiff::Timestamp;
+use quorate_backup::session::Session;
+use quorate_faults::{Code, Fault, Result};
+use quorate_plan::chain::Layout;
+use tokio_util::sync::CancellationToken;
+use tracing::{error, info, warn};
+
+use super::keeper::Told;
+use super::patience::{Patience, in_words};
+use super::{Again, Ending, Run};
+use crate::backups::full::{self, Cuts, NoCuts, Order, Taken};
+use crate::backups::metrics::Kind;
+use crate::backups::{compact, objects, size};
+
+/// Clocks are set and machines sleep, so that the schedule is looked at at least this often.
+const LOOK: Duration = Duration::from_secs(20);
+
+/// Compactions are at least this far apart: each reads the whole chain.
+const COMPACT_PAUSE: Duration = Duration::from_secs(600);
+
+pub(super) struct Fulls {
+    pub(super) run: Arc<Run>,
+    pub(super) keeper: Sender<Told>,
+    pub(super) quit: CancellationToken,
+    pub(super) endings: tokio::sync::mpsc::Sender<Ending>,
+}
+
+impl Fulls {
+    /// `now`: why one is taken at once. `last_ms`: when the newest one was made.
+    pub(super) async fn work(self, now: Option<String>, last_ms: Option<i64>) {
+        let mut patience = Patience::new(Duration::from_secs(1), Duration::from_secs(300));
+        let (mut wanted, mut last_ms, mut turn) = (now, last_ms, 0);
+        let mut compacted: Option<Instant> = None;
+        loop {
+            let now_ms = Timestamp::now().as_millisecond();
+            if wanted.is_none() && self.run.settings.full_schedule.due(last_ms, now_ms) {
+                wanted = Some(format!("it is due by `{}`", self.run.settings.full_schedule));
+            }
+            let mut wait = LOOK;
+            if let Some(why) = wanted.take() {
+                match self.take(&why, turn).await {
+                    Ok(taken) => {
+                        last_ms = Some(taken.manifest.created_ms);
+                        if let Some(failures) = patience.worked() {
+                            info!(failures, "fulls can be taken again");
+                        }
+                        self.prune(&taken).await;
+                    }
+                    Err(_) if self.quit.is_cancelled() => return,
+                    Err(fault) => {
+                        self.run.metrics.failed(Kind::full);
+                        let (pause, say) = patience.failed(&fault);
+                        if say {
+                            let hint = fault.hint_text().unwrap_or_default();
+                            error!(code = %fault.code(), hint, "cannot take a full backup: {}", in_words(&fault));
+                        }
+                        if fault.code() == Code::OtherCluster {
+                            let _ = self.endings.try_send(Ending::Again(Again::OtherCluster(fault)));
+                            return;
+                        }
+                        (wanted, wait, turn) = (Some(why), pause, turn + 1);
+                    }
+                }
+            } else if compacted.is_none_or(|at| at.elapsed() > COMPACT_PAUSE) && self.chain_is_long() {
+                compacted = Some(Instant::now());
+                self.compact().await;
+            }
+            tokio::select! {
+                () = tokio::time::sleep(wait.min(self.until_due(last_ms))) => {}
+                () = self.quit.cancelled() => return,
+            }
+        }
+    }
+
+    fn until_due(&self, last_ms: Option<i64>) -> Duration {
+        let now_ms = Timestamp::now().as_millisecond();
+        let next = self.run.settings.full_schedule.next_after(last_ms.map_or(now_ms, |last| last.min(now_ms)));
+        Duration::from_millis(u64::try_from(next - now_ms).unwrap_or(0)).clamp(Duration::from_millis(200), LOOK)
+    }
+
+    async fn take(&self, why: &str, turn: usize) -> Result<Taken> {
+        let run = &self.run;
+        info!("taking a full backup: {why}");
+        let order = Order { cluster_id: run.cluster_id, epoch: run.epoch, layout: run.layout, turn };
+        let taken = match run.layout {
+            Layout::Gardener => full::take(&run.client, &run.store, &order, &Cutting(&self.keeper), &self.quit).await?,
+            Layout::Quorate => full::take(&run.client, &run.store, &order, &NoCuts, &self.quit).await?,
+        };
+        let (manifest, position) = (&taken.manifest, &run.metrics.position);
+        run.metrics.uploaded(Kind::full, manifest.stored.bytes, taken.took);
+        position.full_revision.store(manifest.last, Ordering::Relaxed);
+        position.full_ms.store(manifest.created_ms, Ordering::Relaxed);
+        position.stored.fetch_max(manifest.last, Ordering::Relaxed);
+        run.chain_began(manifest);
+        let ms = u64::try_from(taken.took.as_millis()).unwrap_or(u64::MAX);
+        info!(
+            revision = manifest.last,
+            size = size(manifest.stored.bytes),
+            database = size(manifest.content.bytes),
+            ms,
+            endpoint = taken.endpoint,
+            "stored a full backup and read it back"
+        );
+        Ok(taken)
+    }
+
+    /// Removes what need not be kept, now that a new full is proven.
+    async fn prune(&self, taken: &Taken) {
+        let Some(policy) = self.run.settings.keep else { return };
+        let (run, base) = (Arc::clone(&self.run), taken.name.clone());
+        let began = Instant::now();
+        let work = tokio::task::spawn_blocking(move || objects::prune(&run.store, &policy, &base));
+        match work.await.map_err(|error| Fault::new(Code::Internal, "removing came to a halt").caused_by(error)) {
+            Ok(Ok(done)) => {
+                self.run.metrics.uploaded(Kind::prune, 0, began.elapsed());
+                for what in &done.locked {
+                    warn!(code = %Code::PruneLocked, "{what}");
+                }
+                if done.removed > 0 {
+                    info!(objects = done.removed, size = size(done.bytes), "removed what need not be kept");
+                }
+            }
+            Ok(Err(fault)) | Err(fault) => {
+                self.run.metrics.failed(Kind::prune);
+                warn!(code = %fault.code(), "cannot remove old backups: {}", in_words(&fault));
+            }
+        }
+    }
+
+    fn chain_is_long(&self) -> bool {
+        let Some(limit) = self.run.settings.max_restore_time else { return false };
+        self.run.layout == Layout::Quorate && self.run.restore_time() > limit
+    }
+
+    /// Makes one full of the newest chain.
+    async fn compact(&self) {
+        let run = Arc::clone(&self.run);
+        let estimate = run.restore_time();
+        info!(estimate = format!("{:.0} s", estimate.as_secs_f64()), "a restore would take too long: compacting");
+        let began = Instant::now();
+        let work = tokio::task::spawn_blocking(move || {
+            let scratch = &run.settings.scratch;
+            let mut session = Session::open(&run.settings.store, scratch)?;
+            compact::compact(&mut session, scratch, &compact::Nobody)
+        });
+        let done = tokio::select! {
+            done = work => done.map_err(|error| Fault::new(Code::Internal, "a compaction came to a halt").caused_by(error)),
+            () = self.quit.cancelled() => return,
+        };
+        match done {
+            Ok(Ok(done)) => {
+                let Some(manifest) = &done.full else { return };
+                self.run.metrics.uploaded(Kind::compaction, manifest.stored.bytes, began.elapsed());
+                self.run.chain_began(manifest);
+                info!(
+                    revision = done.revision,
+                    writes = done.writes_merged,
+                    deltas = done.deltas,
+                    "compacted the chain"
+                );
+            }
+            Ok(Err(fault)) | Err(fault) => {
+                self.run.metrics.failed(Kind::compaction);
+                warn!(code = %fault.code(), "cannot compact: {}", in_words(&fault));
+            }
+        }
+    }
+}
+
+/// Tells the keeper where it may cut.
+struct Cutting<'k>(&'k Sender<Told>);
+
+impl Cuts for Cutting<'_> {
+    fn hold(&self) {
+        let _ = self.0.send(Told::Hold);
+    }
+
+    fn not_before(&self, revision: u64) {
+        let _ = self.0.send(Told::NotBefore(revision));
+    }
+}

@@ -1,0 +1,193 @@
+//! Looks at spool, store and etcd, and does what the plan says before anything is recorded.
+//!
+//! **Rule:** spool first, then store, then etcd: etcd's revision, asked for last, is behind the others only if its history
+//! was replaced. A store that does not answer is unknown, never empty.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use quorate_backup::catalog::Catalog;
+use quorate_backup::epochs;
+use quorate_backup::spool::{Spool, SpoolState};
+use quorate_backup::store::Store;
+use quorate_backup::write::About;
+use quorate_etcd::client::Client;
+use quorate_faults::{Code, Fault, Result};
+use quorate_plan::chain::{Kind, Layout, Span, Target};
+use quorate_plan::estimate::{Cost, Inside};
+use quorate_plan::follow::{EpochPlan, EtcdSeen, FollowPlan, FollowSeen, SpoolPlan, SpoolSeen, StoreSeen, plan_follow};
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
+
+use super::run::{Origins, Run};
+use super::{FollowSettings, halted, until};
+use crate::backups::full::{Heard, ask_all};
+use crate::backups::metrics::Metrics;
+use crate::backups::{cluster_hex, size};
+
+/// What was seen, and what else is worth knowing about it.
+pub(super) struct Seen {
+    plan_of: FollowSeen,
+    heard: Heard,
+    store: Arc<Store>,
+    holds: Option<Holds>,
+}
+
+/// The newest chain of the store.
+#[derive(Default)]
+struct Holds {
+    reach: u64,
+    full: Option<(u64, i64)>,
+    delta: Option<(u64, i64)>,
+    cost: Option<Cost>,
+}
+
+/// Looks; waits for etcd, and for the store where nothing can begin without it. `None`: the end was asked for.
+pub(super) async fn observe(
+    settings: &Arc<FollowSettings>,
+    client: &Client,
+    spool: &mut Spool,
+    oldest: Option<u64>,
+    stop: &CancellationToken,
+) -> Result<Option<Seen>> {
+    let spooled = spool_seen(spool);
+    let opened = until(stop, "open the store", || {
+        let settings = Arc::clone(settings);
+        async move { tokio::task::spawn_blocking(move || Store::open(&settings.store, true)).await.map_err(halted)? }
+    });
+    let Some(store) = opened.await? else { return Ok(None) };
+    let store = Arc::new(store);
+    let looked = until(stop, "look into the store", || {
+        let store = Arc::clone(&store);
+        async move { tokio::task::spawn_blocking(move || look(&store)).await.map_err(halted)? }
+    });
+    let Some((store_seen, holds)) = looked.await? else { return Ok(None) };
+    let Some(heard) = until(stop, "reach etcd", || ask_all(client)).await? else { return Ok(None) };
+    let etcd = EtcdSeen { cluster_id: heard.origin.cluster_id, revision: heard.revision, oldest };
+    let (layout, take_over) = (settings.layout, settings.take_over);
+    let plan_of = FollowSeen { etcd, store: store_seen, spool: spooled, layout, take_over };
+    Ok(Some(Seen { plan_of, heard, store, holds }))
+}
+
+fn look(store: &Store) -> Result<(StoreSeen, Option<Holds>)> {
+    let catalog = Catalog::read(store)?;
+    let seen = StoreSeen::of(&catalog.objects, &catalog.epochs);
+    let Some(chain) = catalog.decide(Target::Newest).chain else { return Ok((seen, None)) };
+    let inside: Vec<Option<Inside>> = catalog
+        .handles
+        .iter()
+        .map(|handle| handle.manifest.as_ref())
+        .map(|manifest| manifest.map(|said| Inside { content_bytes: said.content.bytes, events: said.events }))
+        .collect();
+    let newest = |kind: Kind| {
+        let of_kind = catalog.objects.iter().filter(|object| object.kind == kind && object.last <= chain.reach);
+        of_kind.map(|object| (object.last, object.created_ms)).max()
+    };
+    let base = &catalog.objects[chain.base];
+    let holds = Holds {
+        reach: chain.reach,
+        full: Some((base.last, base.created_ms)).max(newest(Kind::Full)),
+        delta: newest(Kind::Delta),
+        cost: Some(Cost::of(&catalog.objects, &inside, &chain)),
+    };
+    Ok((seen, Some(holds)))
+}
+
+fn spool_seen(spool: &Spool) -> Option<SpoolSeen> {
+    let state = spool.state()?;
+    let pending = spool.pending();
+    let span = pending.first().zip(pending.last()).map(|(first, last)| Span { from: first.first, to: last.last });
+    Some(SpoolSeen {
+        cluster_id: state.cluster_id,
+        epoch: (state.layout == Layout::Quorate && state.epoch > 0).then_some(state.epoch),
+        pending: span,
+        stored: Some(state.stored).filter(|stored| *stored > 0),
+    })
+}
+
+/// Decides, and prepares what was decided: epoch and spool.
+pub(super) async fn begin(
+    settings: &Arc<FollowSettings>,
+    client: &Client,
+    metrics: &Metrics,
+    spool: &mut Spool,
+    seen: Seen,
+) -> Result<(Arc<Run>, FollowPlan)> {
+    let plan = plan_follow(&seen.plan_of)?;
+    for warning in &plan.warnings {
+        warn!(code = %warning.code, "{}", warning.text);
+    }
+    let epoch = match plan.epoch {
+        EpochPlan::Keep(epoch) => epoch,
+        EpochPlan::None => 0,
+        EpochPlan::Take { begins_at } => take_epoch(&seen, begins_at).await?,
+        // The store was waited for, so that it is known.
+        EpochPlan::Later => return Err(Fault::new(Code::StoreNotSeen, "cannot begin before the store is known")),
+    };
+    if let SpoolPlan::SetAside(_) = &plan.spool {
+        for segment in spool.pending() {
+            let to = spool.set_aside(&segment)?;
+            info!(first = segment.first, last = segment.last, "kept as `{}`", to.display());
+        }
+    }
+    let (cluster_id, layout) = (seen.heard.origin.cluster_id, settings.layout);
+    let next = spool.last().map_or(0, |last| last + 1);
+    let same = spool.state().is_some_and(|state| {
+        (state.cluster_id, state.epoch, state.layout) == (cluster_id, epoch, layout) && next == plan.watch_from
+    });
+    if !same || plan.spool != SpoolPlan::Use {
+        spool.reset(SpoolState { cluster_id, epoch, layout, stored: plan.watch_from.saturating_sub(1) })?;
+    }
+    let holds = seen.holds.unwrap_or_default();
+    tell(metrics, spool, &holds, plan.watch_from);
+    metrics.position.etcd.store(seen.heard.revision, Ordering::Relaxed);
+    metrics.position.heard_ms.store(Timestamp::now().as_millisecond(), Ordering::Relaxed);
+    info!(
+        cluster = cluster_hex(cluster_id),
+        from = plan.watch_from,
+        epoch,
+        etcd_revision = seen.heard.revision,
+        stored = holds.reach,
+        spooled = size(spool.bytes()),
+        "following into `{}`",
+        settings.store
+    );
+    let of = Origins { origin: seen.heard.origin, epoch, last_full_ms: holds.full.map(|(_, ms)| ms), cost: holds.cost };
+    let run = Run::new(Arc::clone(settings), client.clone(), seen.store, metrics.clone(), of);
+    Ok((Arc::new(run), plan))
+}
+
+async fn take_epoch(seen: &Seen, begins_at: u64) -> Result<u64> {
+    let created_ms = Timestamp::now().as_millisecond();
+    let about = About { origin: seen.heard.origin.clone(), created_ms, ..About::default() };
+    let mut left = 10u32;
+    loop {
+        let (store, about) = (Arc::clone(&seen.store), about.clone());
+        let taken = tokio::task::spawn_blocking(move || epochs::take(&store, &about, begins_at)).await;
+        match taken.map_err(halted)? {
+            Err(fault) if fault.code() == Code::StoreUnreachable && left > 0 => {
+                left -= 1;
+                warn!(code = %fault.code(), "cannot open an epoch yet: {fault}");
+                tokio::time::sleep(Duration::from_secs(1)).await;
+            }
+            taken => return taken,
+        }
+    }
+}
+
+fn tell(metrics: &Metrics, spool: &Spool, holds: &Holds, watch_from: u64) {
+    let position = &metrics.position;
+    let set = |number: &std::sync::atomic::AtomicU64, value: u64| number.store(value, Ordering::Relaxed);
+    set(&position.stored, holds.reach);
+    set(&position.recorded, spool.last().unwrap_or(0).max(watch_from.saturating_sub(1)));
+    if let Some((revision, ms)) = holds.full {
+        set(&position.full_revision, revision);
+        position.full_ms.store(ms, Ordering::Relaxed);
+    }
+    if let Some((revision, ms)) = holds.delta {
+        set(&position.delta_revision, revision);
+        position.delta_ms.store(ms, Ordering::Relaxed);
+    }
+}

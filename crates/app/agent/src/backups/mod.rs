@@ -1,0 +1,18 @@
+//! Backups: taking fulls, following a cluster, and keeping chains short.
+//!
+//! ```text
+//!                 ┌─ watch ──► keeper (spool on disk) ──► uploads ─┐
+//!  etcd ──────────┤               ▲ leases                         ├──► store
+//!                 └─ snapshot ───────────────────► fulls ──────────┘
+//! ```
+//!
+//! **Rule:** what is done comes from `plan`; nothing here changes etcd.
+
+pub mod compact;
+pub mod follow;
+pub mod full;
+pub mod metrics;
+mod objects;
+mod words;
+
+pub use words::{cluster_hex, size};

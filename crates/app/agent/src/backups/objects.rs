@@ -1,0 +1,50 @@
+//! What a follower does with a store, each as one blocking step.
+
+use jiff::Timestamp;
+use quorate_backup::catalog::Catalog;
+use quorate_backup::spool::Segment;
+use quorate_backup::store::Store;
+use quorate_backup::write::{self, About};
+use quorate_backup::{epochs, prune as removing};
+use quorate_etcd_formats::delta::quorate::Origin;
+use quorate_faults::{Code, Fault, Result};
+use quorate_plan::chain::Layout;
+use quorate_plan::retention::{Policy, PruneSeen, plan_prune};
+
+/// Puts a segment into the store; says how many bytes it has there.
+pub(super) fn put_segment(store: &Store, origin: &Origin, segment: &Segment, layout: Layout) -> Result<u64> {
+    let origin = Origin { cluster_id: segment.cluster_id, ..origin.clone() };
+    let about = About { origin, epoch: segment.epoch, created_ms: segment.created_ms, ..About::default() };
+    Ok(write::segment(store, &about, segment, layout)?.stored.bytes)
+}
+
+/// The newest epoch's number; 0 if there is none.
+pub(super) fn newest_epoch(store: &Store) -> Result<u64> {
+    Ok(epochs::newest(store)?.map_or(0, |epoch| epoch.epoch))
+}
+
+/// What was removed.
+pub(super) struct Pruned {
+    pub(super) removed: usize,
+    pub(super) bytes: u64,
+    pub(super) locked: Vec<String>,
+}
+
+/// Removes what the policy gives up. `proven` is the full that was just read back: the newest chain must begin with it.
+pub(super) fn prune(store: &Store, policy: &Policy, proven: &str) -> Result<Pruned> {
+    let catalog = Catalog::read(store)?;
+    let finals: Vec<usize> = (0..catalog.handles.len()).filter(|index| catalog.handles[*index].is_final).collect();
+    let now_ms = Timestamp::now().as_millisecond();
+    let seen = PruneSeen { objects: &catalog.objects, finals: &finals, epochs: &catalog.epochs, now_ms };
+    let plan = plan_prune(&seen, policy);
+    let base = plan.newest.as_ref().map(|chain| catalog.objects[chain.base].name.as_str());
+    if base != Some(proven) {
+        let what = "nothing was removed: the newest chain does not begin with the full that was just taken";
+        return Err(Fault::new(Code::PruneUnproven, what).hint("see `quorate backup list` for what is newer"));
+    }
+    let done = removing::remove(store, &catalog, &plan.removals, |_| {})?;
+    // Nobody misses left-overs; the next run sees them again.
+    let _ = removing::remove_staged(store);
+    let locked = done.locked.into_iter().map(|(name, why)| format!("`{name}` stays: {why}")).collect();
+    Ok(Pruned { removed: done.objects.len(), bytes: done.bytes, locked })
+}
