@@ -16,6 +16,7 @@ pub mod retention;
 pub mod roster;
 pub mod schedule;
 pub mod spec;
+pub mod start;
 mod warning;
 
 pub use warning::Warning;

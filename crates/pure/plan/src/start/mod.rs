@@ -1,0 +1,147 @@
+//! The start decision: what a node does about its data, its ledger and what others say. The first matching row wins.
+//!
+//! **Invariants:** what was ever started is never founded again; what is unknown is never taken for absent; nothing is deleted;
+//! a plan makes a data dir at most once and starts etcd at most once, as its last act on this node.
+
+mod halts;
+mod observed;
+mod restart;
+mod rows;
+mod step;
+
+use std::fmt::Write as _;
+
+use crate::spec::{Spec, Validation};
+
+pub use observed::{
+    ClusterSeen, DataFacts, DataSeen, EndSeen, ListedMember, Observed, PeerAnswer, PeerFounding, PeerSeen, StoreSeen,
+    Verdict,
+};
+pub use restart::{Ended, Restart, RestartPolicy, Run, classify, plan_restart};
+pub use step::{Depth, Halt, Mode, Step};
+
+/// The rows of the table, in its order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[expect(missing_docs, reason = "`Row::text` says what each one is")]
+pub enum Row {
+    DataUnknown,
+    LedgerUnknown,
+    Tombstone,
+    Foreign,
+    NewerGeneration,
+    NotOursYet,
+    Removed,
+    Check,
+    FinishFounding,
+    Run,
+    ReplaceCorrupt,
+    RestoreOnly,
+    CorruptAlone,
+    RedoInit,
+    ResumeAdd,
+    DiskLost,
+    LostAlone,
+    Disagree,
+    BackupExists,
+    Found,
+    Join,
+    WaitForCluster,
+}
+
+impl Row {
+    /// The row in words.
+    pub fn text(self) -> &'static str {
+        match self {
+            Row::DataUnknown => "the data cannot be seen",
+            Row::LedgerUnknown => "the ledger cannot be read",
+            Row::Tombstone => "this node was removed for good",
+            Row::Foreign => "the data is not this member's",
+            Row::NewerGeneration => "a peer has a newer generation of the cluster",
+            Row::NotOursYet => "there is data that the ledger does not know",
+            Row::Check => "the data has not been checked since etcd last ended",
+            Row::FinishFounding => "the data dir is made, and etcd never ran on it",
+            Row::Removed => "the cluster does not list this member",
+            Row::Run => "the data is good and ours",
+            Row::ReplaceCorrupt => "the data is damaged, and the others have a quorum",
+            Row::RestoreOnly => "the data of the only member is damaged or gone",
+            Row::CorruptAlone => "the data is damaged, and the others do not answer",
+            Row::RedoInit => "the data is damaged, and etcd never ran on it",
+            Row::ResumeAdd => "the cluster has added this node, and it has not started",
+            Row::DiskLost => "the data of a member that ran is gone",
+            Row::LostAlone => "the data of a member that ran is gone, and the others do not answer",
+            Row::Disagree => "nodes disagree on what is to be founded",
+            Row::BackupExists => "there is no data, but a backup of this cluster",
+            Row::Found => "a founding is declared, and everyone agrees",
+            Row::Join => "the cluster is there, and this node is not in it yet",
+            Row::WaitForCluster => "there is no data, and no cluster to join",
+        }
+    }
+}
+
+/// What is done next, and why.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StartPlan {
+    /// The row that matched.
+    pub row: Row,
+    /// The steps, in their order. The last one may be to wait or to refuse.
+    pub steps: Vec<Step>,
+}
+
+impl StartPlan {
+    fn new(row: Row, steps: Vec<Step>) -> StartPlan {
+        StartPlan { row, steps }
+    }
+
+    /// Why nothing more is done for now.
+    pub fn waiting(&self) -> Option<&Halt> {
+        self.steps.iter().find_map(|step| if let Step::Wait(halt) = step { Some(halt) } else { None })
+    }
+
+    /// Why nothing is done until a person has decided.
+    pub fn refused(&self) -> Option<&Halt> {
+        self.steps.iter().find_map(|step| if let Step::Refuse(halt) = step { Some(halt) } else { None })
+    }
+
+    /// The text of `quorate plan`.
+    pub fn render(&self) -> String {
+        let mut text = format!("because {}:\n", self.row.text());
+        for (index, step) in self.steps.iter().enumerate() {
+            // Writing to a String cannot fail.
+            let _ = writeln!(text, "  {}. {step}", index + 1);
+        }
+        text
+    }
+}
+
+/// Decides what the node `name` does next.
+pub fn plan_start(spec: &Spec, name: &str, seen: &Observed) -> StartPlan {
+    rows::decide(spec, name, seen)
+}
+
+/// How deep the data is checked, from how etcd last ended.
+pub fn plan_validation(spec: &Spec, seen: &Observed) -> Depth {
+    let depth = |mode, why: &str| Depth { mode, why: why.to_owned() };
+    match spec.maintenance.validation {
+        Validation::Sanity => return depth(Mode::Sanity, "the cluster file asks for it"),
+        Validation::Full => return depth(Mode::Full, "the cluster file asks for it"),
+        Validation::Auto => {}
+    }
+    let why = match &seen.end {
+        EndSeen::Clean => return depth(Mode::Sanity, "etcd closed it cleanly"),
+        EndSeen::NeverRan => return depth(Mode::Sanity, "etcd never ran on it"),
+        EndSeen::Unclean(how) => format!("etcd did not end cleanly ({how})"),
+        EndSeen::Absent => "nothing says how etcd ended".to_owned(),
+        EndSeen::Unreadable(why) => format!("the record of how etcd ended cannot be read ({why})"),
+    };
+    let budget = spec.maintenance.validation_budget;
+    match seen.full_check {
+        Some(needed) if needed > budget => {
+            let needed = crate::spec::duration_text(needed);
+            Depth { mode: Mode::Within(budget), why: format!("{why}; a full check would take about {needed}") }
+        }
+        Some(_) | None => Depth { mode: Mode::Full, why },
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,157 @@
+//! What was seen before a start is decided on. "Did not answer" is a value of its own, everywhere.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use quorate_etcd_formats::membership::{ClusterId, MemberId};
+
+use crate::ledger::{LedgerSeen, Promise};
+
+/// Everything that was seen.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Observed {
+    /// The data dir.
+    pub data: DataSeen,
+    /// This node's ledger.
+    pub ledger: LedgerSeen,
+    /// How etcd last ended here.
+    pub end: EndSeen,
+    /// How long a full check of the database would take, where it can be told.
+    pub full_check: Option<Duration>,
+    /// The cluster, as its other members see it.
+    pub cluster: ClusterSeen,
+    /// The agents of the other declared members, by name. One that is missing here was not asked: unknown.
+    pub peers: BTreeMap<String, PeerSeen>,
+    /// The store of backups.
+    pub store: StoreSeen,
+}
+
+/// The data dir.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum DataSeen {
+    /// It could not be read, or a stranger holds it.
+    Unknown(String),
+    /// There is nothing.
+    Absent,
+    /// There is data of this member.
+    There(DataFacts),
+}
+
+/// Data that is there.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DataFacts {
+    /// Whose it is; `None` where that cannot be read any more.
+    pub ids: Option<(ClusterId, MemberId)>,
+    /// The last index in its WAL, where known.
+    pub last_index: Option<u64>,
+    /// What checking it gave.
+    pub verdict: Verdict,
+}
+
+/// What checking the data gave.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Verdict {
+    /// It has not been checked since etcd last ended.
+    Unchecked,
+    /// Nothing that matters.
+    Valid,
+    /// A torn last record, which can be cut off.
+    RepairableTail(String),
+    /// etcd would fail or lose data on it.
+    Corrupt(String),
+}
+
+/// How etcd last ended here.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum EndSeen {
+    /// It closed its files as asked.
+    Clean,
+    /// Anything else, and what.
+    Unclean(String),
+    /// Nothing was written down: a power cut, or the first run.
+    Absent,
+    /// A record that cannot be read.
+    Unreadable(String),
+    /// etcd never ran on this data: it was made by this very run.
+    NeverRan,
+}
+
+/// The cluster, as its other members see it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ClusterSeen {
+    /// Nobody answered, or no quorum did.
+    Unreachable(String),
+    /// A quorum confirmed its members.
+    Confirmed {
+        /// Its id.
+        cluster: ClusterId,
+        /// Its members.
+        members: Vec<ListedMember>,
+    },
+}
+
+/// A member of a confirmed list.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ListedMember {
+    /// Its id.
+    pub id: MemberId,
+    /// Its name; empty while it never started.
+    pub name: String,
+    /// Where peers reach it.
+    pub peer_urls: Vec<String>,
+    /// Whether it ever started.
+    pub started: bool,
+}
+
+/// The agent of another member.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum PeerSeen {
+    /// It did not answer.
+    Unknown(String),
+    /// It did.
+    Answered(PeerAnswer),
+}
+
+/// What another agent says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PeerAnswer {
+    /// What it has promised, if it has not founded yet.
+    pub founding: PeerFounding,
+    /// Whether it remembers this node as started.
+    pub remembers_me_started: bool,
+    /// Whether it keeps a tombstone of this node.
+    pub my_tombstone: bool,
+    /// Its generation of the cluster.
+    pub generation: u64,
+    /// The highest index that it knows this member to have acknowledged.
+    pub acknowledged: Option<u64>,
+}
+
+/// How far another node has come.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum PeerFounding {
+    /// It has promised nothing.
+    Nothing,
+    /// It has promised to found this.
+    Promised(Promise),
+    /// It runs a member of this cluster.
+    Founded(ClusterId),
+}
+
+/// The store of backups.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum StoreSeen {
+    /// The file declares none.
+    NotDeclared,
+    /// It did not answer. Not the same as empty.
+    Unknown(String),
+    /// It holds nothing.
+    Empty,
+    /// It holds a chain.
+    Chain {
+        /// Whose; `None` where the layout does not say.
+        cluster: Option<ClusterId>,
+        /// The newest revision that can be proven, if any.
+        revision: Option<u64>,
+    },
+}

@@ -1,0 +1,422 @@
+//! Every row with the words that the operator reads, and the rules that hold for all of them.
+
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+use quorate_etcd_formats::membership::{ClusterId, MemberId};
+
+use super::*;
+use crate::ledger::{
+    Confirmed, ConfirmedMember, Identity, Ledger, LedgerSeen, Origin, PendingAdd, Promise, State, Tombstone,
+};
+
+fn spec(members: usize, extra: &str) -> Spec {
+    let mut text = format!("token: t\nplaintext: true\n{extra}\nmembers:\n");
+    for number in 1..=members {
+        text += &format!("  - {{name: n{number}, address: 10.0.0.{number}}}\n");
+    }
+    Spec::parse(text.as_bytes(), "c").map_err(|mistakes| mistakes.render()).unwrap().0
+}
+
+const FOUND: &str = "bootstrap: {id: 1}";
+
+fn ids(spec: &Spec) -> (ClusterId, MemberId) {
+    spec.founding_ids().map_or((ClusterId(0xc1), MemberId(0xa1)), |ids| (ids.cluster, ids.members["n1"]))
+}
+
+fn promise(spec: &Spec) -> Promise {
+    let (cluster, member) = ids(spec);
+    Promise { bootstrap: 1, declaration: spec.declaration_hash(), cluster, member }
+}
+
+fn started(spec: &Spec) -> State {
+    let (cluster, member) = ids(spec);
+    State::Started(Identity { cluster, member, origin: Origin::Founded })
+}
+
+fn there(spec: &Spec, verdict: Verdict) -> DataSeen {
+    DataSeen::There(DataFacts { ids: Some(ids(spec)), last_index: Some(50), verdict })
+}
+
+fn seen(data: DataSeen, state: State) -> Observed {
+    Observed {
+        data,
+        ledger: LedgerSeen::There(Box::new(Ledger { state, ..Ledger::default() })),
+        end: EndSeen::Clean,
+        full_check: None,
+        cluster: ClusterSeen::Unreachable("nobody answered".into()),
+        peers: BTreeMap::new(),
+        store: StoreSeen::NotDeclared,
+    }
+}
+
+fn answer(founding: PeerFounding) -> PeerAnswer {
+    PeerAnswer { founding, remembers_me_started: false, my_tombstone: false, generation: 0, acknowledged: None }
+}
+
+fn listed(spec: &Spec, mine: Option<(MemberId, bool)>) -> ClusterSeen {
+    let mut members = vec![ListedMember {
+        id: MemberId(0xb2),
+        name: "n2".into(),
+        peer_urls: vec!["http://10.0.0.2:2380".into()],
+        started: true,
+    }];
+    if let Some((id, started)) = mine {
+        let name = if started { "n1" } else { "" };
+        let peer_urls = vec!["http://10.0.0.1:2380".into()];
+        members.push(ListedMember { id, name: name.into(), peer_urls, started });
+    }
+    ClusterSeen::Confirmed { cluster: ids(spec).0, members }
+}
+
+#[track_caller]
+fn row(spec: &Spec, seen: &Observed, expected: Row) -> String {
+    let plan = plan_start(spec, "n1", seen);
+    assert_eq!(plan.row, expected, "{}", plan.render());
+    plan.render()
+}
+
+fn steps(spec: &Spec, seen: &Observed, expected: Row) -> String {
+    row(spec, seen, expected).lines().skip(1).map(str::trim).collect::<Vec<_>>().join(" | ")
+}
+
+#[test]
+fn what_cannot_be_seen_is_waited_for() {
+    let (one, unknown) = (spec(1, FOUND), DataSeen::Unknown("permission denied".into()));
+    insta::assert_snapshot!(row(&one, &seen(unknown, State::Empty), Row::DataUnknown), @"
+    because the data cannot be seen:
+      1. wait: cannot tell what the data dir holds: permission denied [Q0940]
+         what cannot be seen is not taken for empty
+    ");
+    let mut damaged = seen(DataSeen::Absent, State::Empty);
+    damaged.ledger = LedgerSeen::Unreadable("its checksum does not match".into());
+    insta::assert_snapshot!(row(&one, &damaged, Row::LedgerUnknown), @"
+    because the ledger cannot be read:
+      1. refuse: the ledger cannot be read: its checksum does not match [Q0935]
+         bring it back, or see `quorate explain Q0935`; it is not taken for empty
+    ");
+}
+
+#[test]
+fn a_removed_node_stays_away() {
+    let one = spec(1, FOUND);
+    let (cluster, member) = ids(&one);
+    let stone = State::Tombstone(Tombstone { cluster, member, why: "drained by ops".into(), at_ms: 1 });
+    insta::assert_snapshot!(row(&one, &seen(there(&one, Verdict::Valid), stone), Row::Tombstone), @"
+    because this node was removed for good:
+      1. rename the data dir to `….replaced-<time>`; nothing is deleted
+      2. refuse: this member was removed for good: drained by ops [Q0941]
+         `quorate data reset --yes` renames the data dir and clears the ledger, so that the node can join anew
+    ");
+    let three = spec(3, FOUND);
+    let mut peer = answer(PeerFounding::Nothing);
+    peer.my_tombstone = true;
+    let mut at_peer = seen(DataSeen::Absent, State::Empty);
+    at_peer.peers.insert("n2".into(), PeerSeen::Answered(peer));
+    row(&three, &at_peer, Row::Tombstone);
+    let mut removed = seen(there(&three, Verdict::Valid), started(&three));
+    removed.cluster = listed(&three, None);
+    assert!(row(&three, &removed, Row::Removed).contains("does not list member"));
+}
+
+#[test]
+fn data_of_others_is_never_started() {
+    let one = spec(1, FOUND);
+    let mut foreign = seen(there(&one, Verdict::Valid), started(&one));
+    foreign.data = DataSeen::There(DataFacts {
+        ids: Some((ClusterId(0xdead), MemberId(1))),
+        last_index: None,
+        verdict: Verdict::Valid,
+    });
+    assert!(row(&one, &foreign, Row::Foreign).contains("member `1` of cluster `dead`"));
+    for verdict in [Verdict::Valid, Verdict::Unchecked, Verdict::Corrupt("x".into())] {
+        assert!(
+            row(&one, &seen(there(&one, verdict), State::Empty), Row::NotOursYet).contains("quorate cluster adopt")
+        );
+    }
+    let mut newer = answer(PeerFounding::Nothing);
+    newer.generation = 2;
+    let three = spec(3, FOUND);
+    let mut behind = seen(there(&three, Verdict::Valid), started(&three));
+    behind.peers.insert("n2".into(), PeerSeen::Answered(newer));
+    assert!(row(&three, &behind, Row::NewerGeneration).contains("quorate data reset"));
+}
+
+#[test]
+fn good_data_starts_without_anyones_help() {
+    for members in [1, 3] {
+        let spec = spec(members, FOUND);
+        let mut good = seen(there(&spec, Verdict::Valid), started(&spec));
+        good.store = StoreSeen::Unknown("no route".into());
+        assert_eq!(steps(&spec, &good, Row::Run), "1. start etcd on its data");
+        good.data = there(&spec, Verdict::RepairableTail("torn".into()));
+        let repair = "1. cut the torn end off a copy of the WAL and keep the original | 2. start etcd on its data";
+        assert_eq!(steps(&spec, &good, Row::Run), repair);
+        good.data = there(&spec, Verdict::Unchecked);
+        assert_eq!(steps(&spec, &good, Row::Check), "1. check the data (sanity): etcd closed it cleanly");
+    }
+}
+
+#[test]
+fn an_interrupted_founding_is_finished() {
+    let three = spec(3, FOUND);
+    for state in [State::Promised(promise(&three)), State::Inited(promise(&three))] {
+        assert_eq!(
+            steps(&three, &seen(there(&three, Verdict::Valid), state.clone()), Row::FinishFounding),
+            "1. have every peer write down that this node started | 2. write `started` into the ledger | 3. start etcd on its data"
+        );
+        let broken = seen(there(&three, Verdict::Corrupt("x".into())), state);
+        assert!(steps(&three, &broken, Row::RedoInit).starts_with("1. rename the data dir"));
+    }
+}
+
+#[test]
+fn a_damaged_member_is_replaced_only_by_those_who_have_a_quorum() {
+    let three = spec(3, FOUND);
+    let mut damaged = seen(there(&three, Verdict::Corrupt("page 7".into())), started(&three));
+    assert!(row(&three, &damaged, Row::CorruptAlone).contains("wait: the data is damaged (page 7)"));
+    damaged.cluster = listed(&three, Some((ids(&three).1, true)));
+    insta::assert_snapshot!(row(&three, &damaged, Row::ReplaceCorrupt).replace(&ids(&three).1.to_string(), "ID"), @"
+    because the data is damaged, and the others have a quorum:
+      1. rename the data dir to `….replaced-<time>`; nothing is deleted
+      2. remove member `ID` from the cluster
+      3. write `pending add` into the ledger
+      4. add this node to the cluster as a learner
+      5. start etcd without data; it joins the cluster
+      6. promote it to a voter once it has caught up
+    ");
+    let mut rolled_back = seen(there(&three, Verdict::Valid), started(&three));
+    let mut peer = answer(PeerFounding::Founded(ids(&three).0));
+    peer.acknowledged = Some(51);
+    rolled_back.peers.insert("n2".into(), PeerSeen::Answered(peer));
+    assert!(
+        row(&three, &rolled_back, Row::CorruptAlone).contains("its log ends at 50, and this member acknowledged 51")
+    );
+}
+
+#[test]
+fn the_only_member_is_restored_or_kept_as_it_is() {
+    let one = spec(1, FOUND);
+    let chain = |cluster, revision| StoreSeen::Chain { cluster, revision };
+    let mut lost = seen(DataSeen::Absent, started(&one));
+    assert!(row(&one, &lost, Row::RestoreOnly).contains("going on would lose: everything that this cluster held"));
+    lost.store = chain(Some(ids(&one).0), Some(120));
+    assert_eq!(steps(&one, &lost, Row::RestoreOnly), "1. restore revision 120 from the newest provable backup");
+    lost.data = there(&one, Verdict::Corrupt("x".into()));
+    assert!(steps(&one, &lost, Row::RestoreOnly).starts_with("1. rename the data dir"));
+    lost.store = chain(Some(ClusterId(9)), Some(120));
+    assert!(row(&one, &lost, Row::RestoreOnly).contains("which is another one [Q0945]"));
+    lost.store = chain(None, None);
+    assert!(row(&one, &lost, Row::RestoreOnly).contains("no backup can be proven whole"));
+    lost.store = StoreSeen::Unknown("time-out".into());
+    assert!(row(&one, &lost, Row::RestoreOnly).contains("wait: "));
+    // The file names one member, but a quorum once confirmed three: it is not the only one.
+    let member = |id| ConfirmedMember { id: MemberId(id), name: "x".into(), peer_urls: vec![], learner: false };
+    let confirmed = Some(Confirmed { at_ms: 1, members: vec![member(1), member(2), member(3)] });
+    lost.ledger = LedgerSeen::There(Box::new(Ledger { state: started(&one), confirmed, ..Ledger::default() }));
+    row(&one, &lost, Row::CorruptAlone);
+}
+
+#[test]
+fn a_lost_disk_is_never_a_new_member() {
+    let three = spec(3, FOUND);
+    let mut lost = seen(DataSeen::Absent, started(&three));
+    row(&three, &lost, Row::LostAlone);
+    lost.cluster = listed(&three, Some((ids(&three).1, true)));
+    row(&three, &lost, Row::DiskLost);
+    let mut remembered = answer(PeerFounding::Promised(promise(&three)));
+    remembered.remembers_me_started = true;
+    let mut forgot = seen(DataSeen::Absent, State::Empty);
+    forgot.peers.insert("n2".into(), PeerSeen::Answered(remembered.clone()));
+    forgot.peers.insert("n3".into(), PeerSeen::Answered(remembered));
+    row(&three, &forgot, Row::LostAlone);
+    forgot.cluster = listed(&three, Some((ids(&three).1, true)));
+    row(&three, &forgot, Row::DiskLost);
+}
+
+#[test]
+fn a_cluster_is_founded_when_everyone_promised_the_same() {
+    let one = spec(1, FOUND);
+    assert_eq!(
+        steps(&one, &seen(DataSeen::Absent, State::Empty), Row::Found)
+            .replace(&ids(&one).1.to_string(), "M")
+            .replace(&ids(&one).0.to_string(), "C"),
+        "1. write `promised` into the ledger | 2. make the data dir of member `M` of cluster `C` | 3. write `inited` into the ledger | 4. write `started` into the ledger | 5. start etcd on its data"
+    );
+    let three = spec(3, FOUND);
+    let mut all = seen(DataSeen::Absent, State::Promised(promise(&three)));
+    all.peers.insert("n2".into(), PeerSeen::Answered(answer(PeerFounding::Promised(promise(&three)))));
+    assert!(row(&three, &all, Row::WaitForCluster).contains("waiting for `n3` to promise"));
+    all.peers.insert("n3".into(), PeerSeen::Unknown("time-out".into()));
+    row(&three, &all, Row::WaitForCluster);
+    all.peers.insert("n3".into(), PeerSeen::Answered(answer(PeerFounding::Founded(ids(&three).0))));
+    row(&three, &all, Row::Found);
+    all.store = StoreSeen::Unknown("time-out".into());
+    row(&three, &all, Row::WaitForCluster);
+    all.store = StoreSeen::Chain { cluster: Some(ids(&three).0), revision: None };
+    row(&three, &all, Row::BackupExists);
+    all.store = StoreSeen::Empty;
+    all.peers.insert("n3".into(), PeerSeen::Answered(answer(PeerFounding::Founded(ClusterId(9)))));
+    assert!(row(&three, &all, Row::Disagree).contains("`n3` did not promise"));
+    let mut other = promise(&three);
+    other.declaration = "another".into();
+    row(&three, &seen(DataSeen::Absent, State::Promised(other)), Row::Disagree);
+}
+
+#[test]
+fn a_used_or_missing_declaration_founds_nothing() {
+    let one = spec(1, FOUND);
+    let mut used = seen(DataSeen::Absent, State::Empty);
+    used.ledger = LedgerSeen::There(Box::new(Ledger { consumed: vec![1], ..Ledger::default() }));
+    assert!(row(&one, &used, Row::WaitForCluster).contains("founding 1 has been used here"));
+    let undeclared = spec(1, "");
+    let mut nothing = seen(DataSeen::Absent, State::Empty);
+    assert!(row(&undeclared, &nothing, Row::WaitForCluster).contains("bootstrap: {id: 1}"));
+    nothing.store = StoreSeen::Chain { cluster: None, revision: Some(5) };
+    row(&undeclared, &nothing, Row::BackupExists);
+}
+
+#[test]
+fn a_new_node_joins_and_an_interrupted_join_is_resumed() {
+    let three = spec(3, "");
+    let mut new = seen(DataSeen::Absent, State::Empty);
+    new.cluster = listed(&three, None);
+    assert_eq!(
+        steps(&three, &new, Row::Join),
+        "1. write `pending add` into the ledger | 2. add this node to the cluster as a learner | 3. start etcd without data; it joins the cluster | 4. promote it to a voter once it has caught up"
+    );
+    let pending = PendingAdd { cluster: ClusterId(0xc1), member: None, peer_urls: vec![] };
+    let mut asked = seen(DataSeen::Absent, State::PendingAdd(pending));
+    row(&three, &asked, Row::WaitForCluster);
+    asked.cluster = listed(&three, Some((MemberId(0xa1), false)));
+    assert!(!steps(&three, &asked, Row::ResumeAdd).contains("add this node"));
+}
+
+#[test]
+fn the_depth_of_the_check_follows_the_last_end() {
+    let one = spec(1, FOUND);
+    let mut case = seen(there(&one, Verdict::Unchecked), started(&one));
+    let mut depth = |end: EndSeen, needed: u64| {
+        case.end = end;
+        case.full_check = Some(std::time::Duration::from_secs(needed));
+        let depth = plan_validation(&one, &case);
+        format!("{}: {}", depth.mode, depth.why)
+    };
+    assert_eq!(depth(EndSeen::Clean, 100), "sanity: etcd closed it cleanly");
+    assert_eq!(depth(EndSeen::Absent, 1), "full: nothing says how etcd ended");
+    assert_eq!(depth(EndSeen::Unclean("signal 9".into()), 30), "full: etcd did not end cleanly (signal 9)");
+    assert_eq!(
+        depth(EndSeen::Absent, 90),
+        "what fits into 30s: nothing says how etcd ended; a full check would take about 1m30s"
+    );
+}
+
+fn arb_seen(spec: Spec) -> impl Strategy<Value = Observed> {
+    let (cluster, member) = ids(&spec);
+    let verdict = prop_oneof![
+        Just(Verdict::Unchecked),
+        Just(Verdict::Valid),
+        Just(Verdict::RepairableTail("t".into())),
+        Just(Verdict::Corrupt("c".into()))
+    ];
+    let some_ids = prop_oneof![Just(None), Just(Some((cluster, member))), Just(Some((ClusterId(9), MemberId(9))))];
+    let data = prop_oneof![
+        Just(DataSeen::Absent),
+        Just(DataSeen::Unknown("u".into())),
+        (some_ids, verdict).prop_map(|(ids, verdict)| DataSeen::There(DataFacts { ids, last_index: Some(5), verdict }))
+    ];
+    let state = prop_oneof![
+        Just(State::Empty),
+        Just(State::Promised(promise(&spec))),
+        Just(State::Inited(promise(&spec))),
+        Just(started(&spec)),
+        Just(State::PendingAdd(PendingAdd { cluster, member: Some(member), peer_urls: vec![] })),
+        Just(State::Tombstone(Tombstone { cluster, member, why: "w".into(), at_ms: 1 }))
+    ];
+    let ledger = prop_oneof![
+        1 => Just(LedgerSeen::Absent),
+        1 => Just(LedgerSeen::Unreadable("u".into())),
+        6 => (state, proptest::collection::vec(1_u64..3, 0..2))
+            .prop_map(|(state, consumed)| LedgerSeen::There(Box::new(Ledger { state, consumed, ..Ledger::default() })))
+    ];
+    let cluster_seen = prop_oneof![
+        Just(ClusterSeen::Unreachable("u".into())),
+        Just(listed(&spec, None)),
+        Just(listed(&spec, Some((member, true)))),
+        Just(listed(&spec, Some((member, false))))
+    ];
+    let promised = promise(&spec);
+    let founding = prop_oneof![
+        Just(PeerFounding::Nothing),
+        Just(PeerFounding::Promised(promised)),
+        Just(PeerFounding::Founded(cluster)),
+        Just(PeerFounding::Founded(ClusterId(9)))
+    ];
+    let peer = prop_oneof![
+        1 => Just(PeerSeen::Unknown("u".into())),
+        4 => (founding, any::<bool>(), 0..8_u8, 0_u64..2, proptest::option::of(0_u64..9)).prop_map(
+            |(founding, remembers_me_started, stone, generation, acknowledged)| PeerSeen::Answered(PeerAnswer {
+                founding, remembers_me_started, my_tombstone: stone == 0, generation, acknowledged
+            })
+        )
+    ];
+    let peers = proptest::collection::btree_map(prop_oneof![Just("n2".to_owned()), Just("n3".to_owned())], peer, 0..3);
+    let store = prop_oneof![
+        Just(StoreSeen::NotDeclared),
+        Just(StoreSeen::Unknown("u".into())),
+        Just(StoreSeen::Empty),
+        Just(StoreSeen::Chain { cluster: Some(cluster), revision: Some(3) }),
+        Just(StoreSeen::Chain { cluster: None, revision: None })
+    ];
+    (data, ledger, cluster_seen, peers, store).prop_map(|(data, ledger, cluster, peers, store)| Observed {
+        data,
+        ledger,
+        end: EndSeen::Absent,
+        full_check: None,
+        cluster,
+        peers,
+        store,
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(3000))]
+
+    #[test]
+    fn no_plan_breaks_the_rules(members in prop_oneof![Just(1_usize), Just(3)], declared in any::<bool>(), seen in arb_seen(spec(3, FOUND)), one in arb_seen(spec(1, FOUND))) {
+        let seen = if members == 1 { one } else { seen };
+        let spec = spec(members, if declared { FOUND } else { "" });
+        let plan = plan_start(&spec, "n1", &seen);
+        let count = |wanted: fn(&Step) -> bool| plan.steps.iter().filter(|step| wanted(step)).count();
+        let inits = count(|step| matches!(step, Step::Init { .. }));
+        let restores = count(|step| matches!(step, Step::Restore { .. }));
+        let starts = count(|step| matches!(step, Step::Start { .. }));
+        let halts = count(|step| matches!(step, Step::Wait(_) | Step::Refuse(_)));
+        prop_assert!(!plan.steps.is_empty());
+        prop_assert!(inits + restores <= 1 && starts <= 1 && halts <= 1);
+        if halts == 1 {
+            prop_assert!(matches!(plan.steps.last(), Some(Step::Wait(_) | Step::Refuse(_))) && starts + inits + restores == 0);
+        }
+        let state = match &seen.ledger { LedgerSeen::There(ledger) => Some(ledger.state.clone()), _ => None };
+        let ran = matches!(state, Some(State::Started(_) | State::PendingAdd(_) | State::Tombstone(_)));
+        if inits == 1 {
+            prop_assert!(!ran && declared && seen.data == DataSeen::Absent, "{}", plan.render());
+            prop_assert!(!matches!(seen.ledger, LedgerSeen::Unreadable(_)));
+            prop_assert!(!matches!(seen.store, StoreSeen::Unknown(_)));
+            prop_assert!(spec.members.iter().skip(1).all(|member| matches!(seen.peers.get(&member.name), Some(PeerSeen::Answered(_)))));
+            prop_assert!(seen.peers.values().all(|peer| !matches!(peer, PeerSeen::Answered(answer) if answer.remembers_me_started)));
+        }
+        if restores == 1 {
+            prop_assert!(ran && members == 1, "{}", plan.render());
+        }
+        if matches!(seen.data, DataSeen::Unknown(_)) || matches!(seen.ledger, LedgerSeen::Unreadable(_)) {
+            prop_assert!(halts == 1 && plan.steps.len() == 1);
+        }
+        if let DataSeen::There(facts) = &seen.data && starts == 1 && facts.verdict == Verdict::Unchecked {
+            prop_assert!(false, "unchecked data was started: {}", plan.render());
+        }
+        if matches!(state, None | Some(State::Empty)) && matches!(seen.data, DataSeen::There(_)) {
+            prop_assert!(starts == 0);
+        }
+    }
+}
