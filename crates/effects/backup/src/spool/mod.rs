@@ -207,7 +207,7 @@ impl<D: Disk> Spool<D> {
     /// the epoch and cluster that it was recorded under.
     pub fn reset(&mut self, state: SpoolState) -> Result<()> {
         self.cut_from = 0;
-        if self.broken || self.cut()?.is_none() {
+        if self.broken || (self.open.is_some() && self.cut()?.is_none()) {
             // A transaction that will not be completed goes, and so do grants that nothing refers to.
             self.recover()?;
         }
