@@ -49,7 +49,7 @@ fuzz: tools cargo ## Feed broken files to every reader, FUZZ_SECONDS (20) each, 
 	  scripts/fuzz "$$target" "$(FUZZ_SECONDS)"; \
 	done
 
-tools: ## Install what building and testing need (Debian packages; etcd releases and Consul into .tools/)
+tools: ## Install what building and testing need (Debian packages; etcd releases, Consul and an S3 server into .tools/)
 	@scripts/tools
 
 compiler: cargo

@@ -278,3 +278,65 @@ fn shuffled(answered: &[u8], seed: u64) -> Vec<u8> {
     }
     format!("{}{}{}", &text[..from], entries.concat(), &text[to..]).into_bytes()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::s3::s3;
+
+    /// The answer to one request through the proxy; empty when there was none.
+    fn ask(proxy: &FaultyS3, method: &str, path: &str, body: &str) -> String {
+        let Ok(mut stream) = TcpStream::connect(("127.0.0.1", proxy.port.number())) else { return String::new() };
+        let length = body.len();
+        let request = format!(
+            "{method} {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: AWS key:x\r\nContent-Length: {length}\r\n\r\n{body}"
+        );
+        let mut answer = Vec::new();
+        let _ = stream.write_all(request.as_bytes());
+        let _ = stream.read_to_end(&mut answer);
+        String::from_utf8_lossy(&answer).into_owned()
+    }
+
+    #[test]
+    fn each_mishap_does_what_it_says() {
+        let s3 = s3();
+        let proxy = FaultyS3::start(&s3, 1, Weather::Healthy);
+        proxy.set_hang(Duration::from_millis(10));
+        for (number, mishap) in MISHAPS.into_iter().enumerate() {
+            let path = format!("/{}/{number}", s3.bucket);
+            proxy.next(&[mishap]);
+            let answer = ask(&proxy, "PUT", &path, "content");
+            let made = ask(&proxy, "GET", &path, "").ends_with("content");
+            let (expected, done) = match mishap {
+                Mishap::Error => ("HTTP/1.1 500", false),
+                Mishap::Busy => ("HTTP/1.1 503", false),
+                Mishap::DoneThenError => ("HTTP/1.1 500", true),
+                Mishap::DoneThenDropped => ("", true),
+                Mishap::CutRequest | Mishap::Hang => ("", false),
+                Mishap::CutAnswer => ("HTTP/1.1 200", true),
+            };
+            assert!(answer.starts_with(expected) && answer.is_empty() == expected.is_empty(), "{mishap:?}: {answer}");
+            assert_eq!(made, done, "{mishap:?}");
+        }
+        assert_eq!(proxy.counts(), (14, 7));
+    }
+
+    #[test]
+    fn the_weather_changes_while_it_runs_and_follows_the_seed() {
+        let s3 = s3();
+        let path = format!("/{}?list-type=2", s3.bucket);
+        let run = |seed| -> Vec<bool> {
+            let proxy = FaultyS3::start(&s3, seed, Weather::Flaky(50));
+            proxy.set_hang(Duration::from_millis(10));
+            let good = (0..20).map(|_| ask(&proxy, "GET", &path, "").ends_with("</ListBucketResult>")).collect();
+            proxy.set(Weather::Down);
+            assert_eq!(ask(&proxy, "GET", &path, ""), "");
+            proxy.set(Weather::Healthy);
+            assert!(ask(&proxy, "GET", &path, "").starts_with("HTTP/1.1 200"));
+            good
+        };
+        let first = run(3);
+        assert!(first.contains(&true) && first.contains(&false));
+        assert_eq!(first, run(3), "the same seed gives the same day");
+    }
+}
