@@ -1,0 +1,150 @@
+//! Runs the commands of `docs/guide/disaster-recovery.md`, as they stand there, on three machines' worth of data dirs.
+//!
+//! The store is the one that the real etcd-backup-restore wrote. There is no systemd here: `systemctl start etcd` of the
+//! guide notes that it was asked, and real etcd servers are then started on the data dirs.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on says where")]
+
+mod backup_support;
+
+use std::collections::BTreeMap;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use backup_support::{expected, gardener, put, url};
+use quorate_testkit::{Cluster, Seat, etcd, project_root, quorate};
+use tempfile::TempDir;
+
+/// The `sh` blocks of the guide, by heading.
+fn blocks() -> BTreeMap<String, Vec<String>> {
+    let text = std::fs::read_to_string(project_root().join("docs/guide/disaster-recovery.md")).unwrap();
+    let mut found: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    let (mut heading, mut block) = (String::new(), None::<String>);
+    for line in text.lines() {
+        match (&mut block, line) {
+            (None, "```sh") => block = Some(String::new()),
+            (Some(done), "```") => {
+                found.entry(heading.clone()).or_default().push(done.clone());
+                block = None;
+            }
+            (Some(open), line) => *open += &format!("{line}\n"),
+            (None, line) => {
+                if let Some(title) = line.strip_prefix("## ") {
+                    heading = title.split('.').next().unwrap_or_default().to_owned();
+                }
+            }
+        }
+    }
+    found
+}
+
+/// A night with three machines, all of them in one folder.
+struct Night {
+    root: TempDir,
+    seats: Vec<Seat>,
+    endpoints: String,
+    blocks: BTreeMap<String, Vec<String>>,
+    ran: Vec<String>,
+}
+
+impl Night {
+    fn new() -> Night {
+        let root = tempfile::tempdir().unwrap();
+        let seats = Seat::many(3);
+        let bin = root.path().join("bin");
+        put(&bin.join("systemctl"), b"#!/bin/sh\nprintf '%s\\n' \"$NAME: $*\" >> \"$ASKED\"\n");
+        std::fs::set_permissions(bin.join("systemctl"), std::fs::Permissions::from_mode(0o755)).unwrap();
+        std::os::unix::fs::symlink(quorate(), bin.join("quorate")).unwrap();
+        std::os::unix::fs::symlink(&etcd("sid").etcdctl, bin.join("etcdctl")).unwrap();
+        std::os::unix::fs::symlink(&etcd("sid").etcd, bin.join("etcd")).unwrap();
+        let endpoints = seats.iter().map(Seat::client_url).collect::<Vec<_>>().join(",");
+        Night { root, seats, endpoints, blocks: blocks(), ran: Vec::new() }
+    }
+
+    fn data(&self, name: &str) -> PathBuf {
+        self.root.path().join(name).join("etcd")
+    }
+
+    /// Runs the blocks of a step on a machine, with more variables.
+    fn step(&mut self, step: &str, name: &str, data: &Path, more: &[(&str, &str)]) -> String {
+        let blocks = self.blocks.get(step).unwrap_or_else(|| panic!("the guide has no step {step}")).clone();
+        self.ran.push(step.to_owned());
+        let output = self.bash(&blocks.concat(), name, data, more);
+        let said = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "step {step} on {name}:\n{said}");
+        said
+    }
+
+    fn bash(&self, script: &str, name: &str, data: &Path, more: &[(&str, &str)]) -> Output {
+        let members: Vec<String> =
+            self.seats.iter().map(|seat| format!("--member {}={}", seat.name, seat.peer_url())).collect();
+        let path = std::env::var("PATH").unwrap();
+        Command::new("bash")
+            .args(["-euo", "pipefail", "-c", script])
+            .current_dir(self.root.path())
+            .env("PATH", format!("{}:{path}", self.root.path().join("bin").display()))
+            .env("ASKED", self.root.path().join("asked"))
+            .env("STORE", url(&gardener()))
+            .env("NAME", name)
+            .env("DATA", data)
+            .env("MEMBERS", members.join(" "))
+            .env("ETCDCTL_API", "3")
+            .env("ETCDCTL_ENDPOINTS", &self.endpoints)
+            .envs(more.iter().copied())
+            .output()
+            .unwrap()
+    }
+}
+
+#[test]
+fn the_guide_brings_a_lost_cluster_back() {
+    let mut night = Night::new();
+    let first = night.data("n1");
+    put(&first.join("member/snap/db"), b"not a database any more");
+
+    let said = night.step("1", "n1", &first, &[]);
+    assert!(said.contains("exit code 1"), "{said}");
+    let said = night.step("2", "n1", &first, &[]);
+    assert!(said.contains("recoverable") && said.contains("33-120"), "{said}");
+    night.step("3", "n1", &first, &[]);
+    let kept: Vec<_> = std::fs::read_dir(first.parent().unwrap()).unwrap().flatten().collect();
+    assert_eq!(kept.len(), 1, "set aside, not deleted: {kept:?}");
+    let said = night.step("4", "n1", &first, &[]);
+    let point = said.lines().find_map(|line| line.strip_prefix("POINT=")).unwrap().to_owned();
+    assert!(point.starts_with("120:"), "{point}");
+
+    for name in ["n1", "n2", "n3"] {
+        let data = night.data(name);
+        std::fs::create_dir_all(data.parent().unwrap()).unwrap();
+        night.step("3", name, &data, &[]);
+        night.step("5", name, &data, &[("POINT", &point)]);
+        night.step("6", name, &data, &[]);
+    }
+    let asked = std::fs::read_to_string(night.root.path().join("asked")).unwrap();
+    assert_eq!(asked, "n1: start etcd\nn2: start etcd\nn3: start etcd\n");
+    let members: Vec<(Seat, PathBuf)> = night.seats.iter().map(|seat| (seat.clone(), night.data(&seat.name))).collect();
+    let cluster = Cluster::start(&etcd("sid"), &members);
+    let keys = expected("keys.json")["kvs"].as_array().unwrap().len();
+    let said = night.step("7", "n1", &first, &[]);
+    assert!(said.contains(&format!("\"Count\" : {keys}")), "{keys} keys: {said}");
+    assert_eq!(said.matches("is healthy").count(), 3, "{said}");
+
+    let snapshot = night.root.path().join("snap.db").display().to_string();
+    cluster.servers[0].ctl(&["snapshot", "save", &snapshot]);
+    let from_snapshot = night.root.path().join("from-snapshot");
+    night.step("9", "n1", &from_snapshot, &[("SNAPSHOT", &snapshot)]);
+    assert!(from_snapshot.join("member/snap/db").exists());
+
+    let back = night.root.path().join("back");
+    let said = night.step("8", "n2", &back, &[("WHEN", "2026-11-15T20:14:15Z")]);
+    assert!(said.contains("exit code 5"), "several members need one point: {said}");
+    assert!(night.root.path().join("back.look/member/snap/db").exists() && !back.exists());
+
+    night.step("Before the next time", "n1", &first, &[]);
+    cluster.stop();
+
+    let run: std::collections::BTreeSet<&String> = night.ran.iter().collect();
+    let left: Vec<&String> = night.blocks.keys().filter(|step| !run.contains(step) && *step != "0").collect();
+    assert!(left.is_empty(), "steps of the guide that nobody tried: {left:?}");
+}
