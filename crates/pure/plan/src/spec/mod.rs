@@ -87,7 +87,7 @@ pub struct Member {
 #[serde(rename_all = "kebab-case")]
 pub enum Security {
     /// Mutual TLS everywhere.
-    Tls(Tls),
+    Tls(Box<Tls>),
     /// Nothing is encrypted and anyone may connect. Asked for by name.
     Plaintext(bool),
 }

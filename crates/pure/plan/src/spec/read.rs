@@ -190,14 +190,13 @@ impl Section {
 
     pub(super) fn number(&mut self, reader: &mut Reader<'_>, key: &'static str, max: u64) -> Option<u64> {
         let node = self.take(key)?;
-        match node.kind {
-            Kind::Number(number) if u64::try_from(number).is_ok_and(|number| number <= max) => number.try_into().ok(),
-            _ => {
-                let what = format!("`{key}` is no whole number from 0 to {max}");
-                reader.wrong(node.at, &self.below(key), what, None);
-                None
-            }
+        if let Kind::Number(number) = node.kind
+            && let Some(number) = u64::try_from(number).ok().filter(|number| *number <= max)
+        {
+            return Some(number);
         }
+        reader.wrong(node.at, &self.below(key), format!("`{key}` is no whole number from 0 to {max}"), None);
+        None
     }
 
     pub(super) fn flag(&mut self, reader: &mut Reader<'_>, key: &'static str) -> Option<(bool, At)> {

@@ -99,7 +99,7 @@ fn security(reader: &mut Reader<'_>, file: &mut Section) -> Option<Security> {
             None
         }
         (Some((true, _)), None) => Some(Security::Plaintext(true)),
-        (_, Some(section)) => tls_section(reader, section).map(Security::Tls),
+        (_, Some(section)) => tls_section(reader, section).map(|tls| Security::Tls(Box::new(tls))),
         (_, None) => {
             let hint = "give the certificates under `tls:`, or write `plaintext: true` where everyone who can connect \
                         may read and write everything";
@@ -254,10 +254,9 @@ fn etcd(reader: &mut Reader<'_>, file: &mut Section, version: Option<&str>) -> V
             Kind::Number(number) => Value::Number(number),
             Kind::Text(text) => Value::Text(text),
             Kind::List(items) if items.iter().all(|item| matches!(item.kind, Kind::Text(_))) => {
-                let texts = items.into_iter().filter_map(|item| match item.kind {
-                    Kind::Text(text) => Some(text),
-                    _ => None,
-                });
+                let texts = items
+                    .into_iter()
+                    .filter_map(|item| if let Kind::Text(text) = item.kind { Some(text) } else { None });
                 Value::List(texts.collect())
             }
             Kind::Nothing | Kind::OddNumber | Kind::List(_) | Kind::Map(_) => {

@@ -273,8 +273,12 @@ impl Case<'_> {
                 let way_out = "bring the old file back, or `quorate data reset --yes` and declare another `bootstrap`";
                 Err(StartPlan::new(Row::Disagree, refuse(Code::StartDisagree, why, way_out)))
             }
-            _ if self.ledger.consumed.contains(&bootstrap.id) => Ok(None),
-            _ => Ok(Some(promise)),
+            State::Empty
+            | State::Promised(_)
+            | State::Inited(_)
+            | State::Started(_)
+            | State::PendingAdd(_)
+            | State::Tombstone(_) => Ok((!self.ledger.consumed.contains(&bootstrap.id)).then_some(promise)),
         }
     }
 
