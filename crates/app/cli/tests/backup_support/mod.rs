@@ -84,3 +84,139 @@ pub(crate) fn gardener_delta(store: &Path, events: &[Value]) {
 pub(crate) fn time_of(revision: u64) -> i64 {
     1_700_000_000 + revision as i64
 }
+
+/// What restoring the newest state of a store gives: its revision and etcd's hash of it. `None`: nothing can be restored.
+pub(crate) fn newest(store: &Path, scratch: &Path) -> Option<(u64, u32)> {
+    use quorate_backup::session::{Session, Wanted};
+    use quorate_etcd::datadir::FileSource;
+    use quorate_etcd::engine::{BaseFile, Ingredients, write_database};
+    use quorate_etcd_formats::rebuild::Options;
+    use quorate_faults::Fault;
+    use quorate_host::durable::{Access, Disk, RealDisk};
+    use quorate_plan::chain::Target;
+
+    let mut session = Session::open(&url(store), scratch).ok()?;
+    let mut round = 0;
+    let proven = session.run(&Wanted::Target(Target::Newest), |base, events, _| {
+        round += 1;
+        let dir = tempfile::tempdir_in(scratch).unwrap();
+        let source = FileSource::open(base.path()).map_err(|error| Fault::io("cannot read", error))?;
+        let base = Some(BaseFile { source: &source, name: &base.name, check_hash: false });
+        let mut file = RealDisk.create_file(&dir.path().join("db.partial-1"), Access::mode(0o600))?;
+        let progress = std::sync::atomic::AtomicU64::new(0);
+        write_database(
+            &mut file,
+            Ingredients { base, events: Some(events), options: Options::copy(), progress: &progress },
+        )
+    });
+    assert!(round < 20, "{} rounds for {}", round, store.display());
+    proven.ok().map(|proven| (proven.revision, proven.result.hash))
+}
+
+/// One write as a database holds it. A tombstone has a key and a place, and nothing else.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct OneWrite {
+    pub(crate) at: (u64, u64),
+    pub(crate) tombstone: bool,
+    pub(crate) key: Vec<u8>,
+    pub(crate) value: Vec<u8>,
+    pub(crate) create_revision: i64,
+    pub(crate) version: i64,
+    pub(crate) lease: i64,
+}
+
+/// Every write in the `key` bucket of a database, tombstones too.
+pub(crate) fn writes_of(database: &[u8]) -> Vec<OneWrite> {
+    use quorate_etcd_formats::bolt::Db;
+    use quorate_etcd_formats::mvcc::{KeyValue, RevisionKey};
+
+    let db = Db::open(database).unwrap();
+    let mut writes = Vec::new();
+    for (_, bucket) in db.buckets().unwrap().iter().filter(|(name, _)| name == b"key") {
+        let add = |key: &[u8], value: &[u8]| {
+            let (at, kv) = (RevisionKey::decode(key).unwrap(), KeyValue::decode(value).unwrap());
+            assert!(at.tombstone || kv.mod_revision as u64 == at.revision.main);
+            writes.push(OneWrite {
+                at: (at.revision.main, at.revision.sub),
+                tombstone: at.tombstone,
+                key: kv.key.to_vec(),
+                value: kv.value.to_vec(),
+                create_revision: kv.create_revision,
+                version: kv.version,
+                lease: kv.lease,
+            });
+        };
+        db.for_each(bucket, add).unwrap();
+    }
+    writes
+}
+
+/// The live keys after some writes, as `etcdctl get -w json` prints them.
+pub(crate) fn live_keys(writes: &[OneWrite]) -> Value {
+    let mut live = std::collections::BTreeMap::new();
+    for write in writes {
+        match write.tombstone {
+            true => live.remove(&write.key),
+            false => live.insert(write.key.clone(), write),
+        };
+    }
+    let shown = |write: &&OneWrite| {
+        let mut kv = serde_json::json!({
+            "key": base64(&write.key),
+            "create_revision": write.create_revision,
+            "mod_revision": write.at.0,
+            "version": write.version,
+        });
+        if !write.value.is_empty() {
+            kv["value"] = base64(&write.value).into();
+        }
+        if write.lease != 0 {
+            kv["lease"] = write.lease.into();
+        }
+        kv
+    };
+    if live.is_empty() { Value::Null } else { live.values().map(shown).collect() }
+}
+
+/// What a watched event is to be in a database; `sub` is its place in its transaction.
+pub(crate) fn write_of(event: &Value, sub: u64) -> OneWrite {
+    let kv = &event["kv"];
+    let bytes = |field: &str| unbase64(kv[field].as_str().unwrap_or_default());
+    let number = |field: &str| kv[field].as_i64().unwrap_or(0);
+    let tombstone = event["type"].as_i64() == Some(1);
+    let kept = |number: i64| if tombstone { 0 } else { number };
+    OneWrite {
+        at: (revision(event), sub),
+        tombstone,
+        key: bytes("key"),
+        value: bytes("value"),
+        create_revision: kept(number("create_revision")),
+        version: kept(number("version")),
+        lease: kept(number("lease")),
+    }
+}
+
+const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+
+fn base64(bytes: &[u8]) -> String {
+    let mut text = String::new();
+    for three in bytes.chunks(3) {
+        let number = (0..3).fold(0, |number, at| number << 8 | u32::from(three.get(at).copied().unwrap_or(0)));
+        for at in 0..4 {
+            let digit = DIGITS[(number >> (18 - 6 * at) & 63) as usize];
+            text.push(if at <= three.len() { char::from(digit) } else { '=' });
+        }
+    }
+    text
+}
+
+fn unbase64(text: &str) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    for four in text.as_bytes().chunks(4) {
+        let digit = |byte: &u8| DIGITS.iter().position(|digit| digit == byte).unwrap_or(0) as u32;
+        let number = four.iter().fold(0, |number, byte| number << 6 | digit(byte));
+        let length = 3 - four.iter().filter(|byte| **byte == b'=').count();
+        bytes.extend_from_slice(&number.to_be_bytes()[1..=length]);
+    }
+    bytes
+}

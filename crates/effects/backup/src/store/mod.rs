@@ -20,6 +20,7 @@ use futures_util::TryStreamExt;
 use object_store::path::Path as Name;
 use object_store::{ObjectStore, ObjectStoreExt, PutMode, PutOptions};
 use quorate_faults::{Code, Fault, Result};
+use quorate_host::durable::{Disk, RealDisk};
 use tokio::runtime::Runtime;
 
 pub use fault::is_temporary;
@@ -177,6 +178,13 @@ impl Store {
     /// Where an answer was lost and an object of exactly these bytes is there afterwards, it counts as made: bytes that
     /// name their writer make this exact.
     pub fn create(&self, name: &str, bytes: Vec<u8>) -> Result<bool> {
+        let made = self.put_new(name, bytes)?;
+        // Also where it was there: whoever made it may have been killed before its name lasted.
+        self.make_lasting(name)?;
+        Ok(made)
+    }
+
+    fn put_new(&self, name: &str, bytes: Vec<u8>) -> Result<bool> {
         let path = self.name(name)?;
         let payload = bytes::Bytes::from(bytes);
         let mut unclear = false;
@@ -264,6 +272,23 @@ impl Store {
                 Err(Fault::new(Code::StoreLocked, format!("cannot remove `{name}` from `{}`", self.url()))
                     .caused_by(why))
             }
+        }
+    }
+
+    /// Syncs the folders that lead to an object, up to the one that holds the store's own. What writes files below us syncs
+    /// the folders that it made itself; the store's own, and those that a killed run had made, are left to us.
+    fn make_lasting(&self, name: &str) -> Result<()> {
+        let Some(folder) = self.folder() else { return Ok(()) };
+        let object = folder.join(name);
+        let inside = object.ancestors().skip(1).take_while(|path| path.starts_with(folder));
+        for path in inside {
+            RealDisk.sync_dir(path)?;
+        }
+        let parent = folder.parent().map_or(Ok(()), |parent| std::fs::File::open(parent)?.sync_all());
+        match parent {
+            // A folder that was given to us, in a place that is not ours to read.
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Ok(()),
+            synced => synced.map_err(|error| self.io_fault(&format!("cannot write `{name}` in"), error)),
         }
     }
 

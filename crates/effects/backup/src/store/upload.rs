@@ -65,7 +65,7 @@ impl<'s> Upload<'s> {
         let completed = self.store.wait(upload.complete());
         completed.map_err(|error| self.fault(error))?;
         self.upload = None;
-        Ok(())
+        self.store.make_lasting(&self.name)
     }
 
     fn send(&mut self) -> Result<()> {
