@@ -75,8 +75,8 @@ impl StoreSeen {
         // Any object of the chain that says its cluster speaks for all of it.
         let cluster_id = chain.as_ref().map_or(0, |chain| {
             let deltas = chain.deltas.iter().map(|(index, _)| *index);
-            let ids = std::iter::once(chain.base).chain(deltas).map(|index| objects[index].cluster_id);
-            ids.filter(|id| *id != 0).last().unwrap_or(0)
+            let mut ids = std::iter::once(chain.base).chain(deltas).map(|index| objects[index].cluster_id);
+            ids.rfind(|id| *id != 0).unwrap_or(0)
         });
         StoreSeen::Holds(StoreHolds {
             cluster_id,

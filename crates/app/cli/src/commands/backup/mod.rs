@@ -4,7 +4,10 @@ pub(crate) mod compact;
 pub(crate) mod convert;
 pub(crate) mod copy;
 mod drill;
+pub(crate) mod follow;
 pub(crate) mod list;
+pub(crate) mod now;
+pub(crate) mod prune;
 pub(crate) mod restore;
 pub(crate) mod verify;
 
@@ -20,10 +23,16 @@ use crate::printer::Printer;
 #[derive(Debug, clap::Subcommand)]
 #[command(after_help = "\
 Examples:
+  quorate backup now --store file:///backups --endpoints http://127.0.0.1:2379
+  quorate backup follow --store s3://bucket/prod --endpoints http://127.0.0.1:2379
   quorate backup list --store file:///backups         what can be restored
   quorate backup verify --store file:///backups --drill
   quorate backup restore --store file:///backups --data-dir ./n1")]
 pub(crate) enum Verb {
+    /// Take one full backup of a running cluster, now
+    Now(now::Args),
+    /// Record a running cluster without end: fulls on a schedule, every write in between
+    Follow(Box<follow::Args>),
     /// Show what a store holds, and what can be restored from it
     List(list::Args),
     /// Read every object of a store and check it
@@ -34,6 +43,8 @@ pub(crate) enum Verb {
     Compact(compact::Args),
     /// Copy a store of another layout into one of ours
     Convert(convert::Args),
+    /// Remove what no rule keeps, after the newest chain was read
+    Prune(prune::Args),
     /// Copy a store to another place as it is
     Copy(copy::Args),
 }
@@ -41,11 +52,14 @@ pub(crate) enum Verb {
 /// Runs one verb.
 pub(crate) fn run(verb: Verb, printer: &mut Printer) -> Result<Exit, Fault> {
     match verb {
+        Verb::Now(args) => now::run(&args, printer),
+        Verb::Follow(args) => follow::run(&args, printer),
         Verb::List(args) => list::run(&args, printer),
         Verb::Verify(args) => verify::run(&args, printer),
         Verb::Restore(args) => restore::run(*args, printer),
         Verb::Compact(args) => compact::run(&args, printer),
         Verb::Convert(args) => convert::run(&args, printer),
+        Verb::Prune(args) => prune::run(&args, printer),
         Verb::Copy(args) => copy::run(&args, printer),
     }
 }
