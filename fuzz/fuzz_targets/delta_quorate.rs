@@ -24,4 +24,12 @@ fn decode(data: &[u8], piece: usize) {
     if data.chunks(piece).try_for_each(|piece| decoder.feed(piece)).is_ok() {
         let _ = decoder.finish();
     }
+    // Whatever a cut left of a spool's segment: what is kept of it is a whole delta.
+    if let Some(salvage) = decoder.salvage() {
+        let kept = [&data[..salvage.bytes as usize], &salvage.end()].concat();
+        let mut again = QuorateDecoder::default();
+        again.feed(&kept).expect("what was read once is read again");
+        let (_, summary) = again.finish().expect("it has an end");
+        assert_eq!(summary, Some(salvage.summary));
+    }
 }

@@ -131,3 +131,36 @@ proptest! {
         let _ = decode(&bytes, piece);
     }
 }
+
+#[test]
+fn what_the_real_tool_wrote_is_written_again_byte_for_byte_apart_from_fractions_of_times() {
+    use quorate_etcd_formats::delta::gardener::GardenerWriter;
+    for real in [REAL, REAL_LATER] {
+        let (events, summary) = decode(real, real.len()).unwrap();
+        let mut writer = GardenerWriter::default();
+        events.iter().for_each(|event| writer.push(&event.lend()).unwrap());
+        assert_eq!(writer.finish(), summary);
+        let (array, hash) = writer.out.split_at(writer.out.len() - 32);
+        assert_eq!(hash, Sha256::digest(array).as_slice());
+        let without_times = |bytes: &[u8]| {
+            let text = std::str::from_utf8(&bytes[..bytes.len() - 32]).unwrap();
+            let mut parts = text.split("\"time\":\"");
+            let first = parts.next().unwrap().to_owned();
+            parts.fold(first, |text, part| text + "\"time\":" + part.split_once('"').unwrap().1)
+        };
+        assert_eq!(without_times(&writer.out), without_times(real));
+        assert_eq!(decode(&writer.out, 100).unwrap().0, events);
+    }
+}
+
+#[test]
+fn a_writer_refuses_holes_and_steps_back() {
+    use quorate_etcd_formats::delta::gardener::GardenerWriter;
+    let (events, _) = decode(REAL, REAL.len()).unwrap();
+    let at = |revision: u64| events.iter().find(|event| event.at.main == revision).unwrap();
+    let mut writer = GardenerWriter::default();
+    writer.push(&at(40).lend()).unwrap();
+    assert!(matches!(writer.push(&at(42).lend()), Err(Disorder::Hole { .. })));
+    assert!(matches!(writer.push(&at(39).lend()), Err(Disorder::Backwards { .. })));
+    writer.push(&at(41).lend()).unwrap();
+}
