@@ -151,10 +151,9 @@ pub fn is_partial_of(name: &std::ffi::OsStr, of: &std::ffi::OsStr) -> bool {
 pub fn removal_order(path: &Path) -> Result<Vec<(PathBuf, bool)>, DiskError> {
     const ATTEMPT: &str = "remove the left-over";
     let name = path.file_name().unwrap_or_default().to_string_lossy();
-    let spent = || name.ends_with(SPENT_MARK) && path.symlink_metadata().is_ok_and(|meta| meta.is_file());
-    let absent = || path.symlink_metadata().is_err_and(|error| error.kind() == io::ErrorKind::NotFound);
-    if !name.contains(PARTIAL_MARK) && !spent() && !(name.ends_with(SPENT_MARK) && absent()) {
-        let cause = io::Error::new(io::ErrorKind::InvalidInput, "its name does not say that it is partial");
+    let spent = name.ends_with(SPENT_MARK) && path.symlink_metadata().map_or(true, |meta| meta.is_file());
+    if !name.contains(PARTIAL_MARK) && !spent {
+        let cause = io::Error::new(io::ErrorKind::InvalidInput, "its name does not say that it is partial or spent");
         return Err(DiskError::new(ATTEMPT, path, cause));
     }
     let mut order = Vec::new();

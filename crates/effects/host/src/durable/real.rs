@@ -242,6 +242,23 @@ mod tests {
     }
 
     #[test]
+    fn a_spent_file_is_removed_and_no_other_thing_of_that_name() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        RealDisk.create_file(&at("a.spent"), Access::mode(0o600)).unwrap();
+        RealDisk.create_file(&at("a.spent.bak"), Access::mode(0o600)).unwrap();
+        RealDisk.create_dir(&at("d.spent"), Access::mode(0o700)).unwrap();
+        std::os::unix::fs::symlink(at("d.spent"), at("l.spent")).unwrap();
+        for name in ["a.spent", "absent.spent"] {
+            RealDisk.remove_partial(&at(name)).unwrap();
+        }
+        for name in ["a.spent.bak", "d.spent", "l.spent"] {
+            assert_eq!(RealDisk.remove_partial(&at(name)).unwrap_err().kind(), io::ErrorKind::InvalidInput, "{name}");
+        }
+        assert_eq!(names(dir.path()), ["a.spent.bak", "d.spent", "l.spent"]);
+    }
+
+    #[test]
     fn written_bytes_arrive_where_they_were_sent() {
         let dir = tempfile::tempdir().unwrap();
         let mut file = RealDisk.create_file(&dir.path().join("f"), Access::mode(0o600)).unwrap();
