@@ -10,7 +10,7 @@ use clap::error::ErrorKind;
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use quorate_faults::{Code, Exit, Fault};
 
-use crate::commands::{backup, completions, data, demo, explain, shim};
+use crate::commands::{backup, cluster, completions, data, demo, explain, shim};
 use crate::printer::Printer;
 
 /// Founds, inspects and verifies etcd clusters, without etcd and without a server.
@@ -82,6 +82,9 @@ pub(crate) enum Command {
     /// Backup stores: what is in them, whether it is whole, and clusters restored from them
     #[command(subcommand)]
     Backup(backup::Verb),
+    /// Clusters as one file declares them
+    #[command(subcommand)]
+    Cluster(cluster::Verb),
     /// A three-member etcd cluster on this machine, to try things on
     Demo(demo::Args),
     /// What a fault code means and what to do about it

@@ -7,4 +7,5 @@ pub mod defrag;
 pub mod engine;
 mod identity;
 pub mod init;
+pub mod ledger;
 pub mod restore;

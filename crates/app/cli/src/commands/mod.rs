@@ -3,6 +3,7 @@
 //! **Rule:** a command returns how it ended; it never prints past the printer and never exits.
 
 pub(crate) mod backup;
+pub(crate) mod cluster;
 pub(crate) mod completions;
 pub(crate) mod data;
 pub(crate) mod demo;
@@ -22,6 +23,7 @@ pub(crate) fn run(command: Command, printer: &mut Printer) -> Result<Exit, Fault
     match command {
         Command::Data(verb) => data::run(verb, printer),
         Command::Backup(verb) => backup::run(verb, printer),
+        Command::Cluster(verb) => cluster::run(verb, printer),
         Command::Demo(args) => demo::run(args, printer),
         Command::Explain(args) => explain::run(&args, printer),
         Command::Completions(args) => completions::run(&args, printer),
