@@ -5,7 +5,8 @@
 //! of every page that could be part of a tree the one fact is kept that a walk down its right edge would need, and the walk
 //! is made at the end, from the root that the meta pages name. The SHA-256 behind the database is checked on the way.
 //!
-//! **Invariant:** memory is nine bytes for each page, some more for each page that holds buckets, and one page.
+//! **Invariant:** memory is nine bytes for each page (as many again to grow into), some more for each page that holds
+//! buckets, and one page; whatever the bytes claim, it stays below 200 bytes for each page that came, and 64 MiB.
 
 #![deny(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
 

@@ -91,6 +91,14 @@ impl Failure {
         self.is_stale_token() || self.kind == Kind::Refused(Code::PermissionDenied)
     }
 
+    /// Whether etcd, and nobody on the way, turned the request down for who asked.
+    pub(super) fn is_about_user(&self) -> bool {
+        let words =
+            ["etcdserver: user name is empty", "etcdserver: permission denied", "etcdserver: invalid auth token"];
+        let refused = matches!(self.kind, Kind::Refused(_));
+        refused && (self.is_stale_token() || words.iter().any(|words| self.said.contains(words)))
+    }
+
     /// Whether etcd says that it knows no users at all.
     pub(super) fn is_auth_not_enabled(&self) -> bool {
         self.said.contains("authentication is not enabled")

@@ -1,14 +1,17 @@
 //! Keys and values.
 
-use quorate_faults::Fault;
+use quorate_faults::{Code, Fault};
 
 use super::Client;
 use super::call::Procedure;
+use super::errors::{self, Failure};
 use super::messages::{
     CompactionRequest, CompactionResponse, DeleteRangeRequest, DeleteRangeResponse, KeyValue, PutRequest, PutResponse,
-    RangeRequest, RangeResponse, TxnRequest, TxnResponse,
+    RangeRequest, RangeResponse, ResponseHeader, TxnRequest, TxnResponse,
 };
 
+const HEADER: Procedure = Procedure::read("/etcdserverpb.KV/Range", "ask for the revision");
+const SERVES: Procedure = Procedure::read("/etcdserverpb.KV/Range", "ask whether reads are served");
 const RANGE: Procedure = Procedure::read("/etcdserverpb.KV/Range", "read keys");
 const PUT: Procedure = Procedure::write("/etcdserverpb.KV/Put", "write a key");
 const DELETE: Procedure = Procedure::write("/etcdserverpb.KV/DeleteRange", "delete keys");
@@ -31,6 +34,26 @@ impl Client {
     /// Reads keys as the request says. Linearizable unless the request says `serializable`.
     pub async fn range(&self, request: RangeRequest) -> Result<RangeResponse, Fault> {
         self.call(RANGE, request).await
+    }
+
+    /// Cluster, answering member and revision, confirmed by a quorum. Every role that may read all keys may ask this; newer
+    /// releases keep [`Client::status`] for root.
+    pub async fn header(&self) -> Result<ResponseHeader, Fault> {
+        let answer: RangeResponse = self.call(HEADER, first_key_count()).await?;
+        answer.header.ok_or_else(|| {
+            Fault::new(Code::EtcdRefused, "cannot ask for the revision: the answer does not say who gave it")
+                .hint("what listens there is not etcd, or changes its answers on the way: use etcd's own client URL")
+        })
+    }
+
+    /// Whether somebody answers reads that a quorum confirms, each endpoint being asked within the limit. Being turned down
+    /// for who we are counts as yes: etcd confirms with a quorum first and looks at users after. So no user is needed.
+    pub async fn serves(&self) -> Result<(), Fault> {
+        match self.call_with_token::<_, RangeResponse>(SERVES, first_key_count()).await {
+            Ok(_) => Ok(()),
+            Err(failures) if failures.last().is_some_and(Failure::is_about_user) => Ok(()),
+            Err(failures) => Err(errors::fault(SERVES, failures)),
+        }
     }
 
     /// The newest value of one key.
@@ -101,6 +124,11 @@ impl Client {
     pub async fn compact(&self, revision: i64) -> Result<CompactionResponse, Fault> {
         self.call(COMPACT, CompactionRequest { revision, physical: true }).await
     }
+}
+
+/// The cheapest question that a quorum must confirm: whether the lowest of all keys is there, which hardly anybody writes.
+fn first_key_count() -> RangeRequest {
+    RangeRequest { key: vec![0], count_only: true, ..RangeRequest::default() }
 }
 
 /// The first key after all that begin with `prefix`; etcd takes a single zero byte as "no end".

@@ -17,6 +17,8 @@ use crate::mvcc::RevisionKey;
 const REVISION_BYTES: usize = 18;
 /// Largest leaf of buckets that is read. etcd has ten buckets, and a small one kept inside takes a quarter of a page at most.
 const BUCKETS_PAGES_MAX: u32 = 15;
+/// The same in bytes, which counts where pages are large: all that are open at once stay below 16 MiB.
+const BUCKETS_BYTES_MAX: usize = 1 << 20;
 /// Most leaves that a tree of buckets is followed to.
 const ROOT_CHILDREN_MAX: usize = 64;
 
@@ -261,10 +263,10 @@ impl Pages {
 
     /// A leaf that may hold buckets, or the compacted revisions.
     fn small_leaf(&mut self, id: u64, header: &Header, bytes: &[u8]) {
+        let len = (header.overflow as usize).saturating_add(1).saturating_mul(bytes.len());
         if header.overflow == 0 {
             self.read_small(id, bytes);
-        } else if header.overflow <= BUCKETS_PAGES_MAX {
-            let len = (header.overflow as usize).saturating_add(1).saturating_mul(bytes.len());
+        } else if header.overflow <= BUCKETS_PAGES_MAX && len <= BUCKETS_BYTES_MAX {
             self.open.push((id, len, bytes.to_vec()));
         } else {
             self.small.insert(id, Small { broken: true, ..Small::default() });
