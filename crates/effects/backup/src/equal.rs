@@ -8,13 +8,14 @@ use std::path::Path;
 use quorate_etcd_formats::bolt::{BoltError, Bucket, Db};
 use quorate_etcd_formats::delta::quorate::Manifest;
 use quorate_etcd_formats::delta::{Event, Events};
+use quorate_etcd_formats::hex::hex;
 use quorate_etcd_formats::mvcc::{KeyValue, RevisionKey};
 use quorate_etcd_formats::snapshot_file;
 use quorate_faults::{Code, Fault, Result};
 use sha2::{Digest, Sha256};
 
 use crate::base::{Base, PlainFile};
-use crate::catalog::{Handle, hex};
+use crate::catalog::Handle;
 use crate::decode::Failure;
 use crate::events::ChainEvents;
 use crate::store::Store;

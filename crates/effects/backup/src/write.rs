@@ -13,12 +13,13 @@ use quorate_etcd_formats::delta::quorate::{
     DeltaWriter, Epoch, FORMAT, Hashed, Kind, Manifest, Name, Origin, epoch_name,
 };
 use quorate_etcd_formats::delta::{Event, LeaseGrant};
+use quorate_etcd_formats::hex::hex;
 use quorate_faults::{Code, Fault, Result};
 use quorate_plan::chain::Layout;
 use sha2::{Digest, Sha256};
 
 use crate::body;
-use crate::catalog::{Handle, hex};
+use crate::catalog::Handle;
 use crate::store::Store;
 
 pub use full::{FullUpload, read_back};

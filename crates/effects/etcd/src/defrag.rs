@@ -11,6 +11,7 @@ use std::sync::atomic::AtomicU64;
 
 use quorate_etcd_formats::ReadAt;
 use quorate_etcd_formats::dir::DB;
+use quorate_etcd_formats::hex::hex;
 use quorate_etcd_formats::rebuild::{Options, Rebuilt};
 use quorate_etcd_formats::snapshot_file::{has_hash, sha256};
 use quorate_etcd_formats::verify::{self, Mode, Settings};
@@ -19,7 +20,7 @@ use quorate_host::durable::{Access, Disk, DiskFile, Owner, is_partial_of, partia
 use quorate_host::locks::{self, LockState};
 
 use crate::datadir::{FileSource, not_etcd};
-use crate::engine::{BaseFile, Ingredients, hex, read_fault, write_database};
+use crate::engine::{BaseFile, Ingredients, read_fault, write_database};
 use crate::init::left_overs::{self, Locked};
 
 /// What came of it.

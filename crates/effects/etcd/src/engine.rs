@@ -11,6 +11,7 @@ use std::thread;
 use quorate_etcd_formats::bolt::Db;
 use quorate_etcd_formats::bolt::build::Sink;
 use quorate_etcd_formats::delta::Events;
+use quorate_etcd_formats::hex::hex;
 use quorate_etcd_formats::rebuild::{Options, RebuildError, Rebuilt, rebuild};
 use quorate_etcd_formats::snapshot_file::{Body, HashCheck};
 use quorate_etcd_formats::{ReadAt, ReadError};
@@ -191,11 +192,6 @@ pub fn no_hash(name: &str) -> Fault {
 pub(crate) fn read_fault(name: &str, error: ReadError) -> Fault {
     let cause = error.cause.unwrap_or_else(|| io::ErrorKind::UnexpectedEof.into());
     Fault::io(format!("cannot read `{name}`"), cause)
-}
-
-/// Lower-case hex.
-pub fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 fn cannot_use(name: &str) -> String {

@@ -245,6 +245,7 @@ fn moved(op: Op, from: &Path, to: &Path) -> Op {
         Op::SyncFile { path: at } => Op::SyncFile { path: path(at) },
         Op::SyncDir { path: at } => Op::SyncDir { path: path(at) },
         Op::Rename { from, to } => Op::Rename { from: path(from), to: path(to) },
+        Op::Link { from, to } => Op::Link { from: path(from), to: path(to) },
         Op::RemoveFile { path: at } => Op::RemoveFile { path: path(at) },
         Op::RemoveDir { path: at } => Op::RemoveDir { path: path(at) },
     }

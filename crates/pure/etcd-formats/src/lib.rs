@@ -12,6 +12,7 @@ pub mod delta;
 pub mod dir;
 mod fields;
 pub mod founding;
+pub mod hex;
 pub mod inspect;
 pub mod membership;
 pub mod messages;

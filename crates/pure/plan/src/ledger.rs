@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 
+use quorate_etcd_formats::hex::hex;
 use quorate_etcd_formats::membership::{ClusterId, MemberId};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
@@ -291,7 +292,7 @@ impl State {
 }
 
 fn sum(bytes: &[u8]) -> String {
-    Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
+    hex(&Sha256::digest(bytes))
 }
 
 #[cfg(test)]

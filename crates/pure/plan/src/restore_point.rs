@@ -3,6 +3,7 @@
 //! **Rule:** the new cluster's token is derived from all of it, so members that were given the same point find each other, and
 //! no one else finds them: not the old cluster, and not an earlier restore with another nonce.
 
+use quorate_etcd_formats::hex::hex;
 use sha2::{Digest, Sha256};
 
 /// Options that change what is restored.
@@ -45,18 +46,14 @@ impl RestorePoint {
             hasher.update(to.to_be_bytes());
             hasher.update(sha256);
         }
-        hex(hasher.finalize().iter().take(16).copied())
+        hex(&hasher.finalize()[..16])
     }
 
     /// The token of the cluster that is restored from it.
     pub fn token(&self) -> String {
         let hash = Sha256::digest(self.to_string());
-        format!("quorate-{}", hex(hash.iter().take(16).copied()))
+        format!("quorate-{}", hex(&hash[..16]))
     }
-}
-
-fn hex(bytes: impl Iterator<Item = u8>) -> String {
-    bytes.map(|byte| format!("{byte:02x}")).collect()
 }
 
 impl std::fmt::Display for RestorePoint {

@@ -6,6 +6,7 @@
 use std::io::Read;
 
 use quorate_etcd_formats::delta::quorate::{Kind, Manifest, Name};
+use quorate_etcd_formats::hex::hex;
 use quorate_etcd_formats::passing::Passing;
 use quorate_faults::{Code, Fault, Result};
 use quorate_plan::chain::Layout;
@@ -14,7 +15,6 @@ use sha2::{Digest, Sha256};
 use super::object::{Missed, Outgoing, handle};
 use super::{About, manifest, put_manifest};
 use crate::body::Body;
-use crate::catalog::hex;
 use crate::decode::{Failure, Job, decode, read_failure};
 use crate::store::Store;
 

@@ -8,11 +8,12 @@ use std::io::{self, Read, Write};
 use flate2::write::GzEncoder;
 use quorate_etcd_formats::delta::gardener::Compression;
 use quorate_etcd_formats::delta::quorate::Hashed;
+use quorate_etcd_formats::hex::hex;
 use quorate_faults::{Code, Fault, Result};
 use sha2::{Digest, Sha256};
 
 use crate::body::Body;
-use crate::catalog::{Handle, hex};
+use crate::catalog::Handle;
 use crate::decode::{Failure, read_failure};
 use crate::store::{Store, Upload};
 

@@ -13,6 +13,7 @@ mod units;
 
 use std::collections::BTreeMap;
 
+use quorate_etcd_formats::hex::hex;
 use quorate_etcd_formats::membership::{ClusterId, MemberId, cluster_id, member_id};
 use quorate_faults::Result;
 use serde::Serialize;
@@ -246,7 +247,7 @@ pub fn for_member(path: &str, name: &str) -> String {
 fn hash(what: &impl Serialize) -> String {
     // Nothing in a Spec can fail to serialise; if it did, the hash would still be one and the same.
     let text = serde_json::to_vec(what).unwrap_or_default();
-    Sha256::digest(text).iter().map(|byte| format!("{byte:02x}")).collect()
+    hex(&Sha256::digest(text))
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@ use clap::ValueEnum;
 use quorate_agent::backups::follow::{Ended, FollowSettings, follow};
 use quorate_agent::backups::metrics::Metrics;
 use quorate_agent::serve::{self, Address, TlsFiles};
+use quorate_etcd_formats::hex::hex;
 use quorate_faults::{Code, Exit, Fault};
 use quorate_plan::chain;
 use quorate_plan::retention::Policy;
@@ -273,7 +274,7 @@ impl MetricsArgs {
 
 /// One folder for each store, where a service or a user may keep things.
 fn default_spool(store: &str) -> Result<PathBuf, Fault> {
-    let hash: String = Sha256::digest(store).iter().take(8).map(|byte| format!("{byte:02x}")).collect();
+    let hash = hex(&Sha256::digest(store)[..8]);
     let home = || std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".local/state"));
     let base = match rustix::process::geteuid().is_root() {
         true => Some(PathBuf::from("/var/lib")),

@@ -11,6 +11,7 @@ use quorate_backup::epochs;
 use quorate_backup::store::Store;
 use quorate_backup::write::About;
 use quorate_etcd::client::{Client, Settings};
+use quorate_etcd_formats::hex::unhex;
 use quorate_etcd_formats::rebuild::BUMP_DEFAULT;
 use quorate_faults::{Code, Exit, Fault};
 use quorate_plan::chain::Layout;
@@ -127,7 +128,7 @@ struct Outcome {
 impl Outcome {
     fn of(store: &str, taken: &Taken) -> Result<Outcome, Fault> {
         let manifest = &taken.manifest;
-        let sha256 = quorate_backup::catalog::unhex(&manifest.stored.sha256)
+        let sha256 = unhex(&manifest.stored.sha256)
             .ok_or_else(|| Fault::new(Code::Internal, "a manifest was made without a hash"))?;
         let point = RestorePoint {
             revision: manifest.last,

@@ -11,7 +11,7 @@ use quorate_backup::events::ChainEvents;
 use quorate_backup::session::{Planned, Session, Wanted};
 use quorate_etcd::datadir::FileSource;
 use quorate_etcd::engine::{BaseFile, Ingredients};
-use quorate_etcd::init::{Request, Target as Place};
+use quorate_etcd::init::Target as Place;
 use quorate_etcd::restore::{self, Restored};
 use quorate_etcd_formats::founding::{Form, Founding};
 use quorate_etcd_formats::rebuild::{BUMP_DEFAULT, Options, Rebuilt};
@@ -23,8 +23,8 @@ use serde::Serialize;
 
 use super::{StoreArgs, tell, time, warn_short};
 use crate::commands::data::init::report::InitReport;
-use crate::commands::data::members::{self, Members, SourceAccess};
-use crate::commands::data::{init, members as data_members, watched};
+use crate::commands::data::members::{self, Members, Site, SourceAccess};
+use crate::commands::data::{init, watched};
 use crate::commands::fresh_nonce;
 use crate::printer::Printer;
 use crate::render::{Page, Report};
@@ -67,7 +67,7 @@ pub(crate) struct Args {
     strict: bool,
 
     #[command(flatten)]
-    place: data_members::Place,
+    place: members::Place,
 
     /// The new cluster's token [default: derived from the restore point]
     #[arg(long)]
@@ -94,22 +94,20 @@ pub(crate) struct Args {
 
 /// Restores the member.
 pub(crate) fn run(args: Args, printer: &mut Printer) -> Result<Exit, Fault> {
-    let place = args.place.target()?;
-    let roster = args.members.roster(args.place.name.as_deref(), &args.access, printer)?;
-    let local = roster.local(args.place.name.as_deref())?;
+    let site = Site::settle(&args.place, &args.members, &args.access, printer)?;
     let given = args.restore_point.as_deref().map(parse_point).transpose()?;
-    let mut session = Session::open(&args.store.store, &scratch(place.data_dir()))?;
+    let mut session = Session::open(&args.store.store, &scratch(site.target.data_dir()))?;
     let (wanted, nonce, content) = match given {
         Some(point) => (Wanted::Point(point.clone()), point.nonce, point.content),
         None => (Wanted::Target(args.target()), Some(fresh_nonce()), args.content()),
     };
-    let wanted = settle(&mut session, wanted, &args, roster.members.len(), nonce, content, printer)?;
+    let wanted = settle(&mut session, wanted, &args, site.roster.members.len(), nonce, content, printer)?;
     let build = |base: &Base, events: &mut ChainEvents, planned: &Planned| {
         refuse_short(&args, planned)?;
         let point = point(planned, nonce, content);
         let token = args.token.clone().unwrap_or_else(|| point.token());
-        let founding = members::founding(&roster, &token)?;
-        let work = Work { place: &place, founding: &founding, name: &local.name, form: args.members.form(), content };
+        let founding = site.founding(&token)?;
+        let work = Work { place: &site.target, founding: &founding, name: &site.local, form: site.form, content };
         let restored = work.restore(base, events, printer)?;
         Ok((restored, founding, token, point, base.facts.clone()))
     };
@@ -124,7 +122,7 @@ pub(crate) fn run(args: Args, printer: &mut Printer) -> Result<Exit, Fault> {
             printer.warning(warning.code, &warning.text);
         }
     }
-    let member = InitReport::new(ending, &place, &roster, local, &founding, &token);
+    let member = site.report(ending, &founding, &token)?;
     let object = |index: usize| session.catalog.objects[index].name.clone();
     printer.report(&RestoreReport {
         store: args.store.store.clone(),
@@ -242,8 +240,7 @@ pub(super) struct Work<'w> {
 impl Work<'_> {
     /// Makes it from a full and the writes behind it.
     pub(super) fn restore(&self, base: &Base, events: &mut ChainEvents, printer: &Printer) -> Result<Restored, Fault> {
-        let local = self.founding.member(self.name).ok_or_else(|| members::lost(self.name))?;
-        let request = Request { founding: self.founding, local, form: self.form };
+        let request = members::request(self.founding, self.name, self.form)?;
         let shown = base.name.clone();
         let source =
             FileSource::open(base.path()).map_err(|error| Fault::io(format!("cannot read `{shown}`"), error))?;

@@ -10,9 +10,9 @@ use quorate_faults::{Exit, Fault};
 use quorate_host::durable::RealDisk;
 use quorate_plan::init::InitDecision;
 
-use super::members::{self, Members, Place, SourceAccess};
+use super::members::{Members, Place, Site, SourceAccess};
 use crate::printer::Printer;
-use report::{Ending, InitReport};
+use report::Ending;
 
 /// Flags of `data init`.
 #[derive(Debug, clap::Args)]
@@ -50,14 +50,12 @@ pub(crate) struct Args {
 
 /// Founds the member.
 pub(crate) fn run(args: Args, printer: &mut Printer) -> Result<Exit, Fault> {
-    let target = args.place.target()?;
-    let roster = args.members.roster(args.place.name.as_deref(), &args.access, printer)?;
-    let local = roster.local(args.place.name.as_deref())?;
-    let founding = members::founding(&roster, &args.token)?;
-    let member = founding.member(&local.name).ok_or_else(|| members::lost(&local.name))?;
-    let request = Request { founding: &founding, local: member, form: args.members.form() };
-    let ending = if args.dry_run { plan(&target, request, printer)? } else { make(&target, request, printer)? };
-    printer.report(&InitReport::new(ending, &target, &roster, local, &founding, &args.token));
+    let site = Site::settle(&args.place, &args.members, &args.access, printer)?;
+    let founding = site.founding(&args.token)?;
+    let request = site.request(&founding)?;
+    let make_or_plan = if args.dry_run { plan } else { make };
+    let ending = make_or_plan(&site.target, request, printer)?;
+    printer.report(&site.report(ending, &founding, &args.token)?);
     Ok(Exit::Done)
 }
 

@@ -4,11 +4,12 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use quorate_agent::sources::{self, SourceOptions};
-use quorate_etcd::init::Target;
+use quorate_etcd::init::{Request, Target};
 use quorate_etcd_formats::founding::{Form, Founding};
 use quorate_faults::{Code, Fault};
 use quorate_plan::roster::{Answer, Gathering, Next, Roster, parse_member_flags};
 
+use super::init::report::{Ending, InitReport};
 use crate::args;
 use crate::printer::Printer;
 
@@ -17,7 +18,7 @@ use crate::printer::Printer;
 pub(crate) struct Place {
     /// This member's name in the list
     #[arg(long)]
-    pub(crate) name: Option<String>,
+    name: Option<String>,
 
     /// The data dir to make, as etcd's --data-dir
     #[arg(long, value_name = "DIR")]
@@ -30,7 +31,7 @@ pub(crate) struct Place {
 
 impl Place {
     /// The paths, in one spelling.
-    pub(crate) fn target(&self) -> Result<Target, Fault> {
+    fn target(&self) -> Result<Target, Fault> {
         Target::new(&self.data_dir, self.wal_dir.as_deref())
     }
 }
@@ -86,17 +87,12 @@ pub(crate) struct SourceAccess {
 
 impl Members {
     /// For which etcd.
-    pub(crate) fn form(&self) -> Form {
+    fn form(&self) -> Form {
         self.etcd_version.unwrap_or(Form::Any)
     }
 
     /// The list, checked; what is odd about it is said. With `--member` alone nothing is asked over the network.
-    pub(crate) fn roster(
-        &self,
-        name: Option<&str>,
-        access: &SourceAccess,
-        printer: &mut Printer,
-    ) -> Result<Roster, Fault> {
+    fn roster(&self, name: Option<&str>, access: &SourceAccess, printer: &mut Printer) -> Result<Roster, Fault> {
         let roster = self.gather(name, access, printer)?;
         for warning in roster.check()? {
             printer.warning(warning.code, &warning.text);
@@ -140,18 +136,62 @@ impl Members {
     }
 }
 
+/// Where a member goes and which list it is of: what every command that makes one settles first.
+pub(crate) struct Site {
+    /// The paths.
+    pub(crate) target: Target,
+    /// The list.
+    pub(crate) roster: Roster,
+    /// This member's name in it.
+    pub(crate) local: String,
+    /// For which etcd.
+    pub(crate) form: Form,
+}
+
+impl Site {
+    /// Settles the paths, the list, and who of it this is; nothing is touched.
+    pub(crate) fn settle(
+        place: &Place,
+        members: &Members,
+        access: &SourceAccess,
+        printer: &mut Printer,
+    ) -> Result<Site, Fault> {
+        let target = place.target()?;
+        let roster = members.roster(place.name.as_deref(), access, printer)?;
+        let local = roster.local(place.name.as_deref())?.name.clone();
+        Ok(Site { target, roster, local, form: members.form() })
+    }
+
+    /// The cluster on paper.
+    pub(crate) fn founding(&self, token: &str) -> Result<Founding, Fault> {
+        founding(&self.roster, token)
+    }
+
+    /// Who of that cluster is made here, and in which form.
+    pub(crate) fn request<'f>(&self, founding: &'f Founding) -> Result<Request<'f>, Fault> {
+        request(founding, &self.local, self.form)
+    }
+
+    /// What is said about it at the end.
+    pub(crate) fn report(&self, ending: Ending, founding: &Founding, token: &str) -> Result<InitReport, Fault> {
+        let local = self.roster.local(Some(&self.local))?;
+        Ok(InitReport::new(ending, &self.target, &self.roster, local, founding, token))
+    }
+}
+
+/// One member of a cluster on paper, by its name.
+pub(crate) fn request<'f>(founding: &'f Founding, name: &str, form: Form) -> Result<Request<'f>, Fault> {
+    let lost = || Fault::new(Code::Internal, format!("`{name}` got lost between list and cluster"));
+    Ok(Request { founding, local: founding.member(name).ok_or_else(lost)?, form })
+}
+
 /// The cluster on paper.
-pub(crate) fn founding(roster: &Roster, token: &str) -> Result<Founding, Fault> {
+fn founding(roster: &Roster, token: &str) -> Result<Founding, Fault> {
     let members = roster.members.iter().map(|member| (member.name.clone(), member.peer_urls.clone())).collect();
     Founding::new(members, token).map_err(|error| {
         Fault::new(Code::RosterBadId, error.to_string())
             .hint("give another `--token`, or change one of these peer URLs")
     })
-}
-
-/// A member that was in the list a moment ago.
-pub(crate) fn lost(name: &str) -> Fault {
-    Fault::new(Code::Internal, format!("`{name}` got lost between list and cluster"))
 }
 
 /// Reads `3.5`, `v3.5` or `3.5.16`.

@@ -6,10 +6,10 @@
 use std::path::PathBuf;
 use std::sync::atomic::AtomicU64;
 
-use quorate_etcd::engine::{Ingredients, hex};
-use quorate_etcd::init::Request;
+use quorate_etcd::engine::Ingredients;
 use quorate_etcd::restore::{self, Snapshot};
 use quorate_etcd_formats::database::Facts;
+use quorate_etcd_formats::hex::hex;
 use quorate_etcd_formats::rebuild::{BUMP_DEFAULT, Options, Rebuilt};
 use quorate_faults::{Code, Exit, Fault};
 use quorate_host::durable::RealDisk;
@@ -17,7 +17,7 @@ use quorate_plan::restore_point::{Content, PointError, RestorePoint};
 use serde::Serialize;
 
 use super::init::report::{Ending, InitReport};
-use super::members::{self, Members, Place, SourceAccess};
+use super::members::{Members, Place, Site, SourceAccess};
 use super::{init, watched};
 use crate::commands::fresh_nonce;
 use crate::printer::Printer;
@@ -86,18 +86,15 @@ pub(crate) struct Args {
 
 /// Restores the member.
 pub(crate) fn run(args: Args, printer: &mut Printer) -> Result<Exit, Fault> {
-    let target = args.place.target()?;
-    let roster = args.members.roster(args.place.name.as_deref(), &args.access, printer)?;
-    let local = roster.local(args.place.name.as_deref())?;
+    let site = Site::settle(&args.place, &args.members, &args.access, printer)?;
     let snapshot = Snapshot::open(&args.snapshot, args.skip_hash)?;
     let facts = snapshot.facts()?;
     let point = point(&args, &snapshot, &facts)?;
     let token = args.token.clone().unwrap_or_else(|| point.token());
-    let founding = members::founding(&roster, &token)?;
-    let member = founding.member(&local.name).ok_or_else(|| members::lost(&local.name))?;
-    let request = Request { founding: &founding, local: member, form: args.members.form() };
+    let founding = site.founding(&token)?;
+    let request = site.request(&founding)?;
     let (ending, rebuilt) = if args.dry_run {
-        (with_size(init::plan(&target, request, printer)?, snapshot.bytes()), None)
+        (with_size(init::plan(&site.target, request, printer)?, snapshot.bytes()), None)
     } else {
         let progress = AtomicU64::new(0);
         let options = Options {
@@ -110,7 +107,7 @@ pub(crate) fn run(args: Args, printer: &mut Printer) -> Result<Exit, Fault> {
         let base = Some(snapshot.base());
         let ingredients = Ingredients { base, events: None, options, progress: &progress };
         let restored = watched(printer, "restoring", snapshot.bytes(), &progress, || {
-            restore::ensure_restored(&RealDisk, &target, request, ingredients)
+            restore::ensure_restored(&RealDisk, &site.target, request, ingredients)
         })??;
         (init::ending(restored.done, printer), restored.rebuilt)
     };
@@ -119,7 +116,7 @@ pub(crate) fn run(args: Args, printer: &mut Printer) -> Result<Exit, Fault> {
             printer.warning(warning.code, &warning.text);
         }
     }
-    let member = InitReport::new(ending, &target, &roster, local, &founding, &token);
+    let member = site.report(ending, &founding, &token)?;
     let restore_point = point.to_string();
     printer.report(&RestoreReport {
         snapshot: args.snapshot.display().to_string(),
