@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 
 use quorate_etcd_formats::delta::gardener::{self, Compression};
 use quorate_etcd_formats::delta::quorate::{self, Epoch, Manifest, ROOT};
+use quorate_etcd_formats::hex::unhex;
 use quorate_faults::Result;
 use quorate_plan::chain::{Decision, EpochStart, Kind, Layout, Object, State, Target, decide};
 
@@ -78,8 +79,15 @@ impl Catalog {
         catalog.sort();
         let index: BTreeMap<String, usize> =
             catalog.objects.iter().enumerate().map(|(index, object)| (object.name.clone(), index)).collect();
-        for name in others {
-            catalog.small(store, name, &index)?;
+        let is_small = |name: &String| name.ends_with(".json") && name.contains(ROOT);
+        let (small, unknown): (Vec<String>, Vec<String>) = others.into_iter().partition(is_small);
+        catalog.unknown.extend(unknown);
+        let bodies = store.read_all_small(&small)?;
+        for (name, bytes) in small.into_iter().zip(bodies) {
+            // One that is gone again was pruned meanwhile, and its object before it.
+            if let Some(bytes) = bytes {
+                catalog.small(name, &bytes, &index);
+            }
         }
         catalog.sort();
         Ok(catalog)
@@ -193,24 +201,20 @@ impl Catalog {
         }
     }
 
-    /// A manifest, an epoch, or nothing we know.
-    fn small(&mut self, store: &Store, name: String, index: &BTreeMap<String, usize>) -> Result<()> {
-        let Some(stem) = name.strip_suffix(".json").filter(|stem| stem.contains(ROOT)) else {
-            self.unknown.push(name);
-            return Ok(());
-        };
-        let bytes = store.read_small(&name)?;
+    /// A manifest or an epoch.
+    fn small(&mut self, name: String, bytes: &[u8], index: &BTreeMap<String, usize>) {
+        let stem = name.strip_suffix(".json").unwrap_or(&name);
         if stem.rsplit('/').nth(1) == Some("epoch") {
-            match Epoch::parse(&bytes).filter(|epoch| name.ends_with(&quorate::epoch_name(epoch.epoch))) {
+            match Epoch::parse(bytes).filter(|epoch| name.ends_with(&quorate::epoch_name(epoch.epoch))) {
                 Some(epoch) => self.epochs.push(EpochStart { epoch: epoch.epoch, begins_at: epoch.begins_at }),
                 None => self.notes.push((name, "it is not an epoch".to_owned())),
             }
-            return Ok(());
+            return;
         }
         let object = format!("{stem}.zst");
         let Some(index) = index.get(&object).copied() else {
             self.missing(&object, name);
-            return Ok(());
+            return;
         };
         let claimed = &self.objects[index];
         let fits = |manifest: &Manifest| {
@@ -220,7 +224,7 @@ impl Catalog {
             range && manifest.epoch == claimed.epoch
         };
         let stored = |manifest: &Manifest| unhex(&manifest.stored.sha256);
-        match Manifest::parse(&bytes).filter(fits) {
+        match Manifest::parse(bytes).filter(fits) {
             Some(manifest) => {
                 if claimed.kind == Kind::Full {
                     (self.objects[index].first, self.objects[index].last) = (manifest.last, manifest.last);
@@ -235,28 +239,10 @@ impl Catalog {
             }
             None => self.notes.push((name, "it is not the manifest of the object beside it".to_owned())),
         }
-        Ok(())
     }
 }
 
 /// A name of Gardener's layout, also where the store is the folder `v2` itself.
 fn gardener_name(name: &str) -> Option<gardener::Name> {
     gardener::Name::parse(name).or_else(|| gardener::Name::parse(&format!("v2/{name}")))
-}
-
-/// 64 hex digits as bytes.
-pub fn unhex(text: &str) -> Option<[u8; 32]> {
-    let mut bytes = [0; 32];
-    if text.len() != 64 || !text.is_ascii() {
-        return None;
-    }
-    for (byte, at) in bytes.iter_mut().zip((0..64).step_by(2)) {
-        *byte = u8::from_str_radix(text.get(at..at + 2)?, 16).ok()?;
-    }
-    Some(bytes)
-}
-
-/// Bytes as hex digits.
-pub fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }

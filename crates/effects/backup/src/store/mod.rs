@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use futures_util::TryStreamExt;
+use futures_util::{StreamExt, TryStreamExt, stream};
 use object_store::path::Path as Name;
 use object_store::{ObjectStore, ObjectStoreExt, PutMode, PutOptions};
 use quorate_faults::{Code, Fault, Result};
@@ -29,6 +29,9 @@ pub use upload::Upload;
 
 /// Manifests and epochs are far below this.
 const SMALL_MAX: u64 = 1 << 20;
+
+/// A bucket answers in tens of milliseconds, and a chain may have thousands of manifests.
+const SMALL_AT_A_TIME: usize = 32;
 
 /// Attempts to make an object that must not be there yet.
 const CREATE_ATTEMPTS: u32 = 5;
@@ -166,6 +169,30 @@ impl Store {
         let read = self.reader(name)?.take(SMALL_MAX).read_to_end(&mut bytes);
         read.map_err(|error| Fault::io(format!("cannot read `{name}` in `{}`", self.url()), error))?;
         Ok(bytes)
+    }
+
+    /// Small objects as wholes, many at a time. `None`: it is gone since it was listed. What is too large to be small is cut.
+    pub fn read_all_small(&self, names: &[String]) -> Result<Vec<Option<Vec<u8>>>> {
+        let read = |name: &String| {
+            let (inner, path, name) = (Arc::clone(self.inner()), self.name(name), name.clone());
+            async move {
+                let mut pieces = match inner.get(&path?).await {
+                    Ok(found) => found.into_stream(),
+                    Err(object_store::Error::NotFound { .. }) => return Ok(None),
+                    Err(error) => return Err(self.fault(&format!("cannot read `{name}` in"), error)),
+                };
+                let mut bytes = Vec::new();
+                while let Some(piece) = pieces.next().await {
+                    let piece = piece.map_err(|error| self.fault(&format!("cannot read `{name}` in"), error))?;
+                    bytes.extend_from_slice(&piece);
+                    if bytes.len() as u64 >= SMALL_MAX {
+                        break;
+                    }
+                }
+                Ok(Some(bytes))
+            }
+        };
+        self.wait(stream::iter(names.iter().map(read)).buffered(SMALL_AT_A_TIME).try_collect())
     }
 
     /// An object's bytes, one after the other. An error of the store carries its [`Fault`].
