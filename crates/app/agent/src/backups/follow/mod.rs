@@ -96,6 +96,8 @@ enum Again {
     WentBack { recorded: u64, now: u64 },
     /// The spool could not be written or read.
     Spool(Fault),
+    /// A store that was away answers.
+    StoreSeen,
 }
 
 /// Follows until `stop`. Etcd and the store may come and go; what cannot be helped by waiting is a fault.
@@ -131,8 +133,11 @@ pub async fn follow(settings: FollowSettings, metrics: Metrics, stop: Cancellati
                 if let Again::Compacted { oldest: there } = why {
                     oldest = Some(there);
                 }
-                warn!(code = %fault.code(), "{}", in_words(&fault));
-                if fault.code() != Code::HistoryCompacted {
+                match &why {
+                    Again::StoreSeen => info!("the store answers"),
+                    _ => warn!(code = %fault.code(), "{}", in_words(&fault)),
+                }
+                if !matches!(fault.code(), Code::HistoryCompacted | Code::StoreNotSeen) {
                     let (wait, _) = patience.failed(&fault);
                     tokio::select! { () = tokio::time::sleep(wait) => {}, () = stop.cancelled() => break }
                 }
@@ -165,6 +170,7 @@ impl Again {
                 Code::RevisionWentBack,
                 format!("etcd is at revision {now}, and revision {recorded} was recorded: its data was replaced"),
             ),
+            Again::StoreSeen => Fault::new(Code::StoreNotSeen, "the store answers again"),
             Again::OtherCluster(fault) | Again::Spool(fault) => {
                 Fault::new(fault.code(), in_words(fault)).hint(fault.hint_text().unwrap_or_default())
             }

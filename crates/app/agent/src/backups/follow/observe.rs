@@ -59,16 +59,40 @@ pub(super) async fn observe(
     });
     let Some(store) = opened.await? else { return Ok(None) };
     let store = Arc::new(store);
-    let looked = until(stop, "look into the store", || {
-        let store = Arc::clone(&store);
-        async move { tokio::task::spawn_blocking(move || look(&store)).await.map_err(halted)? }
-    });
-    let Some((store_seen, holds)) = looked.await? else { return Ok(None) };
+    let Some((store_seen, holds)) = look_until(&store, spooled, stop).await? else { return Ok(None) };
     let Some(heard) = until(stop, "reach etcd", || ask_all(client)).await? else { return Ok(None) };
     let etcd = EtcdSeen { cluster_id: heard.origin.cluster_id, revision: heard.revision, oldest };
     let (layout, take_over) = (settings.layout, settings.take_over);
     let plan_of = FollowSeen { etcd, store: store_seen, spool: spooled, layout, take_over };
     Ok(Some(Seen { plan_of, heard, store, holds }))
+}
+
+/// Looks into the store. A spool that knows its epoch need not wait for one that is away: it records, and looks again.
+async fn look_until(
+    store: &Arc<Store>,
+    spooled: Option<SpoolSeen>,
+    stop: &CancellationToken,
+) -> Result<Option<(StoreSeen, Option<Holds>)>> {
+    let attempt = || {
+        let store = Arc::clone(store);
+        async move { tokio::task::spawn_blocking(move || look(&store)).await.map_err(halted)? }
+    };
+    if spooled.is_some_and(|spool| spool.epoch.is_some()) {
+        match attempt().await {
+            Err(fault) if fault.code() == Code::StoreUnreachable => return Ok(Some((StoreSeen::Unknown, None))),
+            looked => return looked.map(Some),
+        }
+    }
+    until(stop, "look into the store", attempt).await
+}
+
+/// Looks until the store answers.
+pub(super) async fn answers(store: &Arc<Store>, quit: &CancellationToken) -> Result<Option<()>> {
+    let list = || {
+        let store = Arc::clone(store);
+        async move { tokio::task::spawn_blocking(move || store.list().map(|_| ())).await.map_err(halted)? }
+    };
+    until(quit, "look into the store", list).await
 }
 
 fn look(store: &Store) -> Result<(StoreSeen, Option<Holds>)> {

@@ -17,8 +17,9 @@ use tokio_util::sync::CancellationToken;
 use super::capture::{Capture, pulse};
 use super::fulls::Fulls;
 use super::keeper::{Keeper, Told, Ways};
+use super::observe::answers;
 use super::upload::Uploads;
-use super::{Ending, FollowSettings, halted, leases};
+use super::{Again, Ending, FollowSettings, halted, leases};
 use crate::backups::metrics::Metrics;
 
 /// What all tasks of a turn share.
@@ -111,7 +112,13 @@ pub(super) async fn turn(
         endings: endings.clone(),
         give_up: give_up.clone(),
     };
-    let mut uploads = tokio::spawn(uploads.work());
+    let known = !plan.ask_again;
+    // Nothing is stored in a store that was not seen.
+    let mut uploads = tokio::spawn(async move {
+        if known {
+            uploads.work().await;
+        }
+    });
     let lookups = tokio::spawn(leases::run(Arc::clone(&run), to_ask, tell.clone(), quit.clone()));
     let heartbeat = tokio::spawn(pulse(Arc::clone(&run), quit.clone(), endings.clone()));
     let capture = Capture {
@@ -122,8 +129,15 @@ pub(super) async fn turn(
         endings: endings.clone(),
     };
     let capture = tokio::spawn(capture.work(plan.watch_from));
-    let fulls = Fulls { run: Arc::clone(&run), keeper: tell.clone(), quit: quit.clone(), endings };
-    let fulls = tokio::spawn(fulls.work(plan.take_full, run.last_full_ms));
+    let fulls = Fulls { run: Arc::clone(&run), keeper: tell.clone(), quit: quit.clone(), endings: endings.clone() };
+    let (asking, until) = (Arc::clone(&run), quit.clone());
+    let fulls = tokio::spawn(async move {
+        if known {
+            fulls.work(plan.take_full, asking.last_full_ms).await;
+        } else if let Ok(Some(())) = answers(&asking.store, &until).await {
+            let _ = endings.send(Ending::Again(Again::StoreSeen)).await;
+        }
+    });
     let ending = tokio::select! {
         ending = ended.recv() => ending.unwrap_or(Ending::Stopped),
         () = stop.cancelled() => Ending::Stopped,
