@@ -126,7 +126,6 @@ codes! {
     DataOwnerMixed = "Q0304", CannotMeet;
     /// Left-overs of interrupted work.
     DataLeftOver = "Q0305", CannotMeet;
-
     /// A meta page of the db does not validate.
     BoltMeta = "Q0310", CannotMeet;
     /// The db is shorter than its meta page says.
@@ -143,7 +142,6 @@ codes! {
     BoltFreelist = "Q0316", CannotMeet;
     /// A page larger than we examine.
     BoltTooLarge = "Q0317", CannotMeet;
-
     /// A bucket that etcd needs is missing.
     BucketMissing = "Q0320", CannotMeet;
     /// A value of the `meta` or `cluster` bucket is malformed.
@@ -162,7 +160,6 @@ codes! {
     AlarmRaised = "Q0327", CannotMeet;
     /// Auth records contradict each other.
     AuthInconsistent = "Q0328", CannotMeet;
-
     /// WAL segment names have a gap or cannot be parsed.
     WalNames = "Q0330", CannotMeet;
     /// A WAL segment does not begin as every segment does.
@@ -175,14 +172,12 @@ codes! {
     WalEntries = "Q0334", CannotMeet;
     /// The hard state contradicts the log.
     WalHardState = "Q0335", CannotMeet;
-
     /// A raft snapshot file is damaged.
     SnapInvalid = "Q0340", CannotMeet;
     /// A raft snapshot's name and content disagree.
     SnapName = "Q0341", CannotMeet;
     /// The member list inside a raft snapshot cannot be read.
     SnapStore = "Q0342", CannotMeet;
-
     /// The db is older than the raft snapshot.
     IndexBehind = "Q0350", CannotMeet;
     /// The db claims entries that the log does not have.
@@ -195,7 +190,6 @@ codes! {
     NoSnapshotPoint = "Q0354", CannotMeet;
     /// The stored term and the log's term disagree.
     TermDisagrees = "Q0355", CannotMeet;
-
     /// A snapshot file does not match its SHA-256.
     SnapshotHash = "Q0360", CannotMeet;
     /// A snapshot file carries no SHA-256.
@@ -265,7 +259,6 @@ codes! {
     CompactDiffers = "Q0812", Failed;
     /// A name in the store that no layout knows (warning).
     ObjectUnknown = "Q0813", CannotMeet;
-
     /// The store does not accept the credentials, or does not allow what was asked.
     StoreDenied = "Q0820", CannotMeet;
     /// The bucket or container does not exist.
@@ -322,8 +315,6 @@ codes! {
     OtherCluster = "Q0856", Refused;
     /// The end came before all of the spool was uploaded (warning).
     FlushIncomplete = "Q0857", Temporary;
-    /// A port to listen on could not be taken.
-    ListenFailed = "Q0961", CannotMeet;
 
     /// Another agent works on the state dir.
     StateDirBusy = "Q0900", Refused;
@@ -339,7 +330,6 @@ codes! {
     EndedAtOnce = "Q0905", Failed;
     /// A process does not end, not even by SIGKILL.
     NotEnding = "Q0906", Failed;
-
     /// A setting that etcd does not have.
     EtcdKeyUnknown = "Q0915", ConfigInvalid;
     /// A setting of etcd that Quorate sets itself.
@@ -348,7 +338,6 @@ codes! {
     EtcdKeyVersion = "Q0917", ConfigInvalid;
     /// A setting of etcd with a value of another form.
     EtcdValueInvalid = "Q0918", ConfigInvalid;
-
     /// The cluster file cannot be read as YAML.
     SpecUnreadable = "Q0930", ConfigInvalid;
     /// The cluster file says something that cannot be.
@@ -381,6 +370,34 @@ codes! {
     StartWaiting = "Q0950", Waiting;
     /// etcd ends again and again.
     CrashLoop = "Q0951", Temporary;
+    /// A port to listen on could not be taken.
+    ListenFailed = "Q0961", CannotMeet;
+    /// This etcd is older than the data.
+    EtcdOlder = "Q0962", Refused;
+    /// The etcd program has another version than the one that is wanted.
+    EtcdOtherVersion = "Q0963", ConfigInvalid;
+    /// etcd ended without having been asked to.
+    EtcdEnded = "Q0964", Temporary;
+    /// Another member answers at this member's address.
+    AnotherAnswers = "Q0965", Refused;
+    /// The running etcd has earlier settings (warning).
+    SettingsChanged = "Q0966", CannotMeet;
+    /// etcd takes no writes: its space is used up.
+    NoSpace = "Q0967", CannotMeet;
+    /// The database is close to its quota (warning).
+    QuotaNear = "Q0968", CannotMeet;
+    /// Backups have stopped for now (warning).
+    BackupsStopped = "Q0969", Temporary;
+    /// A cluster of several members, where one is meant.
+    SeveralMembers = "Q0970", CannotMeet;
+    /// The member is not the one in the cluster file.
+    AdoptMismatch = "Q0971", Refused;
+    /// A reset without `--yes`.
+    ResetNotAsked = "Q0972", Usage;
+    /// No agent answers.
+    NoAgent = "Q0973", Unreachable;
+    /// Something else runs in this member's place.
+    StrangerRuns = "Q0974", Refused;
 }
 
 impl Code {
