@@ -1,5 +1,6 @@
 //! etcd as it is: its data dirs, its program, and running clusters.
 
+pub mod aside;
 pub mod binary;
 pub mod client;
 pub mod datadir;

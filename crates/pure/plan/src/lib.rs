@@ -17,6 +17,7 @@ pub mod roster;
 pub mod schedule;
 pub mod spec;
 pub mod start;
+pub mod upkeep;
 mod warning;
 
 pub use warning::Warning;
