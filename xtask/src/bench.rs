@@ -13,7 +13,8 @@ mod restore;
 use std::path::Path;
 use std::process::Command;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
+use quorate_testkit::Tools;
 
 use dataset::Dataset;
 use measure::{Sample, alternate};
@@ -28,33 +29,55 @@ struct Row {
     met: bool,
 }
 
-/// Runs everything and prints a table; also written to `bench/results.md`.
-pub(crate) fn run(root: &Path) -> Result<String> {
+/// Runs everything, or one part: `offline` (written to `bench/results.md`) or `follow` (`bench/following.md`).
+pub(crate) fn run(root: &Path, part: Option<&str>) -> Result<String> {
     let quorate = root.join("target/release/quorate");
     let tools = quorate_testkit::etcd("sid");
     let work = root.join("bench/work");
     std::fs::create_dir_all(&work)?;
-    let gib = Dataset::make(&work, &tools.etcdutl)?;
+    let mut said = String::new();
+    if part.is_none_or(|part| part == "offline") {
+        let rows = offline(&quorate, &tools, &work)?;
+        said += &page(root, "results", "Results", &tools, &rows)?;
+        write(&root.join("bench/results.svg"), &chart::draw(&rows))?;
+    }
+    if part.is_none_or(|part| part == "follow") {
+        said += &page(root, "following", "Following a live cluster", &tools, &follow::rows(&quorate, &tools, &work)?)?;
+    }
+    if said.is_empty() {
+        bail!("there is no part `{}`: it is `offline` or `follow`", part.unwrap_or_default());
+    }
+    Ok(said)
+}
+
+/// Work on files, without a server.
+fn offline(quorate: &Path, tools: &Tools, work: &Path) -> Result<Vec<Row>> {
+    let gib = Dataset::make(work, &tools.etcdutl)?;
     let mut rows = vec![
-        init(&quorate, &tools.etcdutl, &work, &gib)?,
-        verify_full(&quorate, &tools.etcdutl, &gib)?,
-        verify_sanity(&quorate, &gib)?,
-        inspect(&quorate, &gib)?,
-        inspect_count(&quorate, &gib)?,
-        copy(&work, &gib)?,
+        init(quorate, &tools.etcdutl, work, &gib)?,
+        verify_full(quorate, &tools.etcdutl, &gib)?,
+        verify_sanity(quorate, &gib)?,
+        inspect(quorate, &gib)?,
+        inspect_count(quorate, &gib)?,
+        copy(work, &gib)?,
     ];
-    rows.extend(deltas::rows(&quorate, &tools, &work, &gib.blank)?);
-    rows.extend(restore::rows(&quorate, &tools.etcdutl, &work, &gib)?);
-    rows.extend(follow::rows(&quorate, &tools, &work)?);
-    let table = render(&rows);
-    let version = Command::new(&tools.etcdutl).arg("version").output().context("ask etcdutl for its version")?;
-    let version = String::from_utf8_lossy(&version.stdout).lines().next().unwrap_or_default().to_owned();
-    let page = format!(
-        "# Results\n\nMade by `make bench`, against {version}. Medians; peak resident memory in brackets.\n\n{table}\n![chart](results.svg)\n"
+    rows.extend(deltas::rows(quorate, tools, work, &gib.blank)?);
+    rows.extend(restore::rows(quorate, &tools.etcdutl, work, &gib)?);
+    Ok(rows)
+}
+
+/// Writes a page of results, and gives its table.
+fn page(root: &Path, name: &str, title: &str, tools: &Tools, rows: &[Row]) -> Result<String> {
+    let table = render(rows);
+    let mut text = format!(
+        "# {title}\n\nMade by `make bench`, against etcd {}. Medians; peak resident memory in brackets.\n\n{table}",
+        tools.version
     );
-    write(&root.join("bench/results.md"), &page)?;
-    write(&root.join("bench/results.svg"), &chart::draw(&rows))?;
-    Ok(format!("{table}\n(written to bench/results.md)"))
+    if name == "results" {
+        text += "\n![chart](results.svg)\n";
+    }
+    write(&root.join(format!("bench/{name}.md")), &text)?;
+    Ok(format!("{table}(written to bench/{name}.md)\n"))
 }
 
 fn init(quorate: &Path, etcdutl: &Path, work: &Path, gib: &Dataset) -> Result<Row> {

@@ -11,7 +11,7 @@ use std::process::ExitCode;
 const USAGE: &str = "\
 usage: cargo xtask TASK
   tidy         check the source tree: file heads and lengths, rings, fault pages, forbidden words, links
-  bench        run the side-by-side benchmarks (release build; see bench/)
+  bench [PART] run the side-by-side benchmarks, or the part `offline` or `follow` (release build; see bench/)
   fuzz-seeds   fill fuzz/corpus from the fixtures";
 
 #[expect(clippy::print_stdout, clippy::print_stderr, reason = "a chore talks to the developer at the terminal")]
@@ -20,7 +20,7 @@ fn main() -> ExitCode {
     let root = quorate_testkit::project_root();
     let result = match args.first().map(String::as_str) {
         Some("tidy") => tidy::run(&root),
-        Some("bench") => bench::run(&root),
+        Some("bench") => bench::run(&root, args.get(1).map(String::as_str)),
         Some("fuzz-seeds") => seeds::run(&root),
         _ => Err(anyhow::anyhow!("{USAGE}")),
     };
