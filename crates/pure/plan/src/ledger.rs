@@ -41,6 +41,9 @@ pub struct Ledger {
     /// How far backups have come.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub backup: Option<BackupCursor>,
+    /// The clusters that this one was restored from: their backups are its own.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub was: Vec<ClusterId>,
 }
 
 /// How far a node has come.
@@ -264,7 +267,8 @@ impl Ledger {
         Ledger { consumed, ..Ledger::default() }
     }
 
-    /// The same with another state. Once started, the declaration that led there is used up.
+    /// The same with another state. Once started, the declaration that led there is used up; once restored, the cluster
+    /// that it was before is remembered.
     #[must_use]
     pub fn with(&self, state: State) -> Ledger {
         let mut next = Ledger { state, ..self.clone() };
@@ -272,6 +276,13 @@ impl Ledger {
             && !next.consumed.contains(&promise.bootstrap)
         {
             next.consumed.push(promise.bootstrap);
+        }
+        if let (State::Started(new), State::Started(old)) = (&next.state, &self.state)
+            && new.origin == Origin::Restored
+            && new.cluster != old.cluster
+            && !next.was.contains(&old.cluster)
+        {
+            next.was.push(old.cluster);
         }
         next
     }

@@ -320,7 +320,9 @@ impl Case<'_> {
             StartPlan::new(Row::RestoreOnly, refuse_losing(Code::StartNoBackup, why, lost, way_out))
         };
         match &self.seen.store {
-            StoreSeen::Chain { cluster: Some(cluster), .. } if Some(*cluster) != mine => {
+            StoreSeen::Chain { cluster: Some(cluster), .. }
+                if Some(*cluster) != mine && !self.ledger.was.contains(cluster) =>
+            {
                 nothing(format!("{what}, and the store holds cluster `{cluster}`, which is another one"))
             }
             StoreSeen::Chain { revision: Some(revision), .. } => {
