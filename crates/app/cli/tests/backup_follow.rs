@@ -161,15 +161,18 @@ fn leases_come_back_with_the_time_they_were_granted_for() {
 }
 
 #[test]
-fn a_large_transaction_stays_in_one_delta() {
+fn a_transaction_that_comes_in_many_pieces_stays_in_one_delta() {
     let place = Place::new();
     let server = Launch::new(&etcd("sid"), &Seat::new("n1"), &place.path("data")).arg("--max-txn-ops=1000").start();
     let mut follower = place.follow(&server.seat.client_url(), "spool", &["--delta-size", "1KiB"]);
     wait_log(&follower, "stored a full backup and read it back");
-    let keys: Vec<String> = (0..500).map(|at| format!("key-{at:0>200}")).collect();
-    let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
-    transaction(&server, &keys);
-    transaction(&server, &keys);
+    // etcd cuts what it sends at 1.5 MiB and more; deleting these keys is one transaction of 4 MiB.
+    for round in 0..8 {
+        let keys: Vec<String> = (0..500).map(|at| format!("key-{round}-{at:0>1000}")).collect();
+        transaction(&server, &keys.iter().map(String::as_str).collect::<Vec<_>>());
+    }
+    server.ctl(&["del", "--prefix", "key-"]);
+    server.ctl(&["put", "and", "after"]);
     place.wait_stored(revision(&server));
     assert!(follower.stop().success());
     place.assert_seamless();
@@ -231,4 +234,74 @@ fn users_and_a_password_file_are_enough() {
     assert!(follower.stop().success());
     assert!(!follower.log().contains("secret"), "{}", follower.log());
     place.backup(&["verify", "--store", &place.store]).unwrap();
+}
+
+#[test]
+fn a_store_that_is_away_at_a_restart_does_not_hold_up_recording() {
+    let place = Place::new();
+    let server = place.etcd("sid");
+    let url = server.seat.client_url();
+    let mut follower = place.follow(&url, "spool", &[]);
+    wait_log(&follower, "stored a full backup and read it back");
+    write_some(&server, "one");
+    place.wait_stored(revision(&server));
+    follower.kill();
+    // A link to itself can be neither made, listed nor written to, not even by root.
+    let (store, aside) = (place.path("store/quorate-v1"), place.path("aside"));
+    rename(&store, &aside);
+    std::os::unix::fs::symlink("quorate-v1", &store).unwrap();
+    let follower = place.follow(&url, "spool", &[]);
+    wait_log(&follower, "Q0847");
+    write_some(&server, "two");
+    wait_until("the writes are spooled", LIMIT, || spooled(&place) > 0);
+    std::fs::remove_file(&store).unwrap();
+    rename(&aside, &store);
+    place.wait_stored(revision(&server));
+    let mut follower = follower;
+    assert!(follower.stop().success(), "{}", follower.log());
+    place.assert_seamless();
+    place.assert_equals(&server, "restored");
+}
+
+#[test]
+fn mutual_tls_is_enough() {
+    let place = Place::new();
+    let (ca, cert, key) = certificates(&place);
+    let seat = Seat::new("n1");
+    let url = seat.client_url().replace("http://", "https://");
+    let _server = Launch::new(&etcd("3.5.16"), &seat, &place.path("data"))
+        .arg(format!("--listen-client-urls={url}"))
+        .arg(format!("--advertise-client-urls={url}"))
+        .arg(format!("--cert-file={cert}"))
+        .arg(format!("--key-file={key}"))
+        .arg(format!("--trusted-ca-file={ca}"))
+        .arg("--client-cert-auth")
+        .spawn();
+    // It also waits for an etcd that is not there yet.
+    let mut follower = place.follow(&url, "spool", &["--cacert", &ca, "--cert", &cert, "--key", &key]);
+    wait_log(&follower, "stored a full backup and read it back");
+    assert!(follower.stop().success(), "{}", follower.log());
+    place.backup(&["verify", "--store", &place.store]).unwrap();
+    let stranger = place.backup(&["now", "--store", &place.store, "--endpoints", &url, "--cacert", &ca]).unwrap_err();
+    assert!(stranger.contains("wants a client certificate"), "{stranger}");
+}
+
+/// An authority, and one certificate of it for servers and clients.
+fn certificates(place: &Place) -> (String, String, String) {
+    use rcgen::{BasicConstraints, CertificateParams, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair};
+    let put = |name: &str, text: String| {
+        let path = place.path(name);
+        std::io::Write::write_all(&mut std::fs::File::create(&path).unwrap(), text.as_bytes()).unwrap();
+        path.display().to_string()
+    };
+    let mut params = CertificateParams::new(Vec::new()).unwrap();
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    let key = KeyPair::generate().unwrap();
+    let ca = put("ca.pem", params.self_signed(&key).unwrap().pem());
+    let issuer = Issuer::new(params, key);
+    let mut params = CertificateParams::new(vec!["127.0.0.1".to_owned()]).unwrap();
+    params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
+    let key = KeyPair::generate().unwrap();
+    let cert = put("cert.pem", params.signed_by(&key, &issuer).unwrap().pem());
+    (ca, cert, put("cert.key", key.serialize_pem()))
 }
