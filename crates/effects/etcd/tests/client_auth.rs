@@ -1,14 +1,20 @@
 //! The client against clusters with users.
 
+#![expect(clippy::unwrap_used, reason = "a test fails where it stands")]
+
 use std::time::{Duration, Instant};
 
-use quorate_etcd::client::{Client, Credentials, Settings};
+use quorate_etcd::client::{Client, Credentials, Settings, WatchFrom, WatchTurn};
 use quorate_faults::Code;
-use quorate_testkit::{Launch, Seat, Server, VERSIONS, etcd};
+use quorate_testkit::{Launch, Seat, Server, VERSIONS, etcd, wait_until};
 use tempfile::TempDir;
 
 fn guarded(version: &str, dir: &TempDir) -> Server {
-    let server = Server::start(&etcd(version), &Seat::new("n1"), &dir.path().join("data"));
+    guard(Launch::new(&etcd(version), &Seat::new("n1"), &dir.path().join("data")))
+}
+
+fn guard(launch: Launch) -> Server {
+    let server = launch.start();
     for words in [
         "user add root:secret",
         "user add reader:secret",
@@ -79,6 +85,35 @@ async fn an_expired_token_is_renewed_without_a_word() {
     }
     client.put("/k", "2").await.unwrap();
     assert_eq!(client.get("/k").await.unwrap().unwrap().value, b"2");
+}
+
+#[test]
+fn a_token_whose_time_is_over_is_renewed_by_calls_and_by_streams() {
+    // Most of it is waiting for the tokens' time to be over, so the releases run side by side.
+    std::thread::scope(|scope| {
+        for version in VERSIONS {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            scope.spawn(move || runtime.block_on(renews_expired_tokens(version)));
+        }
+    });
+}
+
+async fn renews_expired_tokens(version: &str) {
+    let dir = TempDir::new().unwrap();
+    let launch = Launch::new(&etcd(version), &Seat::new("n1"), &dir.path().join("data"));
+    // Only with the latter two do all releases say that a token has expired.
+    let server = guard(launch.arg("--auth-token-ttl=1").arg("--logger=zap").arg("--log-level=debug"));
+    let [call, watch, snapshot] = [(); 3].map(|()| connect(&server, Some(("root", "secret"))));
+    let (call, watch, snapshot) = (call.await.unwrap(), watch.await.unwrap(), snapshot.await.unwrap());
+    let from = WatchFrom { revision: 1, progress: false };
+    let mut long = watch.watch(from).await.unwrap();
+    wait_until("the tokens to expire", Duration::from_secs(20), || {
+        server.running.log().lines().filter(|line| line.contains("deleted a simple token")).count() >= 3
+    });
+    call.put("/k", "v").await.unwrap();
+    assert!(matches!(long.next().await.unwrap(), WatchTurn::Events { .. }), "{version}: an open watch goes on");
+    assert!(matches!(watch.watch(from).await.unwrap().next().await.unwrap(), WatchTurn::Events { .. }));
+    assert!(snapshot.snapshot().await.unwrap().next().await.unwrap().is_some(), "{version}");
 }
 
 #[tokio::test]

@@ -6,9 +6,10 @@ use std::error::Error;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use quorate_etcd::client::{Client, Consistency, Settings, Tls};
+use quorate_etcd::client::{Client, Consistency, Settings, Tls, WatchFrom, WatchTurn};
+use quorate_etcd_formats::passing::Passing;
 use quorate_faults::{Code, Fault};
-use quorate_testkit::{Launch, Seat, Server, etcd, wait_until};
+use quorate_testkit::{Launch, Seat, Server, VERSIONS, etcd, wait_until};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, ExtendedKeyUsagePurpose, IsCa, KeyPair};
 use tempfile::TempDir;
 
@@ -61,13 +62,13 @@ struct Secured {
 }
 
 /// A server that asks every client for a certificate.
-fn secured(names: &[&str]) -> Secured {
+fn secured(version: &str, names: &[&str]) -> Secured {
     let dir = TempDir::new().unwrap();
     let ours = Authority::new(dir.path(), "ours");
     let (cert, key) = ours.issue("server", names);
     let seat = Seat::new("n1");
     let url = seat.client_url().replace("http://", "https://");
-    let server = Launch::new(&etcd("sid"), &seat, &dir.path().join("data"))
+    let server = Launch::new(&etcd(version), &seat, &dir.path().join("data"))
         .arg(format!("--listen-client-urls={url}"))
         .arg(format!("--advertise-client-urls={url}"))
         .arg(format!("--cert-file={}", cert.display()))
@@ -100,7 +101,7 @@ fn expect(fault: Fault, code: Code, hint: &str) {
 
 #[tokio::test]
 async fn mutual_tls_works_and_every_wrong_file_is_named() {
-    let secured = secured(&["127.0.0.1", "localhost"]);
+    let secured = secured("sid", &["127.0.0.1", "localhost"]);
     let (ca, url) = (secured.ours.ca(), secured.url.as_str());
     let ours = secured.ours.issue("client", &[]);
     let theirs = Authority::new(secured.dir.path(), "theirs");
@@ -132,7 +133,7 @@ async fn mutual_tls_works_and_every_wrong_file_is_named() {
 
 #[tokio::test]
 async fn a_certificate_for_another_host_is_refused_unless_the_name_is_given() {
-    let secured = secured(&["etcd.example"]);
+    let secured = secured("sid", &["etcd.example"]);
     let tls = tls(&secured.ours.ca(), Some(secured.ours.issue("client", &[])));
     let fault = ask(&secured.url, tls.clone()).await.unwrap_err();
     expect(fault, Code::EtcdUnreachable, "made out to another name");
@@ -147,4 +148,33 @@ async fn https_to_a_plain_server_says_so() {
     let server = Server::start(&etcd("sid"), &Seat::new("n1"), &dir.path().join("data"));
     let url = server.seat.client_url().replace("http", "https");
     expect(ask(&url, tls(&ours.ca(), None)).await.unwrap_err(), Code::EtcdUnreachable, "try `http://`");
+}
+
+#[tokio::test]
+async fn streams_are_as_guarded_as_calls() {
+    for version in VERSIONS {
+        let secured = secured(version, &["127.0.0.1"]);
+        let ours = tls(&secured.ours.ca(), Some(secured.ours.issue("client", &[])));
+        let client = Client::connect(&Settings { tls: ours, ..Settings::new([&secured.url]) }).await.unwrap();
+        let from = WatchFrom { revision: 2, progress: false };
+        let mut watch = client.watch(from).await.unwrap();
+        // Larger than a record of TLS and a window of HTTP/2.
+        client.put("/large", vec![7; 1 << 20]).await.unwrap();
+        let WatchTurn::Events { events, more: false, header } = watch.next().await.unwrap() else {
+            panic!("{version}")
+        };
+        assert_eq!((events.len(), events[0].kv.as_ref().unwrap().value.len(), header.revision), (1, 1 << 20, 2));
+
+        let (mut stream, mut passing) = (client.snapshot().await.unwrap(), Passing::new());
+        while let Some(piece) = stream.next().await.unwrap() {
+            passing.push(&piece);
+        }
+        let passed = passing.finish().unwrap();
+        assert!(passed.revision == 2 && passed.bytes > 1 << 20, "{version}: {passed:?}");
+
+        let settings = Settings { tls: tls(&secured.ours.ca(), None), ..Settings::new([&secured.url]) };
+        let stranger = Client::connect(&settings).await.unwrap();
+        expect(stranger.watch(from).await.unwrap_err(), Code::EtcdUnreachable, "wants a client certificate");
+        expect(stranger.snapshot().await.unwrap_err(), Code::EtcdUnreachable, "wants a client certificate");
+    }
 }

@@ -10,6 +10,9 @@ use tonic::{Code, Status};
 
 use super::call::{Procedure, never_sent};
 
+/// How etcd puts off a change of its members.
+const UNHEALTHY: &str = "etcdserver: unhealthy cluster";
+
 /// What one endpoint did with one request.
 #[derive(Debug)]
 pub(super) struct Failure {
@@ -127,7 +130,12 @@ pub(super) fn fault(procedure: Procedure, failures: Vec<Failure>) -> Fault {
     }
     let urls: Vec<String> = failures.iter().map(|failure| format!("`{}`", failure.url)).collect();
     let mut hint = silence_hint(last).to_owned();
-    if !procedure.read_only && matches!(last.kind, Kind::Lost | Kind::Silent | Kind::NotNow) {
+    if last.said.contains(UNHEALTHY) {
+        hint =
+            "nothing was changed: etcd changes its members only while most of them have been connected for 5 s; start \
+                those that are missing, or try again"
+                .to_owned();
+    } else if !procedure.read_only && matches!(last.kind, Kind::Lost | Kind::Silent | Kind::NotNow) {
         hint = format!("it is not known whether the change took effect: look before you repeat it; {hint}");
     }
     let cause = match failures.as_slice() {
