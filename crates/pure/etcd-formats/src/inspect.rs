@@ -290,7 +290,7 @@ fn database(
         ..Database::of(&facts)
     };
     if settings.count || hashes {
-        let want = Want { hashes, run: Run { workers: settings.workers, progress: settings.progress } };
+        let want = Want { hashes, run: Run { workers: settings.workers, progress: settings.progress, go_on: None } };
         let contents = contents::examine(&db, &buckets, facts.compaction(), &want)?;
         if settings.count {
             found.items = Some(contents.items);

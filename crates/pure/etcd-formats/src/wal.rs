@@ -27,6 +27,8 @@ pub(crate) use names::hex16;
 pub use names::{NameProblem, SegmentName, WalFileKind, check_order};
 pub use problem::{Damage, Located, WalProblem};
 pub use reader::{SegmentReader, Step};
-pub use scan::{Head, ScanOptions, SegmentSummary, Tail, WalFile, WalReadError, WalSummary, head, scan, scan_newest};
+pub use scan::{
+    Head, ScanOptions, SegmentSummary, Tail, WalFile, WalReadError, WalSummary, head, scan, scan_newest, scan_while,
+};
 pub use view::{EntryView, RecordType, RecordView};
 pub use writer::WalWriter;

@@ -32,7 +32,7 @@ impl ItemCheck for Count {
 fn structure(bytes: &[u8], workers: usize) -> (Structure, u64) {
     let db = Db::open(bytes).expect("a database");
     let progress = AtomicU64::new(0);
-    let (structure, counts) = check(&db, &Run { workers, progress: &progress }, |_| Count(0));
+    let (structure, counts) = check(&db, &Run { workers, progress: &progress, go_on: None }, |_| Count(0));
     (structure, counts.into_iter().map(|(_, count)| count.0).sum())
 }
 

@@ -6,7 +6,7 @@
 //! **Invariant:** memory is one bit per page, one window per thread and a bounded list of problems.
 
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use super::page::{FREELIST, HEADER_BYTES, Header, LeafItem};
 use super::tree::{self, Bucket, Db, Subtree, Visitor};
@@ -22,7 +22,17 @@ pub trait ItemCheck: Send {
     fn item(&mut self, page: u64, key: &[u8], value: &[u8]);
     /// Takes in what was learnt of the part that follows.
     fn absorb(&mut self, later: Self);
+    /// The same of a part further on, with items between the two that were not looked at.
+    fn absorb_apart(&mut self, later: Self)
+    where
+        Self: Sized,
+    {
+        self.absorb(later);
+    }
 }
+
+/// Asked before every page whether to go on; once it says no, a check ends with what it has.
+pub type GoOn<'a> = dyn Fn() -> bool + Sync + 'a;
 
 /// What was found in the file's structure.
 #[derive(Debug, Default)]
@@ -39,6 +49,8 @@ pub struct Structure {
     pub pages_reached: u64,
     /// Pages that may be used again.
     pub pages_free: u64,
+    /// Whether the check was told to end before it had seen everything: nothing is said of the freelist then.
+    pub unfinished: bool,
 }
 
 /// What is wrong with a persisted freelist.
@@ -64,6 +76,8 @@ pub struct Run<'a> {
     pub workers: usize,
     /// Counts bytes examined, for whoever shows progress.
     pub progress: &'a AtomicU64,
+    /// Whether to go on; always, where none is given.
+    pub go_on: Option<&'a GoOn<'a>>,
 }
 
 /// Checks the whole file. `begin` makes the item check of each bucket; the finished ones come back by bucket name.
@@ -73,11 +87,12 @@ where
     C: ItemCheck,
 {
     let reached = Reached::new(db.meta().hwm);
-    let shared = Shared { db, reached: &reached, run };
+    let shared = Shared::new(db, &reached, run);
     let mut problems = Problems::default();
     let mut names: Vec<(Vec<u8>, Bucket, u64)> = Vec::new();
     let mut root = RootVisitor { part: Part::new(&shared, None::<C>), buckets: &mut names };
-    never(db.walk(&Subtree::root(db.meta().root), &mut root));
+    // Told to end among the bucket names, it knows of fewer buckets; `shared` remembers.
+    let _ = db.walk(&Subtree::root(db.meta().root), &mut root);
     problems.absorb(root.part.problems);
 
     let mut checks = Vec::new();
@@ -88,9 +103,12 @@ where
     }
 
     let mut structure = problems.into_structure();
+    structure.pages_reached = reached.count();
+    if shared.is_stopped() {
+        return (Structure { unfinished: true, ..structure }, checks);
+    }
     let (freelist, listed) = check_freelist(db, &reached, &mut structure.unreadable);
     structure.freelist = freelist;
-    structure.pages_reached = reached.count();
     structure.pages_free = listed.unwrap_or_else(|| db.meta().hwm.saturating_sub(2 + structure.pages_reached));
     (structure, checks)
 }
@@ -107,7 +125,7 @@ where
     C: ItemCheck,
 {
     let reached = Reached::new(db.meta().hwm);
-    let shared = Shared { db, reached: &reached, run };
+    let shared = Shared::new(db, &reached, run);
     let (check, mut found) = check_bucket(&shared, bucket, db.meta().root, &begin);
     if !found.unreadable.is_empty() {
         return Err(BoltError::Read(found.unreadable.swap_remove(0)));
@@ -128,16 +146,23 @@ fn check_bucket<S: ReadAt + ?Sized, C: ItemCheck>(
     let mut whole = Part::new(shared, Some(begin()));
     let parts = match bucket {
         Bucket::Inline(image) => {
-            never(tree::walk_inline(image, host, &mut whole));
+            // An inline bucket has no page of its own before which to stop.
+            let _ = tree::walk_inline(image, host, &mut whole);
             Vec::new()
         }
         Bucket::Tree(root) => split(shared, Subtree::root(*root), &mut whole),
     };
     let mut problems = whole.problems;
     let mut check = whole.check.unwrap_or_else(begin);
-    for (part_check, part_problems) in run_parts(shared, &parts, begin) {
-        check.absorb(part_check);
+    let mut joined = true;
+    for (part_check, part_problems, part_whole) in run_parts(shared, &parts, begin) {
+        if joined {
+            check.absorb(part_check)
+        } else {
+            check.absorb_apart(part_check)
+        }
         problems.absorb(part_problems);
+        joined = part_whole;
     }
     (check, problems)
 }
@@ -158,9 +183,10 @@ fn split<S: ReadAt + ?Sized, C: ItemCheck>(
         }
         let mut finer = Vec::new();
         for part in parts {
-            match never(shared.db.split(&part, whole)) {
-                Some(children) => finer.extend(children),
-                None => finer.push(part),
+            match shared.db.split(&part, whole) {
+                Ok(Some(children)) => finer.extend(children),
+                Ok(None) => finer.push(part),
+                Err(Stopped) => return Vec::new(),
             }
         }
         parts = finer;
@@ -172,7 +198,7 @@ fn run_parts<S: ReadAt + ?Sized, C: ItemCheck>(
     shared: &Shared<'_, '_, S>,
     parts: &[Subtree],
     begin: &(impl Fn() -> C + Sync),
-) -> Vec<(C, Problems)> {
+) -> Vec<(C, Problems, bool)> {
     let next = AtomicUsize::new(0);
     let done = Mutex::new(Vec::with_capacity(parts.len()));
     let work = || {
@@ -181,8 +207,8 @@ fn run_parts<S: ReadAt + ?Sized, C: ItemCheck>(
             parts.get(index).map(|part| (index, part))
         } {
             let mut visitor = Part::new(shared, Some(begin()));
-            never(shared.db.walk(part, &mut visitor));
-            let result = (visitor.check.unwrap_or_else(begin), visitor.problems);
+            let whole = shared.db.walk(part, &mut visitor).is_ok();
+            let result = (visitor.check.unwrap_or_else(begin), visitor.problems, whole);
             done.lock().unwrap_or_else(std::sync::PoisonError::into_inner).push((index, result));
         }
     };
@@ -205,6 +231,27 @@ struct Shared<'r, 's, S: ReadAt + ?Sized> {
     db: &'r Db<'s, S>,
     reached: &'r Reached,
     run: &'r Run<'r>,
+    stopped: AtomicBool,
+}
+
+impl<'r, 's, S: ReadAt + ?Sized> Shared<'r, 's, S> {
+    fn new(db: &'r Db<'s, S>, reached: &'r Reached, run: &'r Run<'r>) -> Self {
+        Shared { db, reached, run, stopped: AtomicBool::new(false) }
+    }
+
+    fn is_stopped(&self) -> bool {
+        self.stopped.load(Ordering::Relaxed)
+    }
+
+    /// Asks whether to go on; a no is final.
+    fn ask(&self) -> Result<(), Stopped> {
+        let Some(go_on) = self.run.go_on else { return Ok(()) };
+        if self.is_stopped() || !go_on() {
+            self.stopped.store(true, Ordering::Relaxed);
+            return Err(Stopped);
+        }
+        Ok(())
+    }
 }
 
 /// One bit per page.
@@ -264,15 +311,8 @@ impl Problems {
     }
 }
 
-/// A walk never ends early: its visitors have nothing to stop it with.
-enum Never {}
-
-fn never<T>(result: Result<T, Never>) -> T {
-    match result {
-        Ok(value) => value,
-        Err(never) => match never {},
-    }
-}
+/// A walk was told to end before it had seen everything.
+struct Stopped;
 
 struct Part<'p, 'r, 's, S: ReadAt + ?Sized, C> {
     shared: &'p Shared<'r, 's, S>,
@@ -300,23 +340,24 @@ impl<'p, 'r, 's, S: ReadAt + ?Sized, C> Part<'p, 'r, 's, S, C> {
 }
 
 impl<S: ReadAt + ?Sized, C: ItemCheck> Visitor for Part<'_, '_, '_, S, C> {
-    type Stop = Never;
+    type Stop = Stopped;
 
-    fn reached(&mut self, page: u64, pages: u64) -> Result<bool, Never> {
+    fn reached(&mut self, page: u64, pages: u64) -> Result<bool, Stopped> {
+        self.shared.ask()?;
         Ok(self.mark(page, pages))
     }
 
-    fn problem(&mut self, page: u64, problem: PageProblem) -> Result<(), Never> {
+    fn problem(&mut self, page: u64, problem: PageProblem) -> Result<(), Stopped> {
         self.problems.add(page, problem);
         Ok(())
     }
 
-    fn unreadable(&mut self, error: ReadError) -> Result<(), Never> {
+    fn unreadable(&mut self, error: ReadError) -> Result<(), Stopped> {
         self.problems.unreadable.push(error);
         Ok(())
     }
 
-    fn item(&mut self, page: u64, item: LeafItem<'_>) -> Result<(), Never> {
+    fn item(&mut self, page: u64, item: LeafItem<'_>) -> Result<(), Stopped> {
         if item.is_bucket {
             // etcd keeps no bucket inside a bucket.
             self.problems.add(page, PageProblem::Bucket { element: 0 });
@@ -337,21 +378,21 @@ struct RootVisitor<'b, 'p, 'r, 's, S: ReadAt + ?Sized, C> {
 const BUCKETS_MAX: usize = 1000;
 
 impl<S: ReadAt + ?Sized, C: ItemCheck> Visitor for RootVisitor<'_, '_, '_, '_, S, C> {
-    type Stop = Never;
+    type Stop = Stopped;
 
-    fn reached(&mut self, page: u64, pages: u64) -> Result<bool, Never> {
-        Ok(self.part.mark(page, pages))
+    fn reached(&mut self, page: u64, pages: u64) -> Result<bool, Stopped> {
+        self.part.reached(page, pages)
     }
 
-    fn problem(&mut self, page: u64, problem: PageProblem) -> Result<(), Never> {
+    fn problem(&mut self, page: u64, problem: PageProblem) -> Result<(), Stopped> {
         self.part.problem(page, problem)
     }
 
-    fn unreadable(&mut self, error: ReadError) -> Result<(), Never> {
+    fn unreadable(&mut self, error: ReadError) -> Result<(), Stopped> {
         self.part.unreadable(error)
     }
 
-    fn item(&mut self, page: u64, item: LeafItem<'_>) -> Result<(), Never> {
+    fn item(&mut self, page: u64, item: LeafItem<'_>) -> Result<(), Stopped> {
         match tree::bucket_of(&item) {
             Some(bucket) if self.buckets.len() < BUCKETS_MAX => self.buckets.push((item.key.to_vec(), bucket, page)),
             _ => self.part.problems.add(page, PageProblem::Bucket { element: 0 }),

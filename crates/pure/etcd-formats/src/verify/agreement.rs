@@ -6,11 +6,11 @@
 use quorate_faults::{Code, Place, Severity};
 
 use super::log::LogFacts;
-use super::{Mode, Report, Settings, members};
+use super::{Mode, Report, members};
 use crate::database::Facts;
 use crate::wal::WalSummary;
 
-pub(super) fn check(facts: Option<&Facts>, log: &LogFacts, settings: &Settings<'_>, report: &mut Report) {
+pub(super) fn check(facts: Option<&Facts>, log: &LogFacts, report: &mut Report) {
     check_database_alone(facts, report);
     members::check_snapshot(facts, log, report);
     let Some(facts) = facts else { return };
@@ -18,10 +18,10 @@ pub(super) fn check(facts: Option<&Facts>, log: &LogFacts, settings: &Settings<'
         check_snapshot_index(facts, log, report);
     }
     let Some(wal) = &log.wal else { return };
-    check_log_index(facts, wal, settings.mode, report);
-    check_log_end(wal, settings.mode, report, &log.wal_dir);
+    check_log_index(facts, wal, log.mode, report);
+    check_log_end(wal, log.mode, report, &log.wal_dir);
     members::check_local(facts, log, wal, report);
-    if settings.mode == Mode::Full && wal.is_complete() && !log.unreadable {
+    if log.mode == Mode::Full && wal.is_complete() && !log.unreadable {
         check_snapshot_point(facts, log, wal, report);
         members::check(facts, log, wal, report);
     }

@@ -177,6 +177,11 @@ impl<'c> BucketCheck<'c> {
         }
     }
 
+    /// A check that saw only a part of the bucket cannot say what a key ends on.
+    pub(super) fn forget_suspects(&mut self) {
+        self.first_suspect = None;
+    }
+
     /// Turns what was found into findings. `db` is needed to see whether suspects were written over later.
     pub(super) fn report<S: ReadAt + ?Sized>(self, db: &Db<'_, S>, bucket: &Bucket, report: &mut Report) {
         let more = self.wrong_more;
@@ -234,6 +239,11 @@ impl ItemCheck for BucketCheck<'_> {
         if self.is_key {
             self.key_item(page, key, value);
         }
+    }
+
+    fn absorb_apart(&mut self, later: Self) {
+        // What lies between was not looked at, so that nothing is missing there.
+        self.absorb(BucketCheck { first: None, ..later });
     }
 
     fn absorb(&mut self, later: Self) {

@@ -3,13 +3,22 @@
 use quorate_faults::{Code, Place, Severity};
 
 use super::content::{BucketCheck, Context};
-use super::{Mode, Report, Settings};
+use super::{GoOn, Mode, Report, Settings, Unfinished};
 use crate::bolt::check::{self, Run, Structure};
 use crate::bolt::{BoltError, Bucket, Db, MetaPages, PageProblem};
 use crate::database::{BUCKETS, Facts};
 use crate::{ReadAt, ReadError};
 
-pub(super) fn check(source: &dyn ReadAt, settings: &Settings<'_>, report: &mut Report) -> Option<Facts> {
+/// A database that can be read at all.
+pub(super) struct Opened<'s> {
+    db: Db<'s, dyn ReadAt + 's>,
+    buckets: Vec<(Vec<u8>, Bucket)>,
+    pub(super) facts: Option<Facts>,
+    failure: Option<BoltError>,
+}
+
+/// The quick part: meta pages and small buckets.
+pub(super) fn open<'s>(source: &'s (dyn ReadAt + 's), report: &mut Report) -> Option<Opened<'s>> {
     let metas = match MetaPages::read(source) {
         Ok(metas) => metas,
         Err(error) => {
@@ -33,14 +42,24 @@ pub(super) fn check(source: &dyn ReadAt, settings: &Settings<'_>, report: &mut R
     if let Some(facts) = &facts {
         check_buckets(&buckets, facts, report);
     }
+    Some(Opened { db, buckets, facts, failure })
+}
+
+/// The rest: in full mode every page, for as long as `go_on` says so.
+pub(super) fn check(
+    opened: Opened<'_>,
+    settings: &Settings<'_>,
+    go_on: Option<&GoOn<'_>>,
+    report: &mut Report,
+) -> Option<Facts> {
     if settings.mode == Mode::Full {
-        check_everything(&db, &buckets, facts.as_ref(), settings, report);
+        check_everything(&opened, settings, go_on, report);
     }
     // A full check has named the damage page by page.
-    if let Some(error) = failure.filter(|_| !report.has_errors()) {
+    if let Some(error) = opened.failure.filter(|_| !report.has_errors()) {
         broken(&error, report);
     }
-    facts
+    opened.facts
 }
 
 fn check_metas(metas: &MetaPages, report: &mut Report) {
@@ -103,24 +122,28 @@ fn check_buckets(buckets: &[(Vec<u8>, Bucket)], facts: &Facts, report: &mut Repo
     }
 }
 
-fn check_everything(
-    db: &Db<'_, dyn ReadAt + '_>,
-    buckets: &[(Vec<u8>, Bucket)],
-    facts: Option<&Facts>,
-    settings: &Settings<'_>,
-    report: &mut Report,
-) {
-    let context = Context::read(db, buckets, facts.and_then(Facts::compact_revision));
-    let run = Run { workers: settings.workers, progress: settings.progress };
+fn check_everything(opened: &Opened<'_>, settings: &Settings<'_>, go_on: Option<&GoOn<'_>>, report: &mut Report) {
+    let Opened { db, buckets, facts, .. } = opened;
+    let context = Context::read(db, buckets, facts.as_ref().and_then(Facts::compact_revision));
+    let run = Run { workers: settings.workers, progress: settings.progress, go_on };
     let (structure, checks) = check::check(db, &run, |name| BucketCheck::new(&context, name));
-    let sound = structure.problems.is_empty() && structure.unreadable.is_empty();
-    report_structure(structure, u64::from(db.meta().page_size), report);
+    let sound = structure.problems.is_empty() && structure.unreadable.is_empty() && !structure.unfinished;
+    let page_size = u64::from(db.meta().page_size);
+    let unfinished = structure.unfinished.then(|| Unfinished {
+        db_bytes_checked: structure.pages_reached.saturating_mul(page_size),
+        db_bytes: db.meta().hwm.saturating_mul(page_size),
+        wal_whole: true,
+    });
+    report_structure(structure, page_size, report);
     let mut items = 0;
     let mut hash = 0;
-    for (name, check) in checks {
+    for (name, mut check) in checks {
         items += check.items;
         let (crc, bytes) = check.crc();
         hash = crc32c::crc32c_combine(crc32c::crc32c_append(hash, &name), crc, bytes);
+        if unfinished.is_some() {
+            check.forget_suspects();
+        }
         if let Some((_, bucket)) = buckets.iter().find(|(found, _)| *found == name) {
             check.report(db, bucket, report);
         }
@@ -129,6 +152,7 @@ fn check_everything(
         report.items = Some(items);
         report.hash = Some(hash);
     }
+    report.unfinished = unfinished;
 }
 
 fn report_structure(structure: Structure, page_size: u64, report: &mut Report) {

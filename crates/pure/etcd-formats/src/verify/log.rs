@@ -3,16 +3,18 @@
 use quorate_faults::{Code, Place, Severity};
 
 use super::layout::is_unreadable;
-use super::{Mode, Report, Settings};
+use super::{GoOn, Mode, Report, Settings};
 use crate::ReadError;
 use crate::database::Facts;
 use crate::dir::{DataDir, Named, SNAP_DIR};
 use crate::snap::{SnapFile, SnapName};
 use crate::v2store::V2Store;
-use crate::wal::{self, NameProblem, ScanOptions, SegmentName, Tail, WalFile, WalProblem, WalSummary};
+use crate::wal::{self, NameProblem, ScanOptions, SegmentName, Tail, WalFile, WalProblem, WalReadError, WalSummary};
 
 /// What the log says, as far as it could be read.
 pub(super) struct LogFacts {
+    /// How much of the WAL was read: a full check that was told to end early looks at the newest segment only.
+    pub(super) mode: Mode,
     /// The WAL; in sanity mode its newest segment only.
     pub(super) wal: Option<WalSummary>,
     /// Where the WAL is, for places.
@@ -50,6 +52,7 @@ pub(super) fn check(
     dir: &DataDir<'_>,
     facts: Option<&Facts>,
     settings: &Settings<'_>,
+    go_on: Option<&GoOn<'_>>,
     report: &mut Report,
 ) -> LogFacts {
     let files = dir.wal_files();
@@ -57,11 +60,8 @@ pub(super) fn check(
     let options = ScanOptions { applied: facts.and_then(|facts| facts.consistent_index) };
     check_names(dir, report);
     let unreadable_segment = is_unreadable(dir, &dir.wal_dir, ".wal");
-    let scanned = match settings.mode {
-        Mode::Full => wal::scan(&wal_files, &options),
-        Mode::Sanity => wal::scan_newest(&wal_files, &options),
-    };
-    if settings.mode == Mode::Sanity && !unreadable_segment {
+    let (mode, scanned) = scan(&wal_files, &options, settings.mode, go_on);
+    if mode == Mode::Sanity && !unreadable_segment {
         check_heads(&files, &dir.wal_dir, report);
     }
     let wal = match scanned {
@@ -69,7 +69,7 @@ pub(super) fn check(
         Ok(wal) if wal.segments.is_empty() || unreadable_segment => None,
         Ok(wal) => {
             report_wal(&wal, &dir.wal_dir, report);
-            if settings.mode == Mode::Full {
+            if mode == Mode::Full {
                 report.wal_entries = Some(wal.segments.iter().map(|segment| segment.entries).sum());
             }
             Some(wal)
@@ -85,7 +85,24 @@ pub(super) fn check(
         .iter()
         .filter_map(|entry| SnapName::parse_db(entry.path.strip_prefix(SNAP_DIR)?.strip_prefix('/')?));
     let unreadable = unreadable_segment || is_unreadable(dir, SNAP_DIR, ".snap");
-    LogFacts { wal, wal_dir: dir.wal_dir.clone(), snap, snap_points, received: received.collect(), unreadable }
+    LogFacts { mode, wal, wal_dir: dir.wal_dir.clone(), snap, snap_points, received: received.collect(), unreadable }
+}
+
+/// Reads the whole WAL if that is asked for and there is time for it, else its newest segment.
+fn scan(
+    files: &[WalFile<'_>],
+    options: &ScanOptions,
+    mode: Mode,
+    go_on: Option<&GoOn<'_>>,
+) -> (Mode, Result<WalSummary, WalReadError>) {
+    if mode == Mode::Full {
+        match wal::scan_while(files, options, go_on.unwrap_or(&|| true)) {
+            Ok(Some(whole)) => return (Mode::Full, Ok(whole)),
+            Err(error) => return (Mode::Full, Err(error)),
+            Ok(None) => {}
+        }
+    }
+    (Mode::Sanity, wal::scan_newest(files, options))
 }
 
 /// etcd passes over files that end as segments do and are not named as one.

@@ -20,6 +20,7 @@ use serde::Serialize;
 
 use remedy::Subject;
 
+pub use crate::bolt::check::GoOn;
 use crate::dir::{DataDir, InUse};
 use crate::snapshot_file::Body;
 use crate::{ReadAt, dir};
@@ -60,10 +61,32 @@ pub struct Report {
     /// Entries in the WAL that were checked (full only).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub wal_entries: Option<u64>,
+    /// What a full check that was told to end early has left out.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unfinished: Option<Unfinished>,
     #[serde(skip)]
     db_file: String,
     #[serde(skip)]
     subject: Subject,
+}
+
+/// How far a full check came that was told to end early.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct Unfinished {
+    /// Bytes of the database whose pages were checked.
+    pub db_bytes_checked: u64,
+    /// Bytes of the database at most: unused pages are among them, and nothing in those needs a check.
+    pub db_bytes: u64,
+    /// Whether the whole WAL was read, and not its newest segment alone.
+    pub wal_whole: bool,
+}
+
+impl std::fmt::Display for Unfinished {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let percent = u128::from(self.db_bytes_checked).saturating_mul(100) / u128::from(self.db_bytes.max(1));
+        let wal = if self.wal_whole { "the whole WAL" } else { "the newest segment of the WAL" };
+        write!(f, "checked {percent} % of the database and {wal}")
+    }
 }
 
 /// Findings kept in a report; more are counted.
@@ -92,6 +115,13 @@ impl Report {
         self.findings_more > 0 || self.findings.iter().any(|finding| finding.severity == Severity::Error)
     }
 
+    fn absorb(&mut self, later: Report) {
+        let room = FINDINGS_MAX.saturating_sub(self.findings.len());
+        self.findings_more += later.findings_more + later.findings.len().saturating_sub(room) as u64;
+        self.findings.extend(later.findings.into_iter().take(room));
+        self.wal_entries = self.wal_entries.or(later.wal_entries);
+    }
+
     fn sorted(mut self) -> Report {
         self.findings.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
         self
@@ -100,15 +130,35 @@ impl Report {
 
 /// Examines a data dir.
 pub fn data_dir(dir: &DataDir<'_>, settings: &Settings<'_>) -> Report {
+    examine(dir, settings, None)
+}
+
+/// Examines a data dir for as long as `go_on` says so: what every start depends on in any case, then the whole WAL (asked
+/// before each segment), then the database (asked before each page). What was left out stands in [`Report::unfinished`];
+/// what was found in the rest counts as ever.
+pub fn data_dir_while(dir: &DataDir<'_>, settings: &Settings<'_>, go_on: &GoOn<'_>) -> Report {
+    examine(dir, settings, Some(go_on))
+}
+
+fn examine(dir: &DataDir<'_>, settings: &Settings<'_>, go_on: Option<&GoOn<'_>>) -> Report {
     let mut report = Report::new(Subject::Member, dir::DB);
     layout::check(dir, &mut report);
     if dir.in_use != InUse::No {
         // Whatever is read now may be half-written in a moment.
         return report.sorted();
     }
-    let facts = dir.db().and_then(|db| database::check(db.source, settings, &mut report));
-    let log = log::check(dir, facts.as_ref(), settings, &mut report);
-    agreement::check(facts.as_ref(), &log, settings, &mut report);
+    let opened = dir.db().and_then(|db| database::open(db.source, &mut report));
+    // The WAL is read before the bulk of the database, so that it has its share of the time, and reported after it.
+    let mut of_log = Report::new(Subject::Member, dir::DB);
+    let log = log::check(dir, opened.as_ref().and_then(|db| db.facts.as_ref()), settings, go_on, &mut of_log);
+    let facts = opened.and_then(|opened| database::check(opened, settings, go_on, &mut report));
+    report.absorb(of_log);
+    if log.mode != settings.mode {
+        let unfinished =
+            report.unfinished.get_or_insert(Unfinished { db_bytes_checked: 0, db_bytes: 0, wal_whole: false });
+        unfinished.wal_whole = false;
+    }
+    agreement::check(facts.as_ref(), &log, &mut report);
     report.sorted()
 }
 
@@ -120,7 +170,8 @@ pub fn snapshot(name: &str, source: &dyn ReadAt, settings: &Settings<'_>) -> Rep
     let facts = std::thread::scope(|scope| {
         // The hash keeps one core busy for as long as everything else keeps the other.
         let hashing = (settings.mode == Mode::Full).then(|| scope.spawn(|| body.check_hash(|_| ())));
-        let facts = database::check(&body, settings, &mut report);
+        let opened = database::open(&body, &mut report);
+        let facts = opened.and_then(|opened| database::check(opened, settings, None, &mut report));
         if let Some(hashing) = hashing {
             hash = hashing.join().unwrap_or(Ok(None));
         }

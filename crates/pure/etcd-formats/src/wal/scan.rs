@@ -171,6 +171,24 @@ impl WalSummary {
 
 /// Reads all segments among `files`, in the order of their names.
 pub fn scan(files: &[WalFile<'_>], options: &ScanOptions) -> Result<WalSummary, WalReadError> {
+    let mut scan = named(files, options);
+    scan.read(&in_order(files), &|| true)?;
+    Ok(scan.finish(true))
+}
+
+/// The same for as long as `go_on` says so, which is asked before each segment. `None`: it said no, and half a log says
+/// nothing.
+pub fn scan_while(
+    files: &[WalFile<'_>],
+    options: &ScanOptions,
+    go_on: &dyn Fn() -> bool,
+) -> Result<Option<WalSummary>, WalReadError> {
+    let mut scan = named(files, options);
+    Ok(scan.read(&in_order(files), go_on)?.then(|| scan.finish(true)))
+}
+
+/// A scan that has looked at the names.
+fn named(files: &[WalFile<'_>], options: &ScanOptions) -> Scan {
     let segments = in_order(files);
     let names: Vec<SegmentName> = segments.iter().map(|(name, _)| *name).collect();
     let mut scan = Scan::new(options);
@@ -182,8 +200,7 @@ pub fn scan(files: &[WalFile<'_>], options: &ScanOptions) -> Result<WalSummary, 
         };
         scan.problems.add(found.to_string(), 0, WalProblem::Names(problem));
     }
-    scan.read(&segments)?;
-    Ok(scan.finish(true))
+    scan
 }
 
 /// How many records at the beginning of a segment are read before the look skips to its end: CRC, metadata, state.
@@ -197,7 +214,7 @@ pub fn scan_newest(files: &[WalFile<'_>], options: &ScanOptions) -> Result<WalSu
     let segments = in_order(files);
     let newest = segments.last().map(std::slice::from_ref).unwrap_or_default();
     let mut scan = Scan { quick: true, ..Scan::new(options) };
-    scan.read(newest)?;
+    scan.read(newest, &|| true)?;
     Ok(scan.finish(false))
 }
 
@@ -266,9 +283,17 @@ impl Scan {
         Scan { quick: false, log, problems: Problems::default(), segments: Vec::new(), tail: Tail::None }
     }
 
-    fn read(&mut self, segments: &[(SegmentName, WalFile<'_>)]) -> Result<(), WalReadError> {
+    /// `false`: told to end before all was read.
+    fn read(
+        &mut self,
+        segments: &[(SegmentName, WalFile<'_>)],
+        go_on: &dyn Fn() -> bool,
+    ) -> Result<bool, WalReadError> {
         let mut crc = None;
         for (place, (name, file)) in segments.iter().enumerate() {
+            if !go_on() {
+                return Ok(false);
+            }
             let is_last = place.saturating_add(1) == segments.len();
             let mut reader = SegmentReader::new(file.source, crc, is_last);
             let result = self.segment(*name, file, &mut reader);
@@ -278,7 +303,7 @@ impl Scan {
             }
             crc = reader.crc();
         }
-        Ok(())
+        Ok(true)
     }
 
     fn segment(
