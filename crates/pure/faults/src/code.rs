@@ -338,6 +338,10 @@ codes! {
     EtcdKeyVersion = "Q0917", ConfigInvalid;
     /// A setting of etcd with a value of another form.
     EtcdValueInvalid = "Q0918", ConfigInvalid;
+    /// etcd does not accept its settings.
+    EtcdRefusedSettings = "Q0919", ConfigInvalid;
+    /// The cluster has other members than etcd was told, or knows this one as started.
+    EtcdRefusedCluster = "Q0920", Refused;
     /// The cluster file cannot be read as YAML.
     SpecUnreadable = "Q0930", ConfigInvalid;
     /// The cluster file says something that cannot be.

@@ -15,6 +15,7 @@ pub mod restore_point;
 pub mod retention;
 pub mod roster;
 pub mod schedule;
+pub mod server_log;
 pub mod spec;
 pub mod start;
 pub mod upkeep;

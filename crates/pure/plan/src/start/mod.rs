@@ -4,6 +4,7 @@
 //! a plan makes a data dir at most once and starts etcd at most once, as its last act on this node.
 
 mod halts;
+mod last_words;
 mod observed;
 mod restart;
 mod rows;
@@ -13,11 +14,12 @@ use std::fmt::Write as _;
 
 use crate::spec::{Spec, Validation};
 
+pub use last_words::{classify, hindrance};
 pub use observed::{
     ClusterSeen, DataFacts, DataSeen, EndSeen, ListedMember, Observed, PeerAnswer, PeerFounding, PeerSeen, StoreSeen,
     Verdict,
 };
-pub use restart::{Ended, Restart, RestartPolicy, Run, classify, plan_restart};
+pub use restart::{Ended, Restart, RestartPolicy, Run, plan_restart};
 pub use step::{Depth, Halt, Mode, Step};
 
 /// The rows of the table, in its order.

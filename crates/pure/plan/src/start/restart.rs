@@ -97,32 +97,6 @@ pub fn plan_restart(policy: &RestartPolicy, runs: &[Run], jitter: f64) -> Restar
     Restart::After { wait: longest.mul_f64(0.5 + share / 2.0), crash_loop }
 }
 
-/// Reads from etcd's last log lines whether another start can help.
-pub fn classify(log_tail: &str) -> Option<(Code, &'static str)> {
-    const SIGNS: &[(&str, Code, &str)] = &[
-        (
-            "the member has been permanently removed from the cluster",
-            Code::StartRemoved,
-            "etcd says that this member was removed",
-        ),
-        (
-            "this member has been permanently removed from the cluster",
-            Code::StartRemoved,
-            "etcd says that this member was removed",
-        ),
-        (
-            "invalid downgrade; server version is lower than determined cluster version",
-            Code::EtcdKeyVersion,
-            "this etcd is older than the cluster",
-        ),
-        ("member has already been bootstrapped", Code::StartForeign, "the cluster knows this member as started"),
-        ("request cluster ID mismatch", Code::StartForeign, "a peer belongs to another cluster"),
-        ("error verifying flags", Code::EtcdKeyVersion, "etcd does not accept its settings"),
-        ("error setting up initial cluster", Code::EtcdKeyVersion, "etcd does not accept its settings"),
-    ];
-    SIGNS.iter().find(|(sign, ..)| log_tail.contains(sign)).map(|(_, code, why)| (*code, *why))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
