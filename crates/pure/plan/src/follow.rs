@@ -1,7 +1,7 @@
 //! Decides where following a cluster goes on: from which revision, in whose epoch, and whether a full must be taken.
 //!
-//! **Invariant:** every revision from the store's reach on is stored, spooled, watched, or covered by the full to be
-//! taken; what is only covered by the full is a hole in the history, and is said. An unknown store is not an empty one.
+//! **Invariant:** every revision from where the store's deltas end on is stored, spooled, watched, or covered by a full
+//! only; what is only covered by a full is a hole in the history, and is said. An unknown store is not an empty one.
 
 mod decide;
 #[cfg(test)]
@@ -62,6 +62,8 @@ pub struct StoreHolds {
     pub reach: Option<u64>,
     /// The newest epoch; 0 if there is none.
     pub newest_epoch: u64,
+    /// Revisions before a full that has no delta behind it yet, to which nothing leads: it was taken ahead of the deltas.
+    pub gap: Option<Span>,
 }
 
 impl StoreSeen {
@@ -70,7 +72,12 @@ impl StoreSeen {
         if objects.is_empty() && epochs.is_empty() {
             return StoreSeen::Empty;
         }
-        let chain = decide_chain(objects, epochs, Target::Newest).chain;
+        let decision = decide_chain(objects, epochs, Target::Newest);
+        let gap = match decision.recoverable.as_slice() {
+            [.., before, newest] if newest.from == newest.to => Some(Span { from: before.to + 1, to: newest.from - 1 }),
+            _ => None,
+        };
+        let chain = decision.chain;
         let numbers = epochs.iter().map(|start| start.epoch).chain(objects.iter().map(|object| object.epoch));
         // Any object of the chain that says its cluster speaks for all of it.
         let cluster_id = chain.as_ref().map_or(0, |chain| {
@@ -82,6 +89,7 @@ impl StoreSeen {
             cluster_id,
             reach: chain.map(|chain| chain.reach),
             newest_epoch: numbers.max().unwrap_or(0),
+            gap,
         })
     }
 }

@@ -12,6 +12,9 @@ use serde_json::Value;
 
 use crate::backup_support::put;
 
+/// How a hole is announced that only a full to be taken will close.
+const FULL_FOLLOWS: &str = "a full backup is taken, moments in between cannot be restored";
+
 /// A running follower.
 pub(crate) struct Follower {
     pub(crate) running: Running,
@@ -52,7 +55,7 @@ impl Orders {
             ("--delta-period", "1s".to_owned()),
             ("--delta-size", "512KiB".to_owned()),
             ("--full-schedule", "*/6 * * * * *".to_owned()),
-            ("--flush-timeout", "20s".to_owned()),
+            ("--flush-timeout", "6s".to_owned()),
             ("--metrics-listen", format!("http://127.0.0.1:{port}")),
         ];
         for (flag, value) in pairs {
@@ -92,6 +95,12 @@ impl Follower {
         stream.read_to_string(&mut text).ok()?;
         let line = text.lines().find(|line| line.starts_with(name))?;
         line.rsplit(' ').next()?.parse().ok()
+    }
+
+    /// Whether a hole that it announced waits for its full.
+    pub(crate) fn has_open_hole(&self) -> bool {
+        let log = self.running.log();
+        log.rfind(FULL_FOLLOWS).is_some_and(|at| !log[at..].contains("stored a full"))
     }
 
     /// Whether a line of its log says so.
@@ -140,6 +149,11 @@ pub(crate) fn announced_holes(lines: &[Line]) -> Vec<(u64, u64)> {
         if line.said["code"] == "Q0845" {
             let numbers: Vec<u64> = message.split_whitespace().filter_map(|word| word.parse().ok()).collect();
             let (first, last) = (numbers[0], numbers[1]);
+            if !message.contains(FULL_FOLLOWS) {
+                // The full is there already.
+                holes.push((first, last));
+                continue;
+            }
             open = Some(open.map_or((first, last), |(from, to)| (from.min(first), to.max(last))));
         }
         if message.starts_with("stored a full")

@@ -112,8 +112,7 @@ fn invalid(url: &str, why: &str) -> Fault {
 
 fn open_folder(url: &str, folder: &Path, create: bool) -> Result<Arc<dyn ObjectStore>> {
     if create {
-        std::fs::create_dir_all(folder)
-            .map_err(|error| Fault::io(format!("cannot make the folder `{}`", folder.display()), error))?;
+        std::fs::create_dir_all(folder).map_err(|error| no_folder(url, folder, error))?;
     }
     let inner = LocalFileSystem::new_with_prefix(folder).map_err(|error| {
         Fault::new(Code::StoreUnreachable, format!("cannot open the store `{url}`"))
@@ -121,6 +120,16 @@ fn open_folder(url: &str, folder: &Path, create: bool) -> Result<Arc<dyn ObjectS
             .caused_by(error.to_string())
     })?;
     Ok(Arc::new(inner.with_fsync(true)))
+}
+
+/// What is not mounted may come back; what may not be entered may not.
+fn no_folder(url: &str, folder: &Path, error: std::io::Error) -> Fault {
+    if error.kind() == std::io::ErrorKind::PermissionDenied {
+        return Fault::io(format!("cannot make the folder `{}`", folder.display()), error);
+    }
+    Fault::new(Code::StoreUnreachable, format!("cannot open the store `{url}`"))
+        .hint("check that its disk is mounted, and that nothing else stands where the folder should be")
+        .caused_by(error.to_string())
 }
 
 fn open_cloud(

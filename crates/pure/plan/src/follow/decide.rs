@@ -90,6 +90,17 @@ impl FollowPlan {
         self.hole = Some(hole);
         self.take_full = Some(format!("etcd has compacted revision {first}"));
     }
+
+    /// A full that is in the store covers what nobody has.
+    fn lost_before(&mut self, gap: Span, full: u64) {
+        let Span { from, to } = gap;
+        let text = format!(
+            "revisions {from} to {to} are neither stored nor spooled, and cannot be recorded any more: the full backup at \
+             revision {full} covers them, moments in between cannot be restored"
+        );
+        self.warn(Code::HistoryHole, text);
+        self.hole.get_or_insert(gap).from = from;
+    }
 }
 
 fn after(revision: u64) -> u64 {
@@ -171,7 +182,9 @@ fn same(seen: &FollowSeen, store: &StoreHolds, ours: Option<SpoolSeen>) -> Resul
     if let Some(newest) = newest.filter(|newest| *newest > etcd.revision) {
         return rolled_back(seen, newest, ours);
     }
-    let mut plan = joined(etcd, store.reach, own.and_then(|spool| spool.pending));
+    // In etcd-backup-restore's layout no delta begins before a full that it follows.
+    let gap = store.gap.map(|gap| (gap, seen.layout == Layout::Quorate));
+    let mut plan = joined(etcd, store.reach, gap, own.and_then(|spool| spool.pending));
     if let Some(spool) = own {
         if plan.spool == SpoolPlan::Begin {
             plan.spool = SpoolPlan::Use;
@@ -189,8 +202,9 @@ fn same(seen: &FollowSeen, store: &StoreHolds, ours: Option<SpoolSeen>) -> Resul
     Ok(plan)
 }
 
-/// Goes on behind the store's reach and what the spool adds to it. The epoch is a new one, as if there were no own.
-fn joined(etcd: &EtcdSeen, reach: Option<u64>, pending: Option<Span>) -> FollowPlan {
+/// Goes on behind the store's reach and what the spool adds to it, or before that where a full was ahead of the deltas.
+/// The epoch is a new one, as if there were no own.
+fn joined(etcd: &EtcdSeen, reach: Option<u64>, gap: Option<(Span, bool)>, pending: Option<Span>) -> FollowPlan {
     let Some(reach) = reach else {
         // No full leads anywhere: the one that is taken does.
         let pending = pending.filter(|span| has(etcd, after(span.to)));
@@ -199,13 +213,29 @@ fn joined(etcd: &EtcdSeen, reach: Option<u64>, pending: Option<Span>) -> FollowP
         let spool = if pending.is_some() { SpoolPlan::Use } else { SpoolPlan::Begin };
         return FollowPlan::new(from, epoch, spool).full("nothing in the store can be restored");
     };
-    let next = after(reach);
-    let begin = |from: u64, spool: SpoolPlan| FollowPlan::new(from, EpochPlan::Take { begins_at: from }, spool);
+    let gap = gap.and_then(|(gap, may_fill)| uncovered(gap, pending).map(|gap| (gap, may_fill)));
+    match gap {
+        Some((gap, true)) if has(etcd, gap.from) => going_on(etcd, reach, gap.from, pending),
+        Some((gap, _)) => {
+            let mut plan = going_on(etcd, reach, after(reach), pending);
+            plan.lost_before(gap, reach);
+            plan
+        }
+        None => going_on(etcd, reach, after(reach), pending),
+    }
+}
+
+/// The next revision is `next`, unless the spool has it.
+fn going_on(etcd: &EtcdSeen, reach: u64, next: u64, pending: Option<Span>) -> FollowPlan {
+    let behind = after(reach);
+    // The store's own objects are believed up to its reach, whatever is recorded anew beside them.
+    let begin =
+        |from: u64, spool: SpoolPlan| FollowPlan::new(from, EpochPlan::Take { begins_at: from.max(behind) }, spool);
     let mut plan = match pending {
         None => begin(next, SpoolPlan::Begin),
         Some(span) if span.from <= next => {
-            let mut plan = begin(after(span.to.max(reach)), SpoolPlan::Use);
-            plan.epoch = EpochPlan::Take { begins_at: next };
+            let mut plan = begin(after(span.to).max(next), SpoolPlan::Use);
+            plan.epoch = EpochPlan::Take { begins_at: behind };
             plan
         }
         Some(span) if has(etcd, next) => {
@@ -231,6 +261,12 @@ fn joined(etcd: &EtcdSeen, reach: Option<u64>, pending: Option<Span>) -> FollowP
         }
     }
     plan
+}
+
+/// What of a gap the spool does not hold.
+fn uncovered(gap: Span, pending: Option<Span>) -> Option<Span> {
+    let held = pending.filter(|span| span.from <= gap.from).map_or(0, |span| after(span.to));
+    Some(Span { from: gap.from.max(held), to: gap.to }).filter(|gap| gap.from <= gap.to)
 }
 
 fn went_back(plan: &mut FollowPlan, newest: u64, revision: u64) {

@@ -14,7 +14,13 @@ fn seen(store: StoreSeen, spool: Option<SpoolSeen>) -> FollowSeen {
 }
 
 fn holds(cluster_id: u64, reach: impl Into<Option<u64>>, newest_epoch: u64) -> StoreSeen {
-    StoreSeen::Holds(StoreHolds { cluster_id, reach: reach.into(), newest_epoch })
+    StoreSeen::Holds(StoreHolds { cluster_id, reach: reach.into(), newest_epoch, gap: None })
+}
+
+/// The same with a full at the reach that was ahead of the deltas.
+fn ahead(reach: u64, newest_epoch: u64, gap: (u64, u64)) -> StoreSeen {
+    let gap = Some(Span { from: gap.0, to: gap.1 });
+    StoreSeen::Holds(StoreHolds { cluster_id: 0xc, reach: Some(reach), newest_epoch, gap })
 }
 
 /// A spool of cluster `c`.
@@ -97,6 +103,39 @@ fn what_the_store_lost_behind_the_spools_back_is_recorded_anew() {
 fn a_spool_that_overlaps_what_is_stored_is_used() {
     insta::assert_snapshot!(told(seen(holds(0xc, 93, 3), spool(3, Some((91, 95)), Some(90)))), @"watch from 96, epoch Keep(3), spool Use");
     insta::assert_snapshot!(told(seen(holds(0xc, 99, 3), spool(3, Some((91, 95)), Some(90)))), @"watch from 100, epoch Keep(3), spool Use");
+}
+
+#[test]
+fn what_a_full_was_ahead_of_is_recorded_too() {
+    let own = ahead(90, 3, (81, 89));
+    insta::assert_snapshot!(told(seen(own.clone(), spool(3, None, Some(80)))), @"watch from 81, epoch Keep(3), spool Use");
+    insta::assert_snapshot!(told(seen(own.clone(), spool(3, Some((81, 85)), Some(80)))), @"watch from 86, epoch Keep(3), spool Use");
+    insta::assert_snapshot!(told(seen(own.clone(), spool(3, Some((81, 95)), Some(80)))), @"watch from 96, epoch Keep(3), spool Use");
+    // A newer writer believes the full, and records what it was ahead of.
+    insta::assert_snapshot!(told(seen(own.clone(), None)), @"watch from 81, epoch Take { begins_at: 91 }, spool Begin");
+    insta::assert_snapshot!(told(compacted(seen(own.clone(), spool(3, Some((81, 85)), Some(80))), 86)), @"watch from 86, epoch Keep(3), spool Use");
+    insta::assert_snapshot!(told(compacted(seen(own.clone(), spool(3, Some((81, 85)), Some(80))), 88)), @r"
+    watch from 91, epoch Keep(3), spool Use
+    hole: 86 to 89
+    [Q0845] revisions 86 to 89 are neither stored nor spooled, and cannot be recorded any more: the full backup at revision 90 covers them, moments in between cannot be restored
+    ");
+    insta::assert_snapshot!(told(compacted(seen(own.clone(), None), 88)), @r"
+    watch from 91, epoch Take { begins_at: 91 }, spool Begin
+    hole: 81 to 89
+    [Q0845] revisions 81 to 89 are neither stored nor spooled, and cannot be recorded any more: the full backup at revision 90 covers them, moments in between cannot be restored
+    ");
+    insta::assert_snapshot!(told(compacted(seen(own.clone(), None), 96)), @r"
+    watch from 101, epoch Take { begins_at: 101 }, spool Begin
+    full: etcd has compacted revision 91
+    hole: 81 to 100
+    [Q0845] revisions 91 to 100 are neither stored nor spooled, and etcd keeps only 96 and later: a full backup is taken, moments in between cannot be restored
+    [Q0845] revisions 81 to 89 are neither stored nor spooled, and cannot be recorded any more: the full backup at revision 90 covers them, moments in between cannot be restored
+    ");
+    insta::assert_snapshot!(told(gardener(seen(own, spool(None, None, Some(80))))), @r"
+    watch from 91, epoch None, spool Use
+    hole: 81 to 89
+    [Q0845] revisions 81 to 89 are neither stored nor spooled, and cannot be recorded any more: the full backup at revision 90 covers them, moments in between cannot be restored
+    ");
 }
 
 #[test]
@@ -303,6 +342,11 @@ fn a_listing_says_what_the_store_holds() {
     // The full was written by a writer that died before its manifest.
     let objects = [object(Kind::Full, 10, 10, 1, 0), object(Kind::Delta, 11, 20, 1, 0xc)];
     assert_eq!(StoreSeen::of(&objects, &[]), holds(0xc, 20, 1));
+    // A full that was taken ahead of the deltas, until one joins it.
+    let objects = [&objects[..], &[object(Kind::Full, 30, 30, 1, 0xc)]].concat();
+    assert_eq!(StoreSeen::of(&objects, &[]), ahead(30, 1, (21, 29)));
+    let objects = [&objects[..], &[object(Kind::Delta, 31, 40, 1, 0xc)]].concat();
+    assert_eq!(StoreSeen::of(&objects, &[]), holds(0xc, 40, 1));
 }
 
 fn any_store() -> impl Strategy<Value = StoreSeen> {
@@ -311,6 +355,11 @@ fn any_store() -> impl Strategy<Value = StoreSeen> {
         Just(StoreSeen::Unknown),
         Just(StoreSeen::Empty),
         (cluster, proptest::option::of(1u64..60), 0u64..4).prop_map(|(id, reach, epoch)| holds(id, reach, epoch)),
+        (10u64..60, 0u64..4, 1u64..8).prop_map(|(reach, epoch, length)| ahead(
+            reach,
+            epoch,
+            (reach - length, reach - 1)
+        )),
     ]
 }
 
@@ -353,7 +402,9 @@ proptest! {
         prop_assert!(oldest.is_none_or(|oldest| oldest <= plan.watch_from));
         // A hole is said in words, and only a full covers it.
         let warned = |code| plan.warnings.iter().any(|warning| warning.code == code);
-        prop_assert!(plan.hole.is_none() || (plan.take_full.is_some() && warned(Code::HistoryHole)));
+        let stored = |hole: Span| matches!(&store, StoreSeen::Holds(holds) if holds.reach > Some(hole.to));
+        let covered = plan.hole.is_none_or(|hole| plan.take_full.is_some() || stored(hole));
+        prop_assert!(covered && (plan.hole.is_none() || warned(Code::HistoryHole)));
 
         // What waits in the spool goes to the store, or is said not to.
         if spool.is_some_and(|spool| spool.pending.is_some()) && plan.spool != SpoolPlan::Use {
@@ -372,8 +423,9 @@ proptest! {
         }
         // Without a full, each revision behind the store's reach is spooled or watched.
         let used = spool.filter(|_| plan.spool == SpoolPlan::Use).and_then(|spool| spool.pending);
-        if let StoreSeen::Holds(StoreHolds { reach: Some(reach), .. }) = store {
-            for missing in reach + 1..plan.watch_from {
+        if let StoreSeen::Holds(StoreHolds { reach: Some(reach), gap, .. }) = store {
+            let gap = gap.map_or(0..0, |gap| gap.from..gap.to + 1);
+            for missing in gap.chain(reach + 1..u64::MAX).take_while(|missing| *missing < plan.watch_from) {
                 let spooled = used.is_some_and(|span| (span.from..=span.to).contains(&missing));
                 let hole = plan.hole.is_some_and(|hole| (hole.from..=hole.to).contains(&missing));
                 let anew = plan.take_full.is_some() && (warned(Code::StoreOfOther) || warned(Code::RevisionWentBack));
