@@ -24,6 +24,11 @@ pub(crate) fn run(root: &Path) -> Result<String> {
         let Some(target) = target_of(&name) else { continue };
         plant(&corpus.join(target), &name, &golden(&name))?;
         count += 1;
+        if target == "snapshot_file" {
+            // The first byte is the size of the pieces that it is fed in.
+            plant(&corpus.join("passing"), &name, &[&[110], golden(&name).as_slice()].concat())?;
+            count += 1;
+        }
     }
     for version in FIXTURE_VERSIONS {
         plant(&corpus.join("snapshot_file"), &format!("fixture-{version}.db"), &snapshot_bytes(version))?;
