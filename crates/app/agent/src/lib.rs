@@ -3,3 +3,4 @@
 pub mod backups;
 pub mod serve;
 pub mod sources;
+pub mod turn;

@@ -10,7 +10,7 @@ use clap::error::ErrorKind;
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use quorate_faults::{Code, Exit, Fault};
 
-use crate::commands::{backup, cluster, completions, data, demo, explain, shim};
+use crate::commands::{backup, cluster, completions, data, demo, explain, plan, run, shim, status, stop};
 use crate::printer::Printer;
 
 /// Founds, inspects and verifies etcd clusters, without etcd and without a server.
@@ -85,6 +85,14 @@ pub(crate) enum Command {
     /// Clusters as one file declares them
     #[command(subcommand)]
     Cluster(cluster::Verb),
+    /// The agent: keep one member alive on this machine
+    Run(run::Args),
+    /// What the agent's next turn would do, and why
+    Plan(plan::Args),
+    /// What the agent of this machine does
+    Status(status::Args),
+    /// End the agent of this machine, and etcd with it
+    Stop(stop::Args),
     /// A three-member etcd cluster on this machine, to try things on
     Demo(demo::Args),
     /// What a fault code means and what to do about it

@@ -9,7 +9,11 @@ pub(crate) mod data;
 pub(crate) mod demo;
 pub(crate) mod etcd_args;
 pub(crate) mod explain;
+pub(crate) mod plan;
+pub(crate) mod run;
 pub(crate) mod shim;
+pub(crate) mod status;
+pub(crate) mod stop;
 
 use std::hash::BuildHasher;
 
@@ -24,6 +28,10 @@ pub(crate) fn run(command: Command, printer: &mut Printer) -> Result<Exit, Fault
         Command::Data(verb) => data::run(verb, printer),
         Command::Backup(verb) => backup::run(verb, printer),
         Command::Cluster(verb) => cluster::run(verb, printer),
+        Command::Run(args) => run::run(&args, printer),
+        Command::Plan(args) => plan::run(&args, printer),
+        Command::Status(args) => status::run(&args, printer),
+        Command::Stop(args) => stop::run(&args, printer),
         Command::Demo(args) => demo::run(args, printer),
         Command::Explain(args) => explain::run(&args, printer),
         Command::Completions(args) => completions::run(&args, printer),

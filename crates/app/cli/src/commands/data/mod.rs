@@ -4,6 +4,7 @@ pub(crate) mod defrag;
 pub(crate) mod init;
 pub(crate) mod inspect;
 pub(crate) mod members;
+pub(crate) mod reset;
 pub(crate) mod restore;
 pub(crate) mod verify;
 
@@ -31,6 +32,8 @@ pub(crate) enum Verb {
     Defrag(defrag::Args),
     /// Show what is in a data dir or snapshot file
     Inspect(inspect::Args),
+    /// Let a member go: rename its data dir and clear its ledger
+    Reset(reset::Args),
     /// Check that a data dir or snapshot file is whole
     Verify(verify::Args),
 }
@@ -42,6 +45,7 @@ pub(crate) fn run(verb: Verb, printer: &mut Printer) -> Result<Exit, Fault> {
         Verb::Restore(args) => restore::run(*args, printer),
         Verb::Defrag(args) => defrag::run(&args, printer),
         Verb::Inspect(args) => inspect::run(args, printer),
+        Verb::Reset(args) => reset::run(&args, printer),
         Verb::Verify(args) => verify::run(args, printer),
     }
 }

@@ -1,0 +1,199 @@
+//! Brings etcd up: takes over what already runs, or decides and acts until something does.
+
+use std::hash::BuildHasher;
+use std::time::Duration;
+
+use quorate_etcd::ledger::observe_ledger;
+use quorate_faults::{Code, Fault};
+use quorate_host::shim::{self, Adoption};
+use quorate_plan::ledger::{LedgerSeen, State};
+use quorate_plan::phase::Phase;
+use quorate_plan::spec::duration_text;
+use quorate_plan::start::{Ended, Halt, Restart, RestartPolicy, plan_restart, plan_start};
+use tracing::{debug, info};
+
+use super::execute::{Did, halt_of, halted, phase_of};
+use super::observe::{end_words, observe};
+use super::publish::now_ms;
+use super::{Agent, Finish, Found, Wish};
+
+/// Between two looks at something that does not change, at first and at most.
+const LOOK_AGAIN: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
+
+pub(super) enum Adopted {
+    Running(Found),
+    Nothing,
+    Finish(Finish),
+}
+
+pub(super) enum Up {
+    Running(Found),
+    Finish(Finish),
+}
+
+impl Agent {
+    /// Takes over what an earlier agent started, if it is beyond doubt the same.
+    pub(super) async fn adopt(&mut self) -> Result<Adopted, Fault> {
+        let mut wait = LOOK_AGAIN.0;
+        loop {
+            let state = self.state.clone();
+            let found = tokio::task::spawn_blocking(move || shim::adopt(&state)).await.map_err(halted)?;
+            let halt = match found {
+                Ok(Adoption::None) => return Ok(Adopted::Nothing),
+                Ok(Adoption::Gone(record)) => {
+                    let how = end_words(&record);
+                    info!("etcd has ended meanwhile: {how}");
+                    self.shared.change(|status| status.last_end = Some(how));
+                    return Ok(Adopted::Nothing);
+                }
+                Ok(Adoption::Lost(why)) => {
+                    info!("nobody recorded how etcd ended: {why}");
+                    self.shared.change(|status| status.last_end = Some(format!("not recorded: {why}")));
+                    return Ok(Adopted::Nothing);
+                }
+                Ok(Adoption::Running(running)) => match self.is_ours() {
+                    Ok(()) => {
+                        info!(pid = running.child().pid, "etcd runs already, and is taken over");
+                        return Ok(Adopted::Running(Box::new(running)));
+                    }
+                    Err(why) => stranger(running.child().pid, &why),
+                },
+                Ok(Adoption::Stranger(why)) => Halt {
+                    code: Code::StrangerRuns,
+                    why: format!("something runs that this node did not start: {why}"),
+                    way_out: "it is neither adopted nor touched; see `quorate explain Q0974`".to_owned(),
+                    lost: None,
+                },
+                Err(fault) => {
+                    self.shared.halt(phase_of(&fault), &halt_of(&fault));
+                    if let Some(finish) = self.pause(&mut wait, fault.code()).await {
+                        return Ok(Adopted::Finish(finish));
+                    }
+                    continue;
+                }
+            };
+            self.shared.halt(Phase::Refused, &halt);
+            if let Some(finish) = self.pause(&mut wait, halt.code).await {
+                return Ok(Adopted::Finish(finish));
+            }
+        }
+    }
+
+    /// Whether the ledger knows of a member that may run here.
+    fn is_ours(&self) -> Result<(), String> {
+        match observe_ledger(&self.node.ledger()) {
+            LedgerSeen::There(ledger) if matches!(ledger.state, State::Started(_)) => Ok(()),
+            LedgerSeen::There(ledger) => Err(format!("the ledger says `{}`", ledger.state.word())),
+            LedgerSeen::Absent => Err("there is no ledger".to_owned()),
+            LedgerSeen::Unreadable(why) => Err(format!("the ledger cannot be read: {why}")),
+        }
+    }
+
+    /// Looks, decides and acts until etcd runs.
+    pub(super) async fn bring_up(&mut self) -> Result<Up, Fault> {
+        let mut wait = LOOK_AGAIN.0;
+        loop {
+            if let Some(finish) = self.restart_gate().await {
+                return Ok(Up::Finish(finish));
+            }
+            if !matches!(self.shared.readiness().0, Phase::Waiting | Phase::Refused) {
+                self.shared.phase(Phase::Observing, "looking at data and ledger");
+            }
+            let node = std::sync::Arc::clone(&self.node);
+            let memory = self.memory.clone();
+            let seen = tokio::select! {
+                seen = observe(&node, &memory) => seen,
+                wish = self.wished() => return Ok(Up::Finish(self.leave(&wish))),
+            };
+            let plan = plan_start(&self.node.spec, self.node.name(), &seen);
+            debug!("{}", plan.render());
+            match self.execute(&plan).await {
+                Did::Started(running) => return Ok(Up::Running(running)),
+                Did::Again => wait = LOOK_AGAIN.0,
+                Did::Wished(wish) => return Ok(Up::Finish(self.leave(&wish))),
+                Did::Halted(phase, halt) => {
+                    self.shared.halt(phase, &halt);
+                    // What was found in the data may be another thing the next time; only a verdict that led nowhere stays.
+                    if let Some(finish) = self.pause(&mut wait, halt.code).await {
+                        return Ok(Up::Finish(finish));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Waits as long as the runs so far demand before etcd is started again.
+    async fn restart_gate(&mut self) -> Option<Finish> {
+        let Some(last) = self.runs.last() else { return None };
+        if self.once {
+            return Some(Finish::Halted(Code::EtcdEnded));
+        }
+        let how = match &last.ended {
+            Ended::Asked => "as asked".to_owned(),
+            Ended::Failed(how) | Ended::Permanent { why: how, .. } => how.clone(),
+        };
+        // Seeded by the system: nodes that fail together do not come back together.
+        let jitter = std::hash::RandomState::new().hash_one(now_ms()) as f64 / u64::MAX as f64;
+        match plan_restart(&RestartPolicy::default(), &self.runs, jitter) {
+            Restart::After { wait, crash_loop } => {
+                if wait.is_zero() {
+                    return None;
+                }
+                let shown = duration_text(Duration::from_millis(u64::try_from(wait.as_millis()).unwrap_or(u64::MAX)));
+                let (code, again) = match crash_loop {
+                    Some(times) => (Code::CrashLoop, format!("etcd ended {times} times in a row")),
+                    None => (Code::EtcdEnded, "etcd ended again".to_owned()),
+                };
+                let halt = Halt {
+                    code,
+                    why: format!("{again} ({how}); it is started again in {shown}"),
+                    way_out: format!("see `quorate explain {code}`; its log is in `{}`", self.node.log_dir().display()),
+                    lost: None,
+                };
+                self.shared.halt(Phase::Waiting, &halt);
+                tokio::select! {
+                    () = tokio::time::sleep(wait) => None,
+                    wish = self.wished() => Some(self.leave(&wish)),
+                }
+            }
+            Restart::Never { code, why } => {
+                let way_out = format!("another start would end the same way; see `quorate explain {code}`");
+                self.shared.halt(Phase::Refused, &Halt { code, why, way_out, lost: None });
+                let wish = self.wished().await;
+                Some(self.leave(&wish))
+            }
+            Restart::No => {
+                let wish = self.wished().await;
+                Some(self.leave(&wish))
+            }
+        }
+    }
+
+    /// Waits before the next look, each time longer. With `--once` there is none.
+    async fn pause(&mut self, wait: &mut Duration, code: Code) -> Option<Finish> {
+        if self.once {
+            return Some(Finish::Halted(code));
+        }
+        let pause = *wait;
+        *wait = (*wait * 2).min(LOOK_AGAIN.1);
+        tokio::select! {
+            () = tokio::time::sleep(pause) => None,
+            wish = self.wished() => Some(self.leave(&wish)),
+        }
+    }
+
+    /// Ends without etcd having run.
+    fn leave(&self, wish: &Wish) -> Finish {
+        self.shared.phase(Phase::Stopped, format!("asked by {}; etcd was not running", wish.asked_by));
+        Finish::Stopped
+    }
+}
+
+fn stranger(pid: u32, why: &str) -> Halt {
+    Halt {
+        code: Code::StrangerRuns,
+        why: format!("etcd runs as process {pid}, and this node does not remember it: {why}"),
+        way_out: "it is left alone; `quorate cluster adopt` takes a member over".to_owned(),
+        lost: None,
+    }
+}

@@ -1,0 +1,241 @@
+//! etcd itself: which program, with which settings, started through the shim.
+//!
+//! **Invariant:** no setting reaches etcd that its version does not have, and none through the environment.
+
+use std::io::{Read, Seek, SeekFrom};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use quorate_etcd::aside::ensure_file;
+use quorate_etcd::binary::{Binary, Places};
+use quorate_etcd_formats::founding::Form;
+use quorate_faults::{Code, Fault};
+use quorate_host::durable::RealDisk;
+use quorate_host::logs::Rotation;
+use quorate_host::shim::{self, ETCD_STOPPING, Rung, Running, Send, ShimSpec};
+use quorate_host::state::StateDir;
+use quorate_plan::etcd_config::{EtcdConfig, Minor, render};
+use quorate_plan::spec::Stop;
+use quorate_plan::start::classify;
+use sha2::{Digest, Sha256};
+
+use super::data;
+use super::node::Node;
+
+/// What of our environment etcd gets: nothing that holds secrets, nothing that etcd reads as a setting.
+const ENVIRONMENT: [&str; 9] =
+    ["PATH", "HOME", "TZ", "GOMAXPROCS", "GOGC", "GOMEMLIMIT", "GODEBUG", "ETCD_UNSUPPORTED_ARCH", "ETCD_VERIFY"];
+
+/// How much of a log's end is looked at for the reason of a failure.
+const TAIL_BYTES: u64 = 64 << 10;
+
+/// The etcd program.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Program {
+    pub(super) binary: Binary,
+    pub(super) minor: Minor,
+    stamp: Option<Stamp>,
+}
+
+/// What changes when a program is replaced.
+type Stamp = (PathBuf, u64, u64, i64, i64);
+
+fn stamp(path: &Path) -> Option<Stamp> {
+    let meta = std::fs::metadata(path).ok()?;
+    Some((path.to_owned(), meta.ino(), meta.len(), meta.mtime(), meta.mtime_nsec()))
+}
+
+impl Program {
+    /// Finds it; one that was found before and has not changed is not asked again.
+    pub(super) fn find(node: &Node, before: Option<&Program>) -> Result<Program, Fault> {
+        let unchanged = |known: &&Program| known.stamp.is_some() && known.stamp == stamp(&known.binary.path);
+        if let Some(known) = before.filter(unchanged) {
+            return Ok(known.clone());
+        }
+        let agent = &node.spec.agent;
+        let path = std::env::var_os("PATH");
+        let named = agent.etcd_binary.as_deref().map(Path::new);
+        let binary = Binary::find(&Places { named, path: path.as_deref(), near: Vec::new() })?;
+        let shown = binary.path.display();
+        let other = |why: String| {
+            Fault::new(Code::EtcdOtherVersion, format!("cannot use `{shown}`: it is etcd {}{why}", binary.version))
+                .hint("install another etcd, or change `etcd-binary` and `etcd-version` in the cluster file")
+        };
+        if let Some(wanted) = &agent.etcd_version
+            && !is_version(&binary.version, wanted)
+        {
+            return Err(other(format!(", and the cluster file asks for {wanted}")));
+        }
+        let minor = Minor::parse(&binary.version).ok_or_else(|| other(", which Quorate does not know".to_owned()))?;
+        Ok(Program { stamp: stamp(&binary.path), binary, minor })
+    }
+
+    /// The form of data dirs that are made for it.
+    pub(super) fn form(&self) -> Form {
+        match self.minor {
+            Minor::V3_4 => Form::V3_4,
+            Minor::V3_5 => Form::V3_5,
+            Minor::V3_6 => Form::V3_6,
+            Minor::V3_7 => Form::V3_7,
+        }
+    }
+
+    /// Refuses data of a newer version.
+    pub(super) fn check_data(&self, node: &Node) -> Result<(), Fault> {
+        let Some(version) = data::cluster_version(&node.target) else { return Ok(()) };
+        match Minor::parse(&version) {
+            Some(minor) if minor <= self.minor => Ok(()),
+            Some(_) | None => {
+                let attempt = format!(
+                    "cannot start etcd {} on `{}`: the data is of version {version}",
+                    self.binary.version,
+                    node.target.data_dir().display()
+                );
+                Err(Fault::new(Code::EtcdOlder, attempt).hint("start an etcd of that version or a later one"))
+            }
+        }
+    }
+}
+
+/// The settings of one start.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Config {
+    pub(super) text: String,
+    pub(super) hash: String,
+}
+
+/// Renders the settings.
+pub(super) fn config(node: &Node, program: &Program) -> Result<Config, Fault> {
+    let text = render(&EtcdConfig { spec: &node.spec, member: &node.member, join: None }, program.minor)?;
+    let hash = Sha256::digest(&text).iter().map(|byte| format!("{byte:02x}")).collect();
+    Ok(Config { text, hash })
+}
+
+/// Starts etcd through a shim. Returns when it has been executed.
+pub(super) fn start(node: &Node, state: &StateDir, program: &Program, shim: &Path) -> Result<Running, Fault> {
+    let config = config(node, program)?;
+    ensure_file(&RealDisk, &node.etcd_config(), config.text.as_bytes())?;
+    let logs = &node.spec.agent.logs;
+    let env = ENVIRONMENT.iter().filter_map(|name| Some(((*name).to_owned(), std::env::var(name).ok()?)));
+    let spec = ShimSpec {
+        name: "etcd".to_owned(),
+        program: program.binary.path.clone(),
+        args: vec!["--config-file".to_owned(), node.etcd_config().display().to_string()],
+        env: env.collect(),
+        dir: state.path().to_owned(),
+        log_dir: node.log_dir(),
+        rotation: Rotation {
+            bytes_max: logs.max_size,
+            age_max_s: (logs.max_age / logs.max_files.max(1)).as_secs().max(1),
+            keep: logs.max_files,
+        },
+        config_hash: config.hash,
+        etcd_version: program.binary.version.clone(),
+        stopping_words: ETCD_STOPPING.map(str::to_owned).to_vec(),
+        ladder: ladder(&node.spec.maintenance.stop),
+    };
+    shim::spawn(shim, state, &spec)
+}
+
+/// The steps of a stop.
+pub(super) fn ladder(stop: &Stop) -> Vec<Rung> {
+    let rung = |send, wait: Duration| Rung { send, wait_ms: u64::try_from(wait.as_millis()).unwrap_or(u64::MAX) };
+    vec![
+        rung(Send::Term, stop.term_timeout),
+        rung(Send::Quit, stop.dump_timeout),
+        rung(Send::Kill, Duration::from_secs(10)),
+    ]
+}
+
+/// How long etcd's log is now, so that later lines can be told from earlier ones.
+pub(super) fn log_length(node: &Node) -> u64 {
+    std::fs::metadata(log_file(node)).map_or(0, |meta| meta.len())
+}
+
+fn log_file(node: &Node) -> PathBuf {
+    node.log_dir().join("etcd.log")
+}
+
+/// What etcd said last in this run: the gravest of its last lines, and whether another start could help.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct LastWords {
+    pub(super) text: Option<String>,
+    pub(super) permanent: Option<(Code, &'static str)>,
+}
+
+/// Reads the end of the log that was written after it had `before` bytes.
+pub(super) fn last_words(node: &Node, before: u64) -> LastWords {
+    let Ok(mut file) = std::fs::File::open(log_file(node)) else { return LastWords::default() };
+    let length = file.metadata().map_or(0, |meta| meta.len());
+    // A shorter file is a new one: the old one was rotated away.
+    let from = if length < before { 0 } else { before };
+    let from = from.max(length.saturating_sub(TAIL_BYTES));
+    let mut bytes = Vec::new();
+    if file.seek(SeekFrom::Start(from)).is_err() || file.take(TAIL_BYTES).read_to_end(&mut bytes).is_err() {
+        return LastWords::default();
+    }
+    let tail = String::from_utf8_lossy(&bytes);
+    LastWords { text: gravest(&tail), permanent: classify(&tail) }
+}
+
+/// The last line that tells of a failure, in few words.
+fn gravest(tail: &str) -> Option<String> {
+    let rank = |level: &str| match level {
+        "panic" | "dpanic" | "fatal" => 2,
+        "error" => 1,
+        _ => 0,
+    };
+    let lines = tail.lines().filter_map(|line| {
+        let Ok(entry) = serde_json::from_str::<serde_json::Value>(line) else {
+            let plain = line.starts_with("panic:").then(|| (2, line.to_owned()));
+            return plain;
+        };
+        let said = |key: &str| entry.get(key).and_then(|value| value.as_str()).map(str::to_owned);
+        let rank = rank(said("level")?.as_str());
+        let text = match said("error") {
+            Some(error) => format!("{}: {error}", said("msg")?),
+            None => said("msg")?,
+        };
+        (rank > 0).then_some((rank, text))
+    });
+    // Of equals the last one.
+    let text = lines.max_by_key(|(rank, _)| *rank).map(|(_, text)| text)?;
+    let limit = text.char_indices().nth(300).map_or(text.len(), |(at, _)| at);
+    text.get(..limit).map(str::to_owned)
+}
+
+/// Whether `3.5.16` is what `3.5` or `3.5.16` asks for.
+fn is_version(is: &str, wanted: &str) -> bool {
+    let rest = is.strip_prefix(wanted.trim_start_matches('v'));
+    rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '-', '+']))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_version_is_the_one_that_is_asked_for() {
+        for wanted in ["3.5", "3.5.16", "v3.5"] {
+            assert!(is_version("3.5.16", wanted), "{wanted}");
+        }
+        for wanted in ["3.5.1", "3.6", "3.5.17"] {
+            assert!(!is_version("3.5.16", wanted), "{wanted}");
+        }
+    }
+
+    #[test]
+    fn the_gravest_of_the_last_lines_is_shown() {
+        let log = concat!(
+            r#"{"level":"error","msg":"e1"}"#,
+            "\n",
+            r#"{"level":"fatal","msg":"discovery failed","error":"bind: address already in use"}"#,
+            "\n",
+            r#"{"level":"info","msg":"bye"}"#,
+            "\nrest of a stack\n"
+        );
+        assert_eq!(gravest(log).as_deref(), Some("discovery failed: bind: address already in use"));
+        assert_eq!(gravest("nothing\n"), None);
+    }
+}

@@ -1,0 +1,306 @@
+//! Takes the steps of a plan, one after the other.
+//!
+//! **Invariant:** one exhaustive match over the steps; what a step needs to be true is written down durably before the next
+//! one; and whoever asks for the end is heard between steps and during long ones, but never between etcd's start and our
+//! knowing of it.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use jiff::Timestamp;
+use quorate_etcd::aside::{ensure_set_aside, ensure_tail_cut};
+use quorate_etcd::init::{self, Request};
+use quorate_etcd::ledger::{ensure_ledger, observe_ledger};
+use quorate_etcd_formats::founding::Founding;
+use quorate_etcd_formats::membership::{ClusterId, MemberId};
+use quorate_faults::{Code, Exit, Fault};
+use quorate_host::durable::RealDisk;
+use quorate_host::shim::Running;
+use quorate_plan::ledger::{Ledger, LedgerSeen, State};
+use quorate_plan::phase::Phase;
+use quorate_plan::start::{Depth, Halt, Mode, StartPlan, Step, Verdict};
+use tracing::info;
+
+use super::Agent;
+use super::data::{self, in_words};
+use super::etcd::{self, Program};
+use super::listen::Wish;
+use super::node::Node;
+use super::publish::now_ms;
+use super::restore;
+use super::status::CheckedNow;
+
+/// What came of a plan.
+pub(super) enum Did {
+    /// etcd runs.
+    Started(Box<Running>),
+    /// Something changed: look again.
+    Again,
+    /// Nothing more can be done now.
+    Halted(Phase, Halt),
+    /// Someone asked for the end.
+    Wished(Wish),
+}
+
+impl Agent {
+    /// Takes the steps.
+    pub(super) async fn execute(&mut self, plan: &StartPlan) -> Did {
+        for (at, step) in plan.steps.iter().enumerate() {
+            let restores_next = matches!(plan.steps.get(at + 1), Some(Step::Restore { .. }));
+            match self.step(step, restores_next).await {
+                Ok(None) => {}
+                Ok(Some(did)) => return did,
+                Err(fault) => return Did::Halted(phase_of(&fault), halt_of(&fault)),
+            }
+        }
+        Did::Again
+    }
+
+    async fn step(&mut self, step: &Step, restores_next: bool) -> Result<Option<Did>, Fault> {
+        match step {
+            Step::Validate(depth) => self.validate(depth).await,
+            Step::RepairTail => self.repair().await,
+            Step::Archive => self.archive(restores_next).await,
+            Step::Restore { revision } => self.restore(*revision).await,
+            Step::Init { cluster, member } => self.init(*cluster, *member).await,
+            Step::Write(state) => self.write(state).map(|()| None),
+            Step::Start { joining: false } => self.start().await.map(Some),
+            Step::Wait(halt) => Ok(Some(Did::Halted(Phase::Waiting, halt.clone()))),
+            Step::Refuse(halt) => Ok(Some(Did::Halted(Phase::Refused, halt.clone()))),
+            Step::TellPeers
+            | Step::RemoveMember(_)
+            | Step::AddLearner
+            | Step::Promote
+            | Step::Start { joining: true } => {
+                Err(Fault::new(Code::SeveralMembers, format!("cannot {step}: this agent runs clusters of one member")))
+            }
+        }
+    }
+
+    async fn validate(&mut self, depth: &Depth) -> Result<Option<Did>, Fault> {
+        self.shared.phase(Phase::Validating, format!("checking the data ({}): {}", depth.mode, depth.why));
+        let (node, mode) = (Arc::clone(&self.node), depth.mode);
+        let checked = match self.long(move || data::validate(&node.target, mode)).await {
+            Ok(checked) => checked?,
+            Err(wish) => return Ok(Some(Did::Wished(wish))),
+        };
+        let (word, text) = match &checked.verdict {
+            Verdict::Valid => ("valid", if checked.cut { "valid, as far as time allowed" } else { "valid" }.to_owned()),
+            Verdict::RepairableTail(what) => ("torn", format!("whole but for its end: {what}")),
+            Verdict::Corrupt(what) => ("corrupt", format!("damaged: {what}")),
+            Verdict::Unchecked => ("unchecked", "not checked".to_owned()),
+        };
+        let mode = match depth.mode {
+            Mode::Sanity => "sanity",
+            Mode::Full => "full",
+            Mode::Within(_) => "within",
+        };
+        info!(took_ms = millis(checked.took), "the data is {text}");
+        self.shared.measures.checked(mode, word, checked.took);
+        let now = CheckedNow {
+            mode: depth.mode.to_string(),
+            why: depth.why.clone(),
+            verdict: text,
+            took_ms: millis(checked.took),
+        };
+        self.shared.change(|status| status.checked = Some(now));
+        self.memory.checked = Some(checked);
+        Ok(None)
+    }
+
+    async fn repair(&mut self) -> Result<Option<Did>, Fault> {
+        let Some((file, length)) = self.memory.checked.as_ref().and_then(|checked| checked.torn.clone()) else {
+            return Err(Fault::new(Code::Internal, "cannot cut a torn end off: nobody knows where it is"));
+        };
+        let cut = {
+            let file = file.clone();
+            self.long(move || ensure_tail_cut(&RealDisk, &file, length, &stamp())).await
+        };
+        let kept = match cut {
+            Ok(kept) => kept?,
+            Err(wish) => return Ok(Some(Did::Wished(wish))),
+        };
+        self.shared.done(format!(
+            "cut the torn end off `{}` at byte {length}; the file as it was is `{}`",
+            file.display(),
+            kept.display()
+        ));
+        // What was good stays good; only the torn end is gone.
+        if let Some(checked) = &mut self.memory.checked {
+            checked.verdict = Verdict::Valid;
+            checked.torn = None;
+        }
+        Ok(None)
+    }
+
+    /// Sets the data aside. Where a backup is to take its place, that is proven first.
+    async fn archive(&mut self, restores_next: bool) -> Result<Option<Did>, Fault> {
+        if restores_next {
+            self.shared.phase(Phase::Restoring, "reading the backup to its end before anything is set aside");
+            let node = Arc::clone(&self.node);
+            match self.long(move || restore::prove(&node)).await {
+                Ok(proven) => proven?,
+                Err(wish) => return Ok(Some(Did::Wished(wish))),
+            };
+        }
+        let stamp = stamp();
+        let dirs = std::iter::once(self.node.target.data_dir()).chain(self.node.target.wal_dir());
+        let mut renamed = Vec::new();
+        for dir in dirs {
+            if let Some(new) = ensure_set_aside(&RealDisk, dir, &stamp)? {
+                renamed.push(format!("renamed `{}` to `{}`", dir.display(), new.display()));
+            }
+        }
+        for what in renamed {
+            self.shared.done(what);
+        }
+        self.memory.checked = None;
+        Ok(None)
+    }
+
+    async fn restore(&mut self, revision: u64) -> Result<Option<Did>, Fault> {
+        let store = self.node.spec.backup.as_ref().map_or("the store", |backup| backup.store.as_str()).to_owned();
+        self.shared.phase(Phase::Restoring, format!("restoring revision {revision} from `{store}`"));
+        let form = self.program()?.form();
+        let (node, begun) = (Arc::clone(&self.node), Instant::now());
+        let restored = match self.long(move || restore::restore(&node, form)).await {
+            Ok(restored) => restored,
+            Err(wish) => return Ok(Some(Did::Wished(wish))),
+        };
+        let result = if restored.is_ok() { "done" } else { "failed" };
+        self.shared.measures.restored(result, begun.elapsed());
+        let outcome = restored?;
+        self.memory.fresh = true;
+        self.memory.checked = None;
+        let short = outcome.short.map(|why| format!("; the store mentions more and cannot prove it: {why}"));
+        let (revision, short) = (outcome.revision, short.unwrap_or_default());
+        self.shared.done(format!("restored revision {revision} from `{store}`{short}"));
+        for warning in outcome.warnings {
+            self.shared.done(warning.text);
+        }
+        Ok(None)
+    }
+
+    async fn init(&mut self, cluster: ClusterId, member: MemberId) -> Result<Option<Did>, Fault> {
+        self.shared.phase(Phase::Starting, format!("founding cluster {cluster}"));
+        let form = self.program()?.form();
+        let node = Arc::clone(&self.node);
+        let made = self.long(move || found(&node, form, cluster, member)).await;
+        match made {
+            Ok(made) => made?,
+            Err(wish) => return Ok(Some(Did::Wished(wish))),
+        }
+        self.memory.fresh = true;
+        Ok(None)
+    }
+
+    /// Writes how far we have come.
+    fn write(&mut self, state: &State) -> Result<(), Fault> {
+        let before = match observe_ledger(&self.node.ledger()) {
+            LedgerSeen::There(ledger) => *ledger,
+            LedgerSeen::Absent => Ledger::default(),
+            LedgerSeen::Unreadable(why) => {
+                let attempt = format!("cannot read the ledger `{}`", self.node.ledger().display());
+                return Err(Fault::new(Code::LedgerUnreadable, attempt).caused_by(why));
+            }
+        };
+        let mut next = before.with(state.clone());
+        next.spec_hash = Some(self.node.spec.hash());
+        ensure_ledger(&RealDisk, &self.node.ledger(), &next)?;
+        self.tell_ledger();
+        Ok(())
+    }
+
+    async fn start(&mut self) -> Result<Did, Fault> {
+        let program = self.program()?;
+        program.check_data(&self.node)?;
+        let version = program.binary.version.clone();
+        self.shared.phase(Phase::Starting, format!("etcd {version} starts"));
+        self.log_before = etcd::log_length(&self.node);
+        let (node, state, shim) = (Arc::clone(&self.node), self.state.clone(), self.shim.clone());
+        let started = tokio::task::spawn_blocking(move || etcd::start(&node, &state, &program, &shim)).await;
+        // Whatever comes of it, etcd may have touched the data.
+        self.memory = super::observe::Memory::default();
+        self.shared.measures.started();
+        self.tell_ledger();
+        match started.map_err(halted)? {
+            Ok(running) => Ok(Did::Started(Box::new(running))),
+            Err(fault) if fault.code() == Code::EndedAtOnce => {
+                self.note_end(None, &in_words(&fault), std::time::Duration::ZERO);
+                Ok(Did::Again)
+            }
+            Err(fault) => Err(fault),
+        }
+    }
+
+    /// The program that is to be run.
+    pub(super) fn program(&mut self) -> Result<Program, Fault> {
+        let program = Program::find(&self.node, self.program.as_ref())?;
+        self.program = Some(program.clone());
+        Ok(program)
+    }
+
+    /// Work that takes long, on a thread of its own. Whoever asks for the end does not wait for it: all of it can be cut off
+    /// at any point.
+    async fn long<T: Send + 'static>(
+        &mut self,
+        work: impl FnOnce() -> Result<T, Fault> + Send + 'static,
+    ) -> Result<Result<T, Fault>, Wish> {
+        let work = tokio::task::spawn_blocking(work);
+        tokio::select! {
+            done = work => Ok(done.map_err(halted).and_then(|done| done)),
+            wish = self.wished() => Err(wish),
+        }
+    }
+}
+
+fn found(
+    node: &Node,
+    form: quorate_etcd_formats::founding::Form,
+    cluster: ClusterId,
+    member: MemberId,
+) -> Result<(), Fault> {
+    let token = node.spec.etcd_token().unwrap_or_default();
+    let members = node.spec.members.iter().map(|member| (member.name.clone(), member.peer_urls.clone())).collect();
+    let founding = Founding::new(members, &token)
+        .map_err(|error| Fault::new(Code::RosterBadId, error.to_string()).hint("declare another `bootstrap` id"))?;
+    let local = founding.member(node.name()).filter(|local| local.id == member && founding.cluster_id == cluster);
+    let Some(local) = local else {
+        return Err(Fault::new(Code::Internal, "cannot found: the ids are not those that were promised"));
+    };
+    let done = init::ensure_member(&RealDisk, &node.target, Request { founding: &founding, local, form })?;
+    for warning in done.warnings {
+        tracing::warn!(code = %warning.code, "{}", warning.text);
+    }
+    Ok(())
+}
+
+/// Where a fault leads: what only a person can change is refused, the rest is waited for.
+pub(super) fn phase_of(fault: &Fault) -> Phase {
+    match fault.code().exit() {
+        Exit::ConfigInvalid | Exit::Refused | Exit::Usage => Phase::Refused,
+        Exit::Done | Exit::CannotMeet | Exit::Failed | Exit::Waiting | Exit::Unreachable | Exit::Temporary => {
+            Phase::Waiting
+        }
+    }
+}
+
+/// A fault as the reason for which nothing is done.
+pub(super) fn halt_of(fault: &Fault) -> Halt {
+    let way_out = fault.hint_text().map_or_else(|| format!("see `quorate explain {}`", fault.code()), str::to_owned);
+    Halt { code: fault.code(), why: in_words(fault), way_out, lost: None }
+}
+
+pub(super) fn halted(error: tokio::task::JoinError) -> Fault {
+    Fault::new(Code::Internal, "a part of the agent came to a halt").caused_by(error)
+}
+
+/// `20261116T021544Z`, for names of what was set aside.
+pub(super) fn stamp() -> String {
+    let now = Timestamp::from_millisecond(i64::try_from(now_ms()).unwrap_or(0)).unwrap_or_default();
+    now.strftime("%Y%m%dT%H%M%SZ").to_string()
+}
+
+fn millis(span: std::time::Duration) -> u64 {
+    u64::try_from(span.as_millis()).unwrap_or(u64::MAX)
+}

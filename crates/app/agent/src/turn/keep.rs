@@ -1,0 +1,162 @@
+//! What goes on beside a serving etcd: upkeep of its database, and backups.
+//!
+//! **Rule:** neither ever stops etcd or keeps the agent from noticing its end; whatever fails is tried again later, slower
+//! each time.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use quorate_etcd::client::messages::{Alarm, AlarmKind};
+use quorate_etcd::client::{Client, Settings};
+use quorate_etcd::ledger::observe_ledger;
+use quorate_faults::{Code, Fault};
+use quorate_plan::chain;
+use quorate_plan::ledger::{LedgerSeen, Origin, State};
+use quorate_plan::retention::Policy;
+use quorate_plan::schedule::Schedule;
+use quorate_plan::spec::{self, Backup, Keep, Value};
+use quorate_plan::upkeep::{QUOTA_DEFAULT, Upkeep, UpkeepSeen, plan_upkeep};
+use tokio_util::sync::CancellationToken;
+use tracing::info;
+
+use super::data::in_words;
+use super::node::Node;
+use super::publish::{Shared, now_ms};
+use super::status::Notice;
+use crate::backups::follow::{FollowSettings, follow};
+
+/// How often the database's size is asked for.
+const UPKEEP_EVERY: Duration = Duration::from_secs(20);
+/// Between two attempts to follow.
+const FOLLOW_AGAIN: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(300));
+/// How long the end of the agent may be put off for uploads.
+const FLUSH: Duration = Duration::from_secs(5);
+
+/// Looks after the database until it is dropped.
+pub(super) async fn upkeep(node: Arc<Node>, shared: Arc<Shared>) {
+    let mut defragmented_ms = None;
+    loop {
+        match look_after(&node, &shared, &mut defragmented_ms).await {
+            Ok(()) => {}
+            // A user without the right to ask is a choice; that reads fail is told by the phase.
+            Err(fault) => tracing::debug!(code = %fault.code(), "upkeep: {}", in_words(&fault)),
+        }
+        tokio::time::sleep(UPKEEP_EVERY).await;
+    }
+}
+
+async fn look_after(node: &Node, shared: &Shared, defragmented_ms: &mut Option<u64>) -> Result<(), Fault> {
+    let client = Client::connect(&node.client()?).await?;
+    let status = client.status().await?;
+    let alarms = client.alarms().await?.alarms;
+    let no_space = |alarm: &&Alarm| alarm.alarm == AlarmKind::NoSpace as i32;
+    let seen = UpkeepSeen {
+        db_bytes: u64::try_from(status.db_size).unwrap_or(0),
+        used_bytes: u64::try_from(status.db_size_in_use).unwrap_or(0),
+        quota_bytes: quota(node, status.db_size_quota),
+        no_space: alarms.iter().any(|alarm| no_space(&alarm)),
+        defragmented_ms: *defragmented_ms,
+        // With one member there is nobody to wait for.
+        may_pause: true,
+    };
+    shared.measures.sizes(seen.db_bytes, seen.used_bytes, seen.quota_bytes);
+    let revision = status.header.and_then(|header| u64::try_from(header.revision).ok());
+    shared.change(|now| {
+        if let Some(etcd) = &mut now.etcd {
+            etcd.version = Some(status.version.clone());
+            etcd.revision = revision;
+            etcd.db_bytes = Some(seen.db_bytes);
+            etcd.db_used_bytes = Some(seen.used_bytes);
+            etcd.quota_bytes = Some(seen.quota_bytes);
+        }
+    });
+    let (steps, warnings) = plan_upkeep(&node.spec.maintenance.defrag, &seen, now_ms());
+    let notices = warnings.into_iter().map(|warning| Notice::new(warning.code, warning.text)).collect();
+    shared.warnings(&[Code::NoSpace, Code::QuotaNear], notices);
+    for step in steps {
+        match step {
+            Upkeep::Defragment(why) => {
+                info!("defragmenting: {why}");
+                *defragmented_ms = Some(now_ms());
+                let done = client.defragment().await;
+                shared.measures.defragmented(if done.is_ok() { "done" } else { "failed" });
+                done?;
+                info!("defragmented");
+            }
+            Upkeep::ClearNoSpace(why) => {
+                for alarm in alarms.iter().filter(no_space) {
+                    client.disarm(*alarm).await?;
+                }
+                info!("cleared the alarm NOSPACE: {why}");
+                shared.warnings(&[Code::NoSpace], Vec::new());
+            }
+        }
+    }
+    Ok(())
+}
+
+fn quota(node: &Node, told: i64) -> u64 {
+    let set = node.spec.etcd.iter().find(|setting| setting.key == "quota-backend-bytes");
+    let set = set.and_then(|setting| if let Value::Number(bytes) = setting.value { Some(bytes) } else { None });
+    let bytes = if told > 0 { Some(told) } else { set };
+    bytes.and_then(|bytes| u64::try_from(bytes).ok()).filter(|bytes| *bytes > 0).unwrap_or(QUOTA_DEFAULT)
+}
+
+/// Follows until `stop`, again and again.
+pub(super) async fn backups(node: Arc<Node>, shared: Arc<Shared>, stop: CancellationToken) {
+    let Some(backup) = &node.spec.backup else { return };
+    let state = |text: String| {
+        shared.change(|status| {
+            if let Some(backup) = &mut status.backup {
+                backup.state = text;
+            }
+        });
+    };
+    let mut wait = FOLLOW_AGAIN.0;
+    while !stop.is_cancelled() {
+        state("following".to_owned());
+        let followed = match node.client().and_then(|etcd| settings(&node, backup, etcd)) {
+            Ok(settings) => follow(settings, shared.backups.clone(), stop.clone()).await,
+            Err(fault) => Err(fault),
+        };
+        let Err(fault) = followed else { break };
+        let words = in_words(&fault);
+        state(format!("stopped for now: {words} [{}]", fault.code()));
+        let text = format!("backups have stopped for {}: {words} [{}]", spec::duration_text(wait), fault.code());
+        shared.warnings(&[Code::BackupsStopped], vec![Notice::new(Code::BackupsStopped, text)]);
+        tokio::select! { () = tokio::time::sleep(wait) => {}, () = stop.cancelled() => break }
+        wait = (wait * 2).min(FOLLOW_AGAIN.1);
+        shared.warnings(&[Code::BackupsStopped], Vec::new());
+    }
+    state("stopped".to_owned());
+}
+
+fn settings(node: &Node, backup: &Backup, etcd: Settings) -> Result<FollowSettings, Fault> {
+    // What this member was restored from is its own history, so it may go on in the same store.
+    let ledger = observe_ledger(&node.ledger());
+    let restored = matches!(&ledger, LedgerSeen::There(ledger)
+        if matches!(&ledger.state, State::Started(identity) if identity.origin == Origin::Restored));
+    Ok(FollowSettings {
+        store: backup.store.clone(),
+        etcd,
+        spool: node.spool(),
+        spool_max_bytes: backup.spool_max,
+        delta_period: backup.delta_period,
+        delta_bytes: backup.delta_size,
+        full_schedule: Schedule::parse(&backup.full_schedule)?,
+        layout: match backup.layout {
+            spec::Layout::Quorate => chain::Layout::Quorate,
+            spec::Layout::Gardener => chain::Layout::Gardener,
+        },
+        max_restore_time: Some(backup.max_restore_time),
+        keep: Some(policy(&backup.keep)),
+        flush_timeout: FLUSH,
+        take_over: restored,
+        scratch: node.scratch(),
+    })
+}
+
+fn policy(keep: &Keep) -> Policy {
+    let Keep { last, hourly, daily, weekly, monthly, history } = keep.clone();
+    Policy { last, hourly, daily, weekly, monthly, history_ms: i64::try_from(history.as_millis()).unwrap_or(i64::MAX) }
+}

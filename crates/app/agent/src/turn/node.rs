@@ -1,0 +1,133 @@
+//! One member on this machine: what the cluster file says of it, and where its things lie.
+
+use std::path::{Path, PathBuf};
+
+use quorate_etcd::client::{Credentials, Settings, Tls};
+use quorate_etcd::init::Target;
+use quorate_etcd::ledger::FILE_NAME;
+use quorate_faults::{Code, Fault};
+use quorate_host::state::StateDir;
+use quorate_plan::Warning;
+use quorate_plan::spec::{Member, Security, Spec, TlsFiles, for_member};
+
+use crate::serve::{self, Address};
+
+/// Passwords are far below this.
+const PASSWORD_BYTES_MAX: u64 = 4096;
+
+/// The member, as declared.
+#[derive(Debug, Clone)]
+pub struct Node {
+    /// The cluster file.
+    pub file: PathBuf,
+    /// What it says.
+    pub spec: Spec,
+    /// What it says of this member.
+    pub member: Member,
+    /// Where the data is.
+    pub target: Target,
+    state: PathBuf,
+}
+
+impl Node {
+    /// Reads the cluster file and finds the member; changes nothing.
+    pub fn read(file: &Path, name: Option<&str>) -> Result<(Node, Vec<Warning>), Fault> {
+        let shown = file.display().to_string();
+        let bytes = std::fs::read(file).map_err(|error| Fault::io(format!("cannot read `{shown}`"), error))?;
+        let (spec, warnings) = Spec::parse(&bytes, &shown).map_err(|mistakes| mistakes.fault())?;
+        let member = spec.local(name, &shown)?.clone();
+        if spec.members.len() > 1 {
+            let attempt = format!("cannot run a member of `{shown}`: it declares {} members", spec.members.len());
+            return Err(Fault::new(Code::SeveralMembers, attempt).hint("this agent runs clusters of one member"));
+        }
+        let target = Target::new(Path::new(&member.data_dir), member.wal_dir.as_deref().map(Path::new))?;
+        let state = PathBuf::from(spec.state_dir_of(&member.name));
+        let file = std::path::absolute(file).unwrap_or_else(|_| file.to_owned());
+        Ok((Node { file, spec, member, target, state }, warnings))
+    }
+
+    /// The member's name.
+    pub fn name(&self) -> &str {
+        &self.member.name
+    }
+
+    /// The state dir, which may not be there yet.
+    pub fn state_path(&self) -> &Path {
+        &self.state
+    }
+
+    /// The state dir, made if it is missing.
+    pub fn state(&self) -> Result<StateDir, Fault> {
+        StateDir::open(&self.state)
+    }
+
+    /// What this node remembers.
+    pub fn ledger(&self) -> PathBuf {
+        self.state.join(FILE_NAME)
+    }
+
+    /// The file that etcd is started with.
+    pub fn etcd_config(&self) -> PathBuf {
+        self.state.join("etcd.yaml")
+    }
+
+    /// Where etcd's log goes.
+    pub fn log_dir(&self) -> PathBuf {
+        self.state.join("logs")
+    }
+
+    /// Where writes wait for the store.
+    pub fn spool(&self) -> PathBuf {
+        self.state.join("spool")
+    }
+
+    /// Where large files may lie for a while: on the data's disk, where there is room for them.
+    pub fn scratch(&self) -> PathBuf {
+        match self.target.data_dir().parent() {
+            Some(parent) if parent.is_dir() => parent.to_owned(),
+            _ => std::env::temp_dir(),
+        }
+    }
+
+    /// How to ask this very member.
+    pub fn client(&self) -> Result<Settings, Fault> {
+        let agent = &self.spec.agent;
+        let mut settings = Settings::new(self.member.client_urls.iter().take(1).cloned());
+        settings.timeout = agent.ready_timeout;
+        if let Security::Tls(tls) = &self.spec.security {
+            let TlsFiles { cert_file, key_file, trusted_ca_file } = tls.admin.as_ref().unwrap_or(&tls.client);
+            let path = |text: &str| Some(PathBuf::from(for_member(text, self.name())));
+            settings.tls =
+                Tls { ca: path(trusted_ca_file), cert: path(cert_file), key: path(key_file), server_name: None };
+        }
+        if let (Some(name), Some(file)) = (&agent.etcd_user, &agent.etcd_password_file) {
+            settings.credentials = Some(Credentials { name: name.clone(), password: password(Path::new(file))? });
+        }
+        Ok(settings)
+    }
+
+    /// Where health and metrics are served: TLS where the file has it, and no client certificates, so that kubelets and
+    /// load balancers can ask.
+    pub fn health(&self) -> Result<Address, Fault> {
+        let text = &self.spec.agent.health_listen;
+        let tls = match &self.spec.security {
+            Security::Tls(tls) if text.starts_with("https://") => {
+                let path = |text: &str| PathBuf::from(for_member(text, self.name()));
+                let TlsFiles { cert_file, key_file, .. } = &tls.client;
+                Some(serve::TlsFiles { cert: path(cert_file), key: path(key_file), client_ca: None })
+            }
+            Security::Tls(_) | Security::Plaintext(_) => None,
+        };
+        Address::parse(text, tls)
+    }
+}
+
+fn password(path: &Path) -> Result<String, Fault> {
+    let fail = |error| Fault::io(format!("cannot read the password file `{}`", path.display()), error);
+    if std::fs::metadata(path).map_err(fail)?.len() > PASSWORD_BYTES_MAX {
+        return Err(Fault::new(Code::SpecMistake, format!("cannot use the password file `{}`", path.display()))
+            .hint("it is far too long to be a password"));
+    }
+    let text = std::fs::read_to_string(path).map_err(fail)?;
+    Ok(text.trim_end_matches(['\n', '\r']).to_owned())
+}

@@ -1,0 +1,122 @@
+//! Looks at everything that a start depends on.
+//!
+//! **Rule:** no answer is Unknown, never empty; and the store is asked only where its answer could change what is done, so
+//! that good local data starts whatever the store does.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use quorate_backup::session::Session;
+use quorate_etcd::ledger::observe_ledger;
+use quorate_etcd_formats::membership::ClusterId;
+use quorate_host::exit_record::{self, ExitRecord, Reason, Recorded};
+use quorate_plan::chain::Target;
+use quorate_plan::start::{ClusterSeen, DataSeen, EndSeen, Observed, StoreSeen, Verdict};
+
+use super::data::{Checked, in_words, observe_data};
+use super::node::Node;
+
+/// How long the store may take to be listed before it counts as silent.
+const STORE_LIMIT: Duration = Duration::from_secs(60);
+
+/// What is known and cannot be observed again.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Memory {
+    /// What checking the data gave, since etcd last ran on it.
+    pub(super) checked: Option<Checked>,
+    /// This very run made the data.
+    pub(super) fresh: bool,
+}
+
+/// Looks at all of it.
+pub(super) async fn observe(node: &Arc<Node>, memory: &Memory) -> Observed {
+    let (there, known) = (Arc::clone(node), memory.clone());
+    let local = tokio::task::spawn_blocking(move || {
+        let (data, full_check) = observe_data(&there.target, known.checked.as_ref());
+        let end = if known.fresh { EndSeen::NeverRan } else { end_seen(&there) };
+        (data, full_check, end, observe_ledger(&there.ledger()))
+    });
+    let (data, full_check, end, ledger) = match local.await {
+        Ok(seen) => seen,
+        Err(error) => {
+            let why = format!("looking at it came to a halt: {error}");
+            let ledger = quorate_plan::ledger::LedgerSeen::Unreadable(why.clone());
+            (DataSeen::Unknown(why.clone()), None, EndSeen::Unreadable(why), ledger)
+        }
+    };
+    let store = if store_matters(&data) { observe_store(node).await } else { not_asked(node) };
+    Observed {
+        data,
+        ledger,
+        end,
+        full_check,
+        cluster: ClusterSeen::Unreachable("this is the only member".to_owned()),
+        peers: BTreeMap::new(),
+        store,
+    }
+}
+
+/// How etcd last ended, in a few words.
+pub(super) fn end_words(record: &ExitRecord) -> String {
+    let asked = record.asked_by.as_deref().unwrap_or("someone");
+    let how = match (record.code, record.signal) {
+        (Some(code), _) => format!("exit code {code}"),
+        (None, Some(signal)) => format!("signal {signal}"),
+        (None, None) => record.error.clone().unwrap_or_else(|| "no one knows how".to_owned()),
+    };
+    match record.reason {
+        Reason::Stopped => format!("stopped as asked by {asked}"),
+        Reason::StoppedBadly => format!("stopped by {asked}, with {how}"),
+        Reason::Killed => format!("killed: {asked} asked it to stop, and it did not in time"),
+        Reason::Exited | Reason::Signalled => format!("ended by itself, with {how}"),
+        Reason::NotStarted => format!("could not be executed: {how}"),
+    }
+}
+
+fn end_seen(node: &Node) -> EndSeen {
+    match exit_record::read(&node.state_path().join("exit-record")) {
+        Recorded::Absent => EndSeen::Absent,
+        Recorded::Unreadable(why) => EndSeen::Unreadable(why),
+        Recorded::Record(record) if record.clean => EndSeen::Clean,
+        Recorded::Record(record) => EndSeen::Unclean(end_words(&record)),
+    }
+}
+
+fn store_matters(data: &DataSeen) -> bool {
+    match data {
+        DataSeen::Absent => true,
+        DataSeen::Unknown(_) => false,
+        DataSeen::There(facts) => matches!(facts.verdict, Verdict::Corrupt(_)),
+    }
+}
+
+fn not_asked(node: &Node) -> StoreSeen {
+    match node.spec.backup {
+        None => StoreSeen::NotDeclared,
+        Some(_) => StoreSeen::Unknown("it was not asked".to_owned()),
+    }
+}
+
+async fn observe_store(node: &Arc<Node>) -> StoreSeen {
+    let Some(backup) = &node.spec.backup else { return StoreSeen::NotDeclared };
+    let (url, scratch) = (backup.store.clone(), node.scratch());
+    let asked = tokio::task::spawn_blocking(move || Session::open(&url, &scratch).map(|session| seen(&session)));
+    match tokio::time::timeout(STORE_LIMIT, asked).await {
+        Ok(Ok(Ok(seen))) => seen,
+        Ok(Ok(Err(fault))) => StoreSeen::Unknown(in_words(&fault)),
+        Ok(Err(error)) => StoreSeen::Unknown(format!("asking it came to a halt: {error}")),
+        Err(_) => StoreSeen::Unknown(format!("no answer within {} s", STORE_LIMIT.as_secs())),
+    }
+}
+
+fn seen(session: &Session) -> StoreSeen {
+    let catalog = &session.catalog;
+    if catalog.objects.is_empty() && catalog.epochs.is_empty() {
+        return StoreSeen::Empty;
+    }
+    let chain = catalog.decide(Target::Newest).chain;
+    let newest = chain.as_ref().map(|chain| chain.base).or(catalog.objects.len().checked_sub(1));
+    let id = newest.and_then(|index| catalog.objects.get(index)).map_or(0, |object| object.cluster_id);
+    StoreSeen::Chain { cluster: (id != 0).then_some(ClusterId(id)), revision: chain.map(|chain| chain.reach) }
+}

@@ -1,0 +1,82 @@
+//! Asks etcd again and again whether it serves: a read that a quorum confirms, through this very member.
+//!
+//! **Rule:** quick while etcd starts, seldom while it serves, and never twice at the same time.
+
+use std::time::Duration;
+
+use quorate_etcd::client::{Client, Settings};
+use quorate_etcd_formats::membership::{ClusterId, MemberId};
+use quorate_faults::Fault;
+use tokio::sync::watch;
+
+use super::data::in_words;
+
+/// Between two questions while etcd starts, at first.
+const FIRST: Duration = Duration::from_millis(10);
+/// And at most.
+const LATER: Duration = Duration::from_millis(500);
+/// Between two questions while it serves.
+const CALM: Duration = Duration::from_secs(2);
+
+/// What came of the last question.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Probe {
+    /// Not asked yet.
+    None,
+    /// A read succeeded. Who answered, where that may be asked.
+    Serves(Option<Answer>),
+    /// It did not, and why.
+    Fails(String),
+}
+
+/// Who answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Answer {
+    pub(super) cluster: ClusterId,
+    pub(super) member: MemberId,
+    pub(super) revision: u64,
+}
+
+/// Asks for as long as anyone listens.
+pub(super) async fn run(settings: Settings, told: watch::Sender<Probe>) {
+    let (mut client, mut wait) = (None, FIRST);
+    loop {
+        let probe = match ask(&settings, &mut client).await {
+            Ok(answer) => Probe::Serves(answer),
+            Err(fault) => Probe::Fails(in_words(&fault)),
+        };
+        let serves = matches!(probe, Probe::Serves(_));
+        if told.send(probe).is_err() {
+            return;
+        }
+        let pause = if serves { CALM } else { wait };
+        wait = if serves { FIRST } else { (wait * 3 / 2).min(LATER) };
+        tokio::select! {
+            () = tokio::time::sleep(pause) => {}
+            () = told.closed() => return,
+        }
+    }
+}
+
+/// Who answers is asked for once for each connection; a user that may not read is no reason to call the member unready.
+async fn ask(settings: &Settings, client: &mut Option<(Client, Option<Answer>)>) -> Result<Option<Answer>, Fault> {
+    if let Some((known, _)) = client {
+        match known.serves().await {
+            Ok(()) => return Ok(client.as_ref().and_then(|(_, answer)| *answer)),
+            Err(fault) => {
+                // Anew, with credentials read again.
+                *client = None;
+                return Err(fault);
+            }
+        }
+    }
+    let fresh = Client::connect(settings).await?;
+    fresh.serves().await?;
+    let answer = fresh.header().await.ok().map(|header| Answer {
+        cluster: ClusterId(header.cluster_id),
+        member: MemberId(header.member_id),
+        revision: u64::try_from(header.revision).unwrap_or(0),
+    });
+    *client = Some((fresh, answer));
+    Ok(answer)
+}

@@ -1,0 +1,173 @@
+//! Says what goes on: in the status document, the log, the metrics and to systemd, all in the same words.
+//!
+//! **Invariant:** a phase is told everywhere or nowhere, and only when it changed.
+
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use jiff::Timestamp;
+use quorate_faults::Code;
+use quorate_plan::phase::{Phase, PhaseNow};
+use quorate_plan::start::Halt;
+use tracing::{info, warn};
+
+use super::measure::Measures;
+use super::node::Node;
+use super::status::{AgentNow, BackupNow, Notice, Status};
+use super::systemd;
+use crate::backups;
+
+/// What all parts of the agent share.
+#[derive(Debug)]
+pub(super) struct Shared {
+    status: Mutex<Status>,
+    phase: Mutex<PhaseNow>,
+    /// When a read through this member last succeeded.
+    read: Mutex<Option<Instant>>,
+    ready_limit: Duration,
+    pub(super) measures: Measures,
+    pub(super) backups: backups::metrics::Metrics,
+}
+
+impl Shared {
+    pub(super) fn new(node: &Node) -> Arc<Shared> {
+        let backups = backups::metrics::Metrics::new();
+        let measures = Measures::new(&backups.registry());
+        let now = PhaseNow { phase: Phase::Observing, cause: "starting".to_owned(), since_ms: now_ms() };
+        measures.phase(now.phase);
+        let status = Status {
+            name: node.name().to_owned(),
+            token: node.spec.token.clone(),
+            phase: now.phase.word().to_owned(),
+            cause: now.cause.clone(),
+            since_ms: now.since_ms,
+            code: None,
+            way_out: None,
+            ledger: "unknown".to_owned(),
+            cluster_id: None,
+            member_id: None,
+            etcd: None,
+            last_end: None,
+            restarts: 0,
+            checked: None,
+            done: Vec::new(),
+            backup: node.spec.backup.as_ref().map(|backup| BackupNow {
+                store: backup.store.clone(),
+                state: "waiting for etcd to serve".to_owned(),
+                stored_revision: 0,
+                lag_seconds: 0.0,
+            }),
+            warnings: Vec::new(),
+            agent: Some(AgentNow {
+                pid: std::process::id(),
+                version: env!("CARGO_PKG_VERSION").to_owned(),
+                started_ms: now.since_ms,
+            }),
+        };
+        Arc::new(Shared {
+            status: Mutex::new(status),
+            phase: Mutex::new(now),
+            read: Mutex::new(None),
+            ready_limit: node.spec.agent.ready_timeout,
+            measures,
+            backups,
+        })
+    }
+
+    /// The document as it is now.
+    pub(super) fn status(&self) -> Status {
+        let mut status = lock(&self.status).clone();
+        if let Some(backup) = &mut status.backup {
+            let position = &self.backups.position;
+            backup.stored_revision = position.stored.load(Ordering::Relaxed);
+            backup.lag_seconds = position.lag(Timestamp::now().as_millisecond()).as_secs_f64();
+        }
+        status
+    }
+
+    /// Changes the document.
+    pub(super) fn change(&self, with: impl FnOnce(&mut Status)) {
+        with(&mut lock(&self.status));
+    }
+
+    /// The word of the moment, and whether reads through this member succeed.
+    pub(super) fn readiness(&self) -> (Phase, bool) {
+        let phase = lock(&self.phase).phase;
+        let fresh = lock(&self.read).is_some_and(|read| read.elapsed() <= self.ready_limit);
+        (phase, phase == Phase::Serving && fresh)
+    }
+
+    /// A read succeeded, or did not.
+    pub(super) fn read(&self, succeeded: bool) {
+        *lock(&self.read) = succeeded.then(Instant::now);
+    }
+
+    /// Moves on to a phase.
+    pub(super) fn phase(&self, phase: Phase, cause: impl Into<String>) {
+        self.tell(phase, cause.into(), None);
+    }
+
+    /// Moves on to a phase in which nothing is done, and says why.
+    pub(super) fn halt(&self, phase: Phase, halt: &Halt) {
+        self.tell(phase, halt.why.clone(), Some(halt));
+    }
+
+    fn tell(&self, phase: Phase, cause: String, halt: Option<&Halt>) {
+        let next = {
+            let mut now = lock(&self.phase);
+            let next = now.to(phase, cause, now_ms());
+            if *now == next {
+                return;
+            }
+            *now = next.clone();
+            next
+        };
+        self.measures.phase(phase);
+        self.change(|status| {
+            status.phase = phase.word().to_owned();
+            status.cause = next.cause.clone();
+            status.since_ms = next.since_ms;
+            status.code = halt.map(|halt| halt.code.as_str().to_owned());
+            status.way_out = halt.map(|halt| halt.way_out.clone());
+        });
+        match halt {
+            None => info!(%phase, "{}", next.cause),
+            Some(halt) => {
+                let lost = halt.lost.as_ref().map(|lost| format!("; going on would lose: {lost}")).unwrap_or_default();
+                warn!(%phase, code = %halt.code, "{}{lost}; {}", next.cause, halt.way_out);
+            }
+        }
+        systemd::tell(phase, &next.cause);
+    }
+
+    /// Something was done to the data that an operator should know of.
+    pub(super) fn done(&self, what: String) {
+        warn!("{what}");
+        self.change(|status| status.done.push(what));
+    }
+
+    /// Sets or clears the warnings with these codes; what is new is logged.
+    pub(super) fn warnings(&self, about: &[Code], now: Vec<Notice>) {
+        let is_about = |notice: &Notice| about.iter().any(|code| code.as_str() == notice.code);
+        let mut fresh = Vec::new();
+        self.change(|status| {
+            fresh.extend(now.iter().filter(|notice| !status.warnings.contains(notice)).cloned());
+            status.warnings.retain(|notice| !is_about(notice));
+            status.warnings.extend(now);
+        });
+        for notice in fresh {
+            warn!(code = %notice.code, "{}", notice.text);
+        }
+    }
+}
+
+/// Now, in ms since 1970.
+pub(super) fn now_ms() -> u64 {
+    u64::try_from(Timestamp::now().as_millisecond()).unwrap_or(0)
+}
+
+/// What is behind a lock is replaced as a whole, so what a panicking thread left is as good as any.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

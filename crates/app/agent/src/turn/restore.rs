@@ -1,0 +1,124 @@
+//! Makes the data dir of the only member from the store: the newest state that can be proven.
+//!
+//! **Invariant:** the ledger has the new ids before there is data with them, and nothing is set aside before the chain that
+//! replaces it was read to its end and held.
+
+use std::hash::BuildHasher;
+use std::sync::atomic::AtomicU64;
+
+use quorate_backup::Base;
+use quorate_backup::events::ChainEvents;
+use quorate_backup::session::{Planned, Session, Wanted};
+use quorate_etcd::datadir::FileSource;
+use quorate_etcd::engine::{BaseFile, Ingredients};
+use quorate_etcd::init::Request;
+use quorate_etcd::ledger::{ensure_ledger, observe_ledger};
+use quorate_etcd::restore::{self, Restored};
+use quorate_etcd_formats::founding::{Form, Founding};
+use quorate_etcd_formats::rebuild::{BUMP_DEFAULT, Options};
+use quorate_faults::{Code, Fault};
+use quorate_host::durable::RealDisk;
+use quorate_plan::Warning;
+use quorate_plan::chain::Target;
+use quorate_plan::ledger::{Identity, Ledger, LedgerSeen, Origin, State};
+use quorate_plan::restore_point::{Content, RestorePoint};
+
+use super::node::Node;
+
+/// Seconds that an unknown lease is given.
+const LEASE_TTL: i64 = 3600;
+
+/// Clients never see revisions go back, and watchers notice.
+const CONTENT: Content = Content { bump: Some(BUMP_DEFAULT), mark_compacted: true };
+
+/// What was restored.
+#[derive(Debug)]
+pub(super) struct Outcome {
+    /// The last write that is there.
+    pub(super) revision: u64,
+    /// The newest one that the store mentions could not be proven, and why.
+    pub(super) short: Option<String>,
+    pub(super) warnings: Vec<Warning>,
+}
+
+/// Reads the chain to its end. Returns the revision that it leads to.
+pub(super) fn prove(node: &Node) -> Result<u64, Fault> {
+    let mut session = open(node)?;
+    let proven = session.run(&Wanted::Target(Target::Newest), |_, events, _| {
+        // What goes wrong here is looked at by the session.
+        let _ = events.drain();
+        Ok(())
+    })?;
+    Ok(proven.revision)
+}
+
+/// Makes the data dir.
+pub(super) fn restore(node: &Node, form: Form) -> Result<Outcome, Fault> {
+    let mut session = open(node)?;
+    // Seeded by the system for each process: no two restores make the same cluster.
+    let nonce = std::hash::RandomState::new().hash_one(std::process::id());
+    let build = |base: &Base, events: &mut ChainEvents, planned: &Planned| {
+        let digest = planned.digest.clone();
+        let point = RestorePoint { revision: planned.revision, digest, nonce: Some(nonce), content: CONTENT };
+        let members = vec![(node.name().to_owned(), node.member.peer_urls.clone())];
+        let founding = Founding::new(members, &point.token())
+            .map_err(|error| Fault::new(Code::RosterBadId, error.to_string()).hint("try again: ids are drawn anew"))?;
+        remember(node, &founding)?;
+        let restored = build(node, &founding, form, base, events)?;
+        Ok((restored, base.facts.clone()))
+    };
+    let proven = session.run(&Wanted::Target(Target::Newest), build)?;
+    let (Restored { rebuilt, .. }, facts) = proven.result;
+    let warnings = rebuilt.map(|rebuilt| restore::warnings(&facts, &rebuilt, LEASE_TTL)).unwrap_or_default();
+    Ok(Outcome { revision: proven.revision, short: proven.decision.short, warnings })
+}
+
+fn open(node: &Node) -> Result<Session, Fault> {
+    let Some(backup) = &node.spec.backup else {
+        return Err(Fault::new(Code::Internal, "cannot restore: no store is declared"));
+    };
+    Session::open(&backup.store, &node.scratch())
+}
+
+/// Writes the new ids into the ledger.
+fn remember(node: &Node, founding: &Founding) -> Result<(), Fault> {
+    let local = founding.member(node.name()).ok_or_else(|| lost(node))?;
+    let before = match observe_ledger(&node.ledger()) {
+        LedgerSeen::There(ledger) => *ledger,
+        LedgerSeen::Absent => Ledger::default(),
+        LedgerSeen::Unreadable(why) => {
+            let attempt = format!("cannot read the ledger `{}`", node.ledger().display());
+            return Err(Fault::new(Code::LedgerUnreadable, attempt).caused_by(why));
+        }
+    };
+    let identity = Identity { cluster: founding.cluster_id, member: local.id, origin: Origin::Restored };
+    ensure_ledger(&RealDisk, &node.ledger(), &before.with(State::Started(identity)))
+}
+
+fn build(
+    node: &Node,
+    founding: &Founding,
+    form: Form,
+    base: &Base,
+    events: &mut ChainEvents,
+) -> Result<Restored, Fault> {
+    let local = founding.member(node.name()).ok_or_else(|| lost(node))?;
+    let name = base.name.clone();
+    let source = FileSource::open(base.path()).map_err(|error| Fault::io(format!("cannot read `{name}`"), error))?;
+    let progress = AtomicU64::new(0);
+    let options = Options {
+        up_to: None,
+        bump: CONTENT.bump,
+        mark_compacted: CONTENT.mark_compacted,
+        membership: Some((founding, form)),
+        lease_ttl_default: LEASE_TTL,
+    };
+    // Its hash was checked when it was brought here.
+    let file = BaseFile { source: &source, name: &name, check_hash: false };
+    let ingredients = Ingredients { base: Some(file), events: Some(events), options, progress: &progress };
+    restore::ensure_restored(&RealDisk, &node.target, Request { founding, local, form }, ingredients)
+}
+
+fn lost(node: &Node) -> Fault {
+    Fault::new(Code::Internal, format!("`{}` got lost between list and cluster", node.name()))
+}

@@ -1,0 +1,140 @@
+//! What an agent knows, in the words of its log, its pages and `quorate status`.
+//!
+//! **Rule:** one document for all of them; whoever shows it adds nothing.
+
+use quorate_faults::Code;
+use serde::{Deserialize, Serialize};
+
+/// The document.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Status {
+    /// The member's name.
+    pub name: String,
+    /// The cluster's token.
+    pub token: String,
+    /// What the agent is doing, in one word; `none`: no agent runs.
+    pub phase: String,
+    /// Why.
+    pub cause: String,
+    /// Since when, in ms since 1970; 0: not known.
+    pub since_ms: u64,
+    /// The page that says more, where something is wrong.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub code: Option<String>,
+    /// What to do about it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub way_out: Option<String>,
+    /// How far the ledger says that this node has come.
+    pub ledger: String,
+    /// The cluster that it is in.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cluster_id: Option<String>,
+    /// Which member it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub member_id: Option<String>,
+    /// etcd, while it runs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub etcd: Option<EtcdNow>,
+    /// How it last ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_end: Option<String>,
+    /// How often it was started again since the agent runs.
+    #[serde(default)]
+    pub restarts: u64,
+    /// How its data was last checked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub checked: Option<CheckedNow>,
+    /// What was renamed, repaired or restored since the agent runs.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub done: Vec<String>,
+    /// Backups, where the cluster file declares them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub backup: Option<BackupNow>,
+    /// What an operator should look at.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub warnings: Vec<Notice>,
+    /// The agent, while it runs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub agent: Option<AgentNow>,
+}
+
+/// etcd, while it runs.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct EtcdNow {
+    /// Its process.
+    pub pid: u32,
+    /// Its version, where it has been asked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub version: Option<String>,
+    /// When it was started, in ms since 1970.
+    pub started_ms: u64,
+    /// Whether it was running before this agent.
+    pub adopted: bool,
+    /// Whether its settings are those of the cluster file.
+    pub settings_current: bool,
+    /// Its newest revision, as last heard.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub revision: Option<u64>,
+    /// Bytes of its database.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub db_bytes: Option<u64>,
+    /// Bytes of it in use.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub db_used_bytes: Option<u64>,
+    /// Bytes that it may have.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub quota_bytes: Option<u64>,
+}
+
+/// How data was checked.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct CheckedNow {
+    /// How much of it.
+    pub mode: String,
+    /// Why so much.
+    pub why: String,
+    /// What came of it.
+    pub verdict: String,
+    /// How long it took.
+    pub took_ms: u64,
+}
+
+/// Backups.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct BackupNow {
+    /// The store.
+    pub store: String,
+    /// `following`, or why not.
+    pub state: String,
+    /// Everything up to here is in the store.
+    pub stored_revision: u64,
+    /// History that would be lost if all but the store were lost now.
+    pub lag_seconds: f64,
+}
+
+/// Something to look at.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Notice {
+    /// The page that says more.
+    pub code: String,
+    /// In a line.
+    pub text: String,
+}
+
+impl Notice {
+    /// With its page.
+    pub fn new(code: Code, text: impl Into<String>) -> Notice {
+        Notice { code: code.as_str().to_owned(), text: text.into() }
+    }
+}
+
+/// The agent.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AgentNow {
+    /// Its process.
+    pub pid: u32,
+    /// Its version.
+    pub version: String,
+    /// When it was started, in ms since 1970.
+    pub started_ms: u64,
+}

@@ -1,0 +1,175 @@
+//! Takes a member over that others made, and lets one go: `cluster adopt` and `data reset`.
+//!
+//! **Rule:** a member is taken over only if it is beyond doubt the declared one, and nothing of a member that is let go is
+//! deleted.
+
+use std::path::PathBuf;
+
+use quorate_etcd::aside::ensure_set_aside;
+use quorate_etcd::client::{Client, Consistency};
+use quorate_etcd::ledger::{ensure_ledger, observe_ledger};
+use quorate_etcd_formats::membership::{ClusterId, MemberId};
+use quorate_faults::{Code, Fault};
+use quorate_host::durable::RealDisk;
+use quorate_plan::ledger::{Identity, Ledger, LedgerSeen, Origin, State};
+use quorate_plan::start::DataSeen;
+use serde::Serialize;
+
+use super::data::{facts, observe_data};
+use super::execute::stamp;
+use super::node::Node;
+
+/// A member that was taken over.
+#[derive(Debug, Clone, Serialize)]
+pub struct Adopted {
+    /// The cluster.
+    pub cluster_id: String,
+    /// The member.
+    pub member_id: String,
+    /// Whether it was ours already.
+    pub already: bool,
+    /// Whether an etcd runs on the data, which has to be stopped before the agent can start its own.
+    pub running: bool,
+}
+
+/// A member that was let go.
+#[derive(Debug, Clone, Serialize)]
+pub struct Reset {
+    /// What was renamed, and to what.
+    pub renamed: Vec<(PathBuf, PathBuf)>,
+}
+
+/// Checks the ids and the member list against the file, and writes the ledger.
+pub async fn adopt_member(node: &Node) -> Result<Adopted, Fault> {
+    let state = node.state()?;
+    let _lock = state.lock()?;
+    let ledger = read_ledger(node)?;
+    let (seen, _) = observe_data(&node.target, None);
+    let (ids, running) = match seen {
+        DataSeen::Absent => {
+            let attempt = format!("cannot adopt `{}`: there is no data", node.target.data_dir().display());
+            return Err(Fault::new(Code::NotFound, attempt)
+                .hint("`quorate data init` or `quorate data restore` makes it; or declare `bootstrap`"));
+        }
+        DataSeen::There(data) => {
+            let ids = data.ids.ok_or_else(|| mismatch(node, "its WAL does not say whose it is"))?;
+            check_offline(node, ids.1)?;
+            (ids, false)
+        }
+        // Held by an etcd, or not readable: only the running one can tell.
+        DataSeen::Unknown(why) => (ask_running(node, &why).await?, true),
+    };
+    if let Some(known) = ledger.ids() {
+        if known != ids {
+            let why = format!("this node is member {} of cluster {} already", known.1, known.0);
+            return Err(mismatch(node, &why));
+        }
+        if matches!(ledger.state, State::Started(_)) {
+            return Ok(adopted(ids, true, running));
+        }
+    }
+    let identity = Identity { cluster: ids.0, member: ids.1, origin: Origin::Adopted };
+    let mut next = ledger.with(State::Started(identity));
+    // What the file declares to found has been founded: it is this.
+    if let Some(bootstrap) = node.spec.bootstrap
+        && !next.consumed.contains(&bootstrap.id)
+    {
+        next.consumed.push(bootstrap.id);
+    }
+    next.spec_hash = Some(node.spec.hash());
+    ensure_ledger(&RealDisk, &node.ledger(), &next)?;
+    Ok(adopted(ids, false, running))
+}
+
+/// Renames the data dir and the ledger; what is left of the ledger is which declarations were used.
+pub fn reset_member(node: &Node) -> Result<Reset, Fault> {
+    let state = node.state()?;
+    let _lock = state.lock()?;
+    if let (DataSeen::Unknown(why), _) = observe_data(&node.target, None) {
+        let attempt = format!("cannot reset `{}`: {why}", node.target.data_dir().display());
+        return Err(Fault::new(Code::DataInUse, attempt).hint("stop etcd first: `quorate stop`"));
+    }
+    let (stamp, mut renamed) = (stamp(), Vec::new());
+    // The ledger's copy first: cut off here, the data is there and the ledger knows it.
+    let ledger = observe_ledger(&node.ledger());
+    let dirs = std::iter::once(node.target.data_dir()).chain(node.target.wal_dir());
+    for path in dirs.map(std::path::Path::to_owned).chain([node.ledger()]) {
+        if let Some(new) = ensure_set_aside(&RealDisk, &path, &stamp)? {
+            renamed.push((path, new));
+        }
+    }
+    if let LedgerSeen::There(ledger) = ledger {
+        let mut left = ledger.reset();
+        // Also what this file declares: it must not be founded a second time by itself.
+        if let (State::Started(_), Some(bootstrap)) = (&ledger.state, node.spec.bootstrap)
+            && !left.consumed.contains(&bootstrap.id)
+        {
+            left.consumed.push(bootstrap.id);
+        }
+        ensure_ledger(&RealDisk, &node.ledger(), &left)?;
+    }
+    Ok(Reset { renamed })
+}
+
+fn read_ledger(node: &Node) -> Result<Ledger, Fault> {
+    match observe_ledger(&node.ledger()) {
+        LedgerSeen::There(ledger) => Ok(*ledger),
+        LedgerSeen::Absent => Ok(Ledger::default()),
+        LedgerSeen::Unreadable(why) => {
+            let attempt = format!("cannot read the ledger `{}`", node.ledger().display());
+            Err(Fault::new(Code::LedgerUnreadable, attempt).hint("see `quorate explain Q0935`").caused_by(why))
+        }
+    }
+}
+
+/// The member list in the database must be the file's.
+fn check_offline(node: &Node, member: MemberId) -> Result<(), Fault> {
+    let facts = facts(&node.target)?;
+    let members: Vec<_> = facts.members.iter().map(|m| (m.id, m.name.clone(), m.peer_urls.clone())).collect();
+    check_members(node, member, &members)
+}
+
+async fn ask_running(node: &Node, why: &str) -> Result<(ClusterId, MemberId), Fault> {
+    let unknown = |fault: Fault| {
+        Fault::new(fault.code(), format!("cannot adopt `{}`: {why}", node.target.data_dir().display()))
+            .hint("if etcd runs on it, it must answer at the `client-urls` of the file; else stop it")
+            .caused_by(fault)
+    };
+    let client = Client::connect(&node.client()?).await.map_err(unknown)?;
+    let header = client.header().await.map_err(unknown)?;
+    let listed = client.member_list(Consistency::Linearizable).await.map_err(unknown)?;
+    let members: Vec<_> =
+        listed.members.iter().map(|m| (MemberId(m.id), m.name.clone(), m.peer_urls.clone())).collect();
+    let member = MemberId(header.member_id);
+    check_members(node, member, &members)?;
+    Ok((ClusterId(header.cluster_id), member))
+}
+
+fn check_members(node: &Node, member: MemberId, members: &[(MemberId, String, Vec<String>)]) -> Result<(), Fault> {
+    let [(id, name, urls)] = members else {
+        return Err(mismatch(node, &format!("its cluster has {} members, and the file declares 1", members.len())));
+    };
+    let mut urls = urls.clone();
+    urls.sort();
+    if *id != member {
+        return Err(mismatch(node, &format!("its WAL is of member {member}, and its list names {id}")));
+    }
+    // A member that never started has no name in the list yet.
+    if !name.is_empty() && name != node.name() {
+        return Err(mismatch(node, &format!("its member is named `{name}`, and the file's `{}`", node.name())));
+    }
+    if urls != node.member.peer_urls {
+        let (its, ours) = (urls.join(","), node.member.peer_urls.join(","));
+        return Err(mismatch(node, &format!("its peer URLs are `{its}`, and the file's `{ours}`")));
+    }
+    Ok(())
+}
+
+fn mismatch(node: &Node, why: &str) -> Fault {
+    let attempt = format!("cannot adopt `{}`: {why}", node.target.data_dir().display());
+    Fault::new(Code::AdoptMismatch, attempt).hint("compare `quorate data inspect` with the cluster file")
+}
+
+fn adopted(ids: (ClusterId, MemberId), already: bool, running: bool) -> Adopted {
+    Adopted { cluster_id: ids.0.to_string(), member_id: ids.1.to_string(), already, running }
+}

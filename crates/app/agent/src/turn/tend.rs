@@ -1,0 +1,268 @@
+//! Tends an etcd that runs: knows whether it serves, notices its end, and ends it when asked.
+//!
+//! **Invariant:** ready is only what has just answered a read as the member that the ledger names.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use quorate_etcd::ledger::observe_ledger;
+use quorate_faults::{Code, Fault};
+use quorate_host::shim::{Ended, Running, StopOrder};
+use quorate_plan::ledger::LedgerSeen;
+use quorate_plan::phase::Phase;
+use quorate_plan::start::Halt;
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
+
+use super::observe::end_words;
+use super::probe::{Answer, Probe};
+use super::publish::now_ms;
+use super::status::{EtcdNow, Notice};
+use super::{Agent, Finish, etcd, keep, probe};
+
+/// How long backups may take to notice that they are to end, beyond their own time for uploads.
+const BACKUPS_LIMIT: Duration = Duration::from_secs(7);
+/// How long the end may take to be recorded once the program is gone.
+const RECORD_LIMIT: Duration = Duration::from_secs(10);
+
+/// What goes on beside a serving etcd.
+pub(super) struct Keepers {
+    upkeep: JoinHandle<()>,
+    backups: JoinHandle<()>,
+    stop: CancellationToken,
+}
+
+impl Agent {
+    /// Tends it until it has ended (`None`), or until we are to end.
+    pub(super) async fn tend(&mut self, mut running: Running, adopted: bool) -> Result<Option<Finish>, Fault> {
+        let began = Instant::now();
+        self.show(&running, adopted);
+        if adopted {
+            self.shared
+                .phase(Phase::Starting, format!("etcd (process {}) is asked whether it serves", running.child().pid));
+            self.log_before = etcd::log_length(&self.node);
+        }
+        let (told, mut probes) = watch::channel(Probe::None);
+        let prober = tokio::spawn(probe::run(self.node.client()?, told));
+        let tended = loop {
+            let end = watched(&running)?;
+            tokio::select! {
+                _ = end.readable() => {
+                    drop(end);
+                    // The shim's end is not etcd's: then it is etcd itself that is watched from here on.
+                    match running.wait(Duration::from_millis(100))? {
+                        Some(ended) => {
+                            self.over(&running, &ended, began);
+                            break None;
+                        }
+                        None if !running.is_kept() => self.orphaned(&running),
+                        None => {}
+                    }
+                }
+                changed = probes.changed() => {
+                    let probe = probes.borrow_and_update().clone();
+                    if changed.is_ok() && self.take(probe, began) && self.once {
+                        break Some(Finish::Left);
+                    }
+                }
+                wish = self.wished() => {
+                    prober.abort();
+                    return self.stop(running, &wish).await.map(Some);
+                }
+            }
+        };
+        prober.abort();
+        self.shared.read(false);
+        self.rest().await;
+        Ok(tended)
+    }
+
+    /// What came of a read. Returns whether the member serves.
+    fn take(&mut self, probe: Probe, began: Instant) -> bool {
+        match probe {
+            Probe::None => false,
+            Probe::Serves(answer) => match self.mistaken(answer) {
+                None => {
+                    self.shared.read(true);
+                    if self.shared.readiness().0 != Phase::Serving {
+                        self.shared.measures.ready(began.elapsed());
+                        self.shared.phase(Phase::Serving, "reads through this member succeed");
+                    }
+                    self.begin_keeping();
+                    true
+                }
+                Some(halt) => {
+                    self.shared.read(false);
+                    self.shared.halt(Phase::Refused, &halt);
+                    false
+                }
+            },
+            Probe::Fails(why) => {
+                self.shared.read(false);
+                // While it starts that is no news.
+                if self.shared.readiness().0 != Phase::Starting {
+                    let halt = Halt {
+                        code: Code::EtcdUnreachable,
+                        why: format!("reads through this member do not succeed: {why}"),
+                        way_out: format!("etcd runs; its log is in `{}`", self.node.log_dir().display()),
+                        lost: None,
+                    };
+                    self.shared.halt(Phase::Waiting, &halt);
+                }
+                false
+            }
+        }
+    }
+
+    /// Why who answered is not this member.
+    fn mistaken(&self, answer: Option<Answer>) -> Option<Halt> {
+        let answer = answer?;
+        let ids = match observe_ledger(&self.node.ledger()) {
+            LedgerSeen::There(ledger) => ledger.ids(),
+            LedgerSeen::Absent | LedgerSeen::Unreadable(_) => None,
+        };
+        if ids == Some((answer.cluster, answer.member)) {
+            self.shared.change(|status| {
+                if let Some(etcd) = &mut status.etcd {
+                    etcd.revision = etcd.revision.max(Some(answer.revision));
+                }
+            });
+            return None;
+        }
+        let url = self.node.member.client_urls.first().map_or("its client URL", String::as_str);
+        let (member, cluster) = (answer.member, answer.cluster);
+        Some(Halt {
+            code: Code::AnotherAnswers,
+            why: format!("`{url}` is answered by member {member} of cluster {cluster}, which is not this one"),
+            way_out: "give each member its own address; see `quorate explain Q0965`".to_owned(),
+            lost: None,
+        })
+    }
+
+    fn show(&mut self, running: &Running, adopted: bool) {
+        // What cannot be rendered now was refused or will be at the next start; it is no reason to doubt what runs.
+        let wanted = self.program().and_then(|program| etcd::config(&self.node, &program));
+        let current = wanted.as_ref().map_or(true, |config| config.hash == running.config_hash());
+        let now = EtcdNow {
+            pid: running.child().pid,
+            version: None,
+            started_ms: running.started_at_ms(),
+            adopted,
+            settings_current: current,
+            ..EtcdNow::default()
+        };
+        self.shared.change(|status| status.etcd = Some(now));
+        let notice = (!current).then(|| {
+            let text = "etcd runs with earlier settings than the cluster file has now; restart it to apply them";
+            Notice::new(Code::SettingsChanged, text)
+        });
+        self.shared.warnings(&[Code::SettingsChanged], notice.into_iter().collect());
+    }
+
+    fn begin_keeping(&mut self) {
+        if self.keepers.is_some() || self.once {
+            return;
+        }
+        let stop = CancellationToken::new();
+        let (node, shared) = (Arc::clone(&self.node), Arc::clone(&self.shared));
+        let upkeep = tokio::spawn(keep::upkeep(Arc::clone(&node), Arc::clone(&shared)));
+        let backups = tokio::spawn(keep::backups(node, shared, stop.clone()));
+        self.keepers = Some(Keepers { upkeep, backups, stop });
+    }
+
+    /// Ends what goes on beside etcd; what was recorded is uploaded, within its time.
+    pub(super) async fn rest(&mut self) {
+        let Some(keepers) = self.keepers.take() else { return };
+        keepers.upkeep.abort();
+        keepers.stop.cancel();
+        let mut backups = keepers.backups;
+        if tokio::time::timeout(BACKUPS_LIMIT, &mut backups).await.is_err() {
+            backups.abort();
+            warn!(code = %Code::FlushIncomplete, "what is not uploaded yet stays in the spool");
+        }
+    }
+
+    /// It has ended, and nobody of us asked.
+    fn over(&mut self, running: &Running, ended: &Ended, began: Instant) {
+        let words = etcd::last_words(&self.node, self.log_before);
+        let mut how = match ended {
+            Ended::Record(record) => end_words(record),
+            Ended::NoRecord(why) => format!("not recorded: {why}"),
+        };
+        if let Some(text) = &words.text {
+            how = format!("{how}: {text}");
+        }
+        let run = Duration::from_millis(now_ms().saturating_sub(running.started_at_ms())).max(began.elapsed());
+        warn!(code = %Code::EtcdEnded, "etcd (process {}) {how}", running.child().pid);
+        // Only what failed to start says something about the next start.
+        self.note_end(words.permanent, &how, run);
+        self.shared.phase(Phase::Observing, format!("etcd {how}"));
+    }
+
+    fn orphaned(&self, running: &Running) {
+        let pid = running.child().pid;
+        let text = format!("the shim of etcd (process {pid}) is gone; etcd goes on, and its log is not kept any more");
+        self.shared.warnings(&[Code::ShimSilent], vec![Notice::new(Code::ShimSilent, text)]);
+    }
+
+    /// Ends: backups first, then etcd, unless it is to go on.
+    async fn stop(&mut self, mut running: Running, wish: &super::Wish) -> Result<Finish, Fault> {
+        if wish.keep_running {
+            self.rest().await;
+            info!("asked by {}: the agent ends, and etcd (process {}) goes on", wish.asked_by, running.child().pid);
+            return Ok(Finish::Left);
+        }
+        self.shared.phase(Phase::Draining, format!("asked by {}: etcd is being stopped", wish.asked_by));
+        self.shared.read(false);
+        self.rest().await;
+        let ladder = etcd::ladder(&self.node.spec.maintenance.stop);
+        let limit: u64 = ladder.iter().map(|rung| rung.wait_ms).sum();
+        let last_revision = self.shared.status().etcd.and_then(|etcd| etcd.revision);
+        running.stop(&StopOrder { asked_by: wish.asked_by.clone(), ladder, last_revision })?;
+        let deadline = Instant::now() + Duration::from_millis(limit) + RECORD_LIMIT;
+        let first = self.wished.borrow().len();
+        loop {
+            let end = watched(&running)?;
+            let rest = deadline.saturating_duration_since(Instant::now());
+            tokio::select! {
+                _ = end.readable() => {}
+                () = tokio::time::sleep(rest) => {
+                    return Err(Fault::new(Code::NotEnding, format!("etcd (process {}) does not end", running.child().pid))
+                        .hint("the shim goes on trying; see `quorate explain Q0906`"));
+                }
+                _ = self.wished.wait_for(|wishes| wishes.len() > first) => {
+                    warn!("asked again: the agent ends at once, and the shim goes on stopping etcd");
+                    return Ok(Finish::Stopped);
+                }
+            }
+            drop(end);
+            if let Some(ended) = running.wait(Duration::from_millis(100))? {
+                let how = match &ended {
+                    Ended::Record(record) => end_words(record),
+                    Ended::NoRecord(why) => format!("not recorded: {why}"),
+                };
+                self.shared.measures.ended("asked");
+                self.shared.change(|status| {
+                    status.etcd = None;
+                    status.last_end = Some(how.clone());
+                });
+                self.shared.phase(Phase::Stopped, format!("etcd {how}"));
+                return Ok(Finish::Stopped);
+            }
+        }
+    }
+}
+
+/// Something to wait on for the end.
+#[expect(deprecated, reason = "the safe form of registering; an `OwnedFd` keeps what the unsafe one asks for")]
+fn watched(running: &Running) -> Result<AsyncFd<OwnedFd>, Fault> {
+    let watched = running.end_fd().as_fd().try_clone_to_owned();
+    watched
+        .and_then(|fd| AsyncFd::with_interest(fd, Interest::READABLE))
+        .map_err(|error| Fault::io("cannot watch etcd's process", error))
+}

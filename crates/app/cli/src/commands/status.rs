@@ -1,0 +1,135 @@
+//! `quorate status`: what the agent of this machine does, and what is known without one.
+
+use std::path::{Path, PathBuf};
+
+use jiff::Timestamp;
+use quorate_agent::turn::{self, Status};
+use quorate_faults::{Code, Exit, Fault};
+use quorate_plan::spec::{duration_text, size_text};
+
+use super::run::NodeArgs;
+use crate::printer::Printer;
+use crate::render::{Page, Report};
+
+/// Flags of `status`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  quorate status --config cluster.yaml --name n1
+  quorate status --state-dir /var/lib/quorate/n1 --output json
+
+Exit code 0: it serves. 3: it does not serve now. 5: it refuses to go on.")]
+pub(crate) struct Args {
+    /// The cluster file
+    #[arg(long, value_name = "FILE", env = "QUORATE_CONFIG", required_unless_present = "state_dir")]
+    config: Option<PathBuf>,
+
+    /// This member's name in it [default: the only one]
+    #[arg(long, env = "QUORATE_NAME")]
+    name: Option<String>,
+
+    /// The agent's state dir, instead of a file
+    #[arg(long, value_name = "DIR")]
+    state_dir: Option<PathBuf>,
+}
+
+/// Shows it.
+pub(crate) fn run(args: &Args, printer: &mut Printer) -> Result<Exit, Fault> {
+    let (state, name, token) = match (&args.state_dir, &args.config) {
+        (Some(dir), _) => {
+            let name = dir.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned());
+            (dir.clone(), name, String::new())
+        }
+        (None, Some(config)) => {
+            let node = NodeArgs::new(config.clone(), args.name.clone()).node(printer)?;
+            (node.state_path().to_owned(), node.name().to_owned(), node.spec.token.clone())
+        }
+        (None, None) => return Err(Fault::new(Code::Usage, "neither `--config` nor `--state-dir` is given")),
+    };
+    let status = ask(&state, &name, &token)?;
+    let exit = match status.phase.as_str() {
+        "serving" => Exit::Done,
+        "refused" => Exit::Refused,
+        _ => Exit::Waiting,
+    };
+    printer.report(&Shown(status));
+    Ok(exit)
+}
+
+fn ask(state: &Path, name: &str, token: &str) -> Result<Status, Fault> {
+    match turn::ask_status(state)? {
+        Some(status) => Ok(status),
+        None => turn::offline_status(name, token, state),
+    }
+}
+
+/// The document, as text.
+#[derive(serde::Serialize)]
+#[serde(transparent)]
+pub(crate) struct Shown(pub(crate) Status);
+
+impl Report for Shown {
+    fn render(&self, page: &mut Page) {
+        let status = &self.0;
+        let now = Timestamp::now().as_millisecond().unsigned_abs();
+        let age = |ms: u64| duration_text(std::time::Duration::from_secs(now.saturating_sub(ms) / 1000));
+        let since = if status.since_ms > 0 { format!(" ({})", age(status.since_ms)) } else { String::new() };
+        let phase = if status.phase == "none" { "" } else { status.phase.as_str() };
+        let gap = if phase.is_empty() { "" } else { ": " };
+        page.line(format!("{} {phase}{gap}{}{since}", status.name, status.cause));
+        if let (Some(code), Some(way_out)) = (&status.code, &status.way_out) {
+            page.line(format!("  {way_out} [{code}]"));
+        }
+        page.gap();
+        let mut pairs: Vec<(&str, String)> = Vec::new();
+        if let (Some(cluster), Some(member)) = (&status.cluster_id, &status.member_id) {
+            pairs.push(("member", format!("{member} of cluster {cluster}, ledger: {}", status.ledger)));
+        } else {
+            pairs.push(("ledger", status.ledger.clone()));
+        }
+        if let Some(etcd) = &status.etcd {
+            let version = etcd.version.as_ref().map(|version| format!(" {version}")).unwrap_or_default();
+            let taken = if etcd.adopted { ", taken over by this agent" } else { "" };
+            let earlier = if etcd.settings_current { "" } else { ", with earlier settings" };
+            pairs.push(("etcd", format!("process {}{version}, up {}{taken}{earlier}", etcd.pid, age(etcd.started_ms))));
+            if let (Some(db), Some(used), Some(quota)) = (etcd.db_bytes, etcd.db_used_bytes, etcd.quota_bytes) {
+                pairs.push(("database", format!("{} ({} in use) of {}", size(db), size(used), size(quota))));
+            }
+        }
+        if let Some(end) = &status.last_end {
+            let restarts =
+                if status.restarts > 0 { format!("; started again {} times", status.restarts) } else { String::new() };
+            pairs.push(("last end", format!("{end}{restarts}")));
+        }
+        if let Some(checked) = &status.checked {
+            pairs.push((
+                "checked",
+                format!("{} ({}, {} ms): {}", checked.verdict, checked.mode, checked.took_ms, checked.why),
+            ));
+        }
+        if let Some(backup) = &status.backup {
+            let lag = duration_text(std::time::Duration::from_secs(backup.lag_seconds as u64));
+            pairs.push((
+                "backups",
+                format!(
+                    "{}, stored up to revision {}, {lag} behind, in {}",
+                    backup.state, backup.stored_revision, backup.store
+                ),
+            ));
+        }
+        if let Some(agent) = &status.agent {
+            pairs.push(("agent", format!("process {}, up {}", agent.pid, age(agent.started_ms))));
+        }
+        for done in &status.done {
+            pairs.push(("done", done.clone()));
+        }
+        page.pairs(pairs);
+        for warning in &status.warnings {
+            page.line(format!("warning: {} [{}]", warning.text, warning.code));
+        }
+    }
+}
+
+fn size(bytes: u64) -> String {
+    if bytes >= 1 << 20 { format!("{}MiB", bytes >> 20) } else { size_text(bytes) }
+}
