@@ -1,7 +1,5 @@
 //! A cluster that ran out of space, and the way back.
 
-#![expect(clippy::unwrap_used, reason = "a test fails where it stands")]
-
 use quorate_etcd::client::messages::AlarmKind;
 use quorate_etcd::client::{Client, Settings};
 use quorate_faults::Code;

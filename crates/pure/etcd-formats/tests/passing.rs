@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 use proptest::sample::Index;
-use quorate_etcd_formats::bolt::build::small_db;
+use quorate_etcd_formats::bolt::build::{Item, small_db};
 use quorate_etcd_formats::bolt::meta::encode;
 use quorate_etcd_formats::bolt::page::{BRANCH, BUCKET, HEADER_BYTES, Header, LEAF};
 use quorate_etcd_formats::bolt::{Db, MetaPages};
@@ -62,7 +62,7 @@ fn database(page_size: u32, first: u64, sizes: &[usize], compacted: Option<u64>,
     // Users and members may make the tree of buckets, and the buckets in it, large.
     let users = (0..extra).map(|n| (format!("user{n:04}").into_bytes(), vec![9; 40])).collect();
     let members = vec![(b"8e9e05c52164694d".to_vec(), b"{}".to_vec())];
-    let buckets: [(&[u8], Vec<(Vec<u8>, Vec<u8>)>); 5] = [
+    let buckets: [(&[u8], Vec<Item>); 5] = [
         (b"authUsers", users),
         (b"key", writes.collect()),
         (b"lease", Vec::new()),
