@@ -152,7 +152,7 @@ impl Bench<'_> {
     /// Waits until the store holds that revision.
     fn wait_for(&self, revision: i64) -> Result<()> {
         let began = Instant::now();
-        while newest(&self.store()).is_none_or(|(last, _)| last < revision) {
+        while stored(&self.store()) < revision {
             if began.elapsed() > Duration::from_secs(180) {
                 bail!("`backup follow` did not reach revision {revision}; see `{}/follow.log`", self.work.display());
             }
@@ -228,16 +228,27 @@ impl Drop for Follower {
     }
 }
 
-/// Last revision and time of last write of the newest delta in the store.
-fn newest(store: &Path) -> Option<(i64, i64)> {
-    let mut manifests: Vec<PathBuf> = std::fs::read_dir(store.join("quorate-v1/delta"))
+/// The newest manifest of a kind.
+fn manifest(store: &Path, kind: &str) -> Option<Value> {
+    let mut manifests: Vec<PathBuf> = std::fs::read_dir(store.join("quorate-v1").join(kind))
         .ok()?
         .flatten()
         .map(|entry| entry.path())
         .filter(|path| path.extension().is_some_and(|end| end == "json"))
         .collect();
     manifests.sort();
-    let manifest: Value = serde_json::from_slice(&std::fs::read(manifests.last()?).ok()?).ok()?;
+    serde_json::from_slice(&std::fs::read(manifests.last()?).ok()?).ok()
+}
+
+/// The newest revision in the store.
+fn stored(store: &Path) -> i64 {
+    let last = |kind| manifest(store, kind).and_then(|manifest| manifest["last"].as_i64()).unwrap_or(0);
+    last("full").max(last("delta"))
+}
+
+/// Last revision and time of last write of the newest delta in the store.
+fn newest(store: &Path) -> Option<(i64, i64)> {
+    let manifest = manifest(store, "delta")?;
     Some((manifest["last"].as_i64()?, manifest["last_write_ms"].as_i64()?))
 }
 
