@@ -1,6 +1,7 @@
 //! What runs on a node: sources of truth, and whoever turns their answers into work.
 
 pub mod backups;
+pub mod gardener;
 pub mod serve;
 pub mod sources;
 pub mod turn;

@@ -10,7 +10,7 @@ use clap::error::ErrorKind;
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use quorate_faults::{Code, Exit, Fault};
 
-use crate::commands::{backup, cluster, completions, data, demo, explain, plan, run, shim, status, stop};
+use crate::commands::{backup, cluster, completions, data, demo, explain, plan, run, shim, status, stop, wrap};
 use crate::printer::Printer;
 
 /// Founds, inspects and verifies etcd clusters, without etcd and without a server.
@@ -95,6 +95,8 @@ pub(crate) enum Command {
     Stop(stop::Args),
     /// A three-member etcd cluster on this machine, to try things on
     Demo(demo::Args),
+    /// Stand in for Gardener's etcd-wrapper: run etcd beside a sidecar
+    Wrap(wrap::Args),
     /// What a fault code means and what to do about it
     Explain(explain::Args),
     /// A completion script for your shell

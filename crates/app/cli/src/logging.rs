@@ -23,6 +23,13 @@ pub(crate) struct LogArgs {
     log_level: String,
 }
 
+impl LogArgs {
+    /// Lines for machines, for commands whose flags are not ours.
+    pub(crate) fn json() -> LogArgs {
+        LogArgs { log_format: Format::Json, log_level: "info".to_owned() }
+    }
+}
+
 /// The form of a line.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
 enum Format {

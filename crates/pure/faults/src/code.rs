@@ -402,6 +402,13 @@ codes! {
     NoAgent = "Q0973", Unreachable;
     /// Something else runs in this member's place.
     StrangerRuns = "Q0974", Refused;
+
+    /// A flag of `wrap` or `sidecar` that cannot be used.
+    GardenerFlag = "Q0990", CannotMeet;
+    /// The sidecar does not answer, or not as it should.
+    SidecarSilent = "Q0991", CannotMeet;
+    /// etcd's configuration, as mounted or as the sidecar gave it, cannot be used.
+    GardenerConfig = "Q0992", CannotMeet;
 }
 
 impl Code {

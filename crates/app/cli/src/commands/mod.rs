@@ -14,6 +14,7 @@ pub(crate) mod run;
 pub(crate) mod shim;
 pub(crate) mod status;
 pub(crate) mod stop;
+pub(crate) mod wrap;
 
 use std::hash::BuildHasher;
 
@@ -36,6 +37,7 @@ pub(crate) fn run(command: Command, printer: &mut Printer) -> Result<Exit, Fault
         Command::Explain(args) => explain::run(&args, printer),
         Command::Completions(args) => completions::run(&args, printer),
         Command::Shim(args) => shim::run(&args),
+        Command::Wrap(args) => wrap::run(&args, printer),
     }
 }
 
