@@ -5,12 +5,13 @@
 
 mod backup_support;
 
+use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Output};
 use std::time::Duration;
 
 use backup_support::{backup_json, expected, gardener, url};
-use quorate_testkit::{Cluster, Launch, Seat, Server, etcd, quorate, strace, wait_until};
+use quorate_testkit::{Cluster, Launch, Seat, Server, etcd, lived_in_snapshot, quorate, strace, wait_until};
 use serde_json::Value;
 
 /// Every key with all its fields, as this one server has it by itself.
@@ -96,8 +97,7 @@ fn a_disk_that_is_full_ends_a_restore_and_leaves_what_was_there() {
         names
     };
     let mut ended = 0;
-    // A disk says that it is full when something is made, or when what was written is to last. (A `write` would be one
-    // between threads as well.)
+    // A disk says that it is full when something is made, or when what was written is to last. (Or at a `write`: below.)
     for call in ["mkdir", "fsync"] {
         for number in 1..=6 {
             let inject = format!("inject={call}:error=ENOSPC:when={number}");
@@ -131,4 +131,66 @@ fn a_disk_that_is_full_ends_a_restore_and_leaves_what_was_there() {
     assert!(ended > 2, "{ended} runs met a full disk");
     let done = Command::new(quorate()).current_dir(root.path()).args(args).output().unwrap();
     assert!(done.status.success() && names() == ["n1", "store"]);
+}
+
+/// The names below a folder, folders before what they hold, without those of one folder.
+fn names_below(root: &Path, but: &str) -> Vec<String> {
+    let (mut names, mut stack) = (Vec::new(), vec![root.to_owned()]);
+    while let Some(dir) = stack.pop() {
+        for entry in std::fs::read_dir(&dir).unwrap().map(Result::unwrap).filter(|entry| entry.file_name() != but) {
+            names.push(entry.path().strip_prefix(root).unwrap().display().to_string());
+            if entry.file_type().unwrap().is_dir() {
+                stack.push(entry.path());
+            }
+        }
+    }
+    names.sort();
+    names
+}
+
+/// `quorate` in `root`, for which the disk is full at the `number`th write into one file, which may be named by the
+/// program's id: `$$`.
+fn with_full_disk(root: &Path, file: &str, number: usize, args: &[&str]) -> Output {
+    // Traced by a grandchild, the program is the shell itself, so its id is known in time. Only calls on that one file
+    // fail: threads wake each other by `write` as well.
+    let script = format!("tracer=$1; shift; exec \"$tracer\" -P \"$PWD/{file}\" \"$@\"");
+    let inject = format!("inject=write:error=ENOSPC:when={number}");
+    let mut command = Command::new("sh");
+    command.current_dir(root).args(["-c", &script, "sh"]).arg(strace());
+    command.args(["-D", "-f", "-qq", "-o", "/dev/null", "-e", "trace=write", "-e", &inject]);
+    command.arg(quorate()).args(args).output().unwrap()
+}
+
+#[test]
+fn a_disk_that_is_full_half_way_through_a_file_leaves_nothing_to_start_on() {
+    let root = tempfile::tempdir().unwrap();
+    // A chain of small objects, and a full that is written in many pieces.
+    let (chain, large) = (root.path().join("stores/chain"), root.path().join("stores/large"));
+    backup_json(root.path(), &["convert", "--store", &url(&gardener().join("store")), "--to", &url(&chain)]);
+    std::fs::create_dir_all(large.join("v2")).unwrap();
+    let full = large.join("v2/Full-00000000-00000027-1794773646");
+    std::fs::File::create(full).and_then(|mut file| file.write_all(lived_in_snapshot())).unwrap();
+    // A data dir that is made, and one that is there and empty.
+    std::fs::create_dir(root.path().join("empty")).unwrap();
+    let before = names_below(root.path(), "stores");
+    assert_eq!(before, ["empty"]);
+    let (log, snap) = ("wal/0000000000000000-0000000000000000.wal", "snap/0000000000000001-0000000000000001.snap");
+    let cases =
+        [(&chain, "snap/db", 1), (&large, "snap/db", 1), (&large, "snap/db", 40), (&chain, log, 1), (&chain, snap, 1)];
+    for (store, file, number) in cases {
+        for (data_dir, partial) in [("n1", "n1.partial-$$/member"), ("empty", "empty/member.partial-$$")] {
+            let what = format!("write {number} of `{file}` for `{data_dir}`");
+            let args = ["backup", "restore", "--store", &url(store), "--data-dir", data_dir];
+            let output = with_full_disk(root.path(), &format!("{partial}/{file}"), number, &args);
+            let said = String::from_utf8_lossy(&output.stderr).into_owned();
+            assert_eq!(output.status.code(), Some(75), "{what}: {said}");
+            assert!(said.contains("Q0005") && said.contains(file), "{what}: {said}");
+            assert_eq!(names_below(root.path(), "stores"), before, "{what}: as it was");
+        }
+    }
+    // With room, the same is done.
+    for (store, data_dir) in [(&chain, "n1"), (&large, "empty")] {
+        backup_json(root.path(), &["restore", "--store", &url(store), "--data-dir", data_dir]);
+        assert!(root.path().join(data_dir).join("member/snap/db").is_file());
+    }
 }

@@ -35,7 +35,7 @@ impl Body {
             parts.push(store.reader(name)?);
         }
         let stored = Arc::new(Mutex::new(Sha256::new()));
-        let rest = Arc::new(Mutex::new(Parts { parts }));
+        let rest = Arc::new(Mutex::new(Parts { parts, passed: 0 }));
         let tee = Tee { parts: Arc::clone(&rest), stored: Arc::clone(&stored) };
         let input = BufReader::with_capacity(READ_BYTES, tee);
         let content: Box<dyn Read + Send> = match handle.compression {
@@ -50,6 +50,11 @@ impl Body {
             }
         };
         Ok(Body { content, stored, rest })
+    }
+
+    /// Stored bytes that were read so far, some of them ahead of the content.
+    pub(crate) fn stored_bytes(&self) -> u64 {
+        self.rest.lock().unwrap_or_else(PoisonError::into_inner).passed
     }
 
     /// SHA-256 of all stored bytes. Reads those that the content did not need, too.
@@ -96,6 +101,7 @@ pub(crate) fn stored_sha256(store: &Store, handle: &Handle) -> Result<[u8; 32]> 
 /// The parts that are still to be read, last one first.
 struct Parts {
     parts: Vec<Box<dyn Read + Send>>,
+    passed: u64,
 }
 
 /// Reads the parts and hashes what passes.
@@ -112,6 +118,7 @@ impl Read for Tee {
             if length > 0 || buf.is_empty() {
                 let passed = &buf[..length];
                 self.stored.lock().unwrap_or_else(PoisonError::into_inner).update(passed);
+                parts.passed += length as u64;
                 return Ok(length);
             }
             parts.parts.pop();
@@ -120,7 +127,7 @@ impl Read for Tee {
     }
 }
 
-/// LZW as Go writes it: least significant bit first, literals of 8 bits.
+/// LZW as Go writes it: least significant bit first, literals of 8 bits. GIF's is the same, but for when the table is cleared.
 struct Lzw<R> {
     input: R,
     decoder: weezl::decode::Decoder,
@@ -153,5 +160,37 @@ impl<R: io::BufRead> Read for Lzw<R> {
             }
         }
         Ok(0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What both streams were made from; see `tests/fixtures/lzw/README.md`.
+    fn pixels() -> Vec<u8> {
+        (0..160u32).flat_map(|y| (0..160u32).map(move |x| ((x * y / 16 + x) % 256) as u8)).collect()
+    }
+
+    fn read(stream: &[u8], at_once: usize) -> io::Result<Vec<u8>> {
+        let mut content = Vec::new();
+        Lzw::new(BufReader::with_capacity(at_once, stream)).read_to_end(&mut content).map(|_| content)
+    }
+
+    #[test]
+    fn lzw_of_other_writers_is_read() {
+        let streams: [(&str, &[u8]); 2] = [
+            ("Go", include_bytes!("../tests/fixtures/lzw/go.lzw")),
+            ("GIF", include_bytes!("../tests/fixtures/lzw/gif.lzw")),
+        ];
+        for (writer, stream) in streams {
+            for at_once in [1, 7, 4096, READ_BYTES] {
+                assert!(read(stream, at_once).is_ok_and(|content| content == pixels()), "{writer}, {at_once} at once");
+            }
+            // The end code is in the last two bytes.
+            let cut = stream.get(..stream.len() - 2).unwrap_or_default();
+            let kind = read(cut, READ_BYTES).map_err(|error| error.kind());
+            assert_eq!(kind, Err(io::ErrorKind::UnexpectedEof), "{writer}");
+        }
     }
 }

@@ -77,7 +77,7 @@ fn one(store: &Store, catalog: &Catalog, index: usize, scratch: &Path) -> std::r
         }
         Kind::Delta => {
             let job = Job { name: object.name.clone(), layout: object.layout, handle: handle.clone() };
-            let whole = decode::decode(store, &job, |_| true)?;
+            let whole = decode::decode(store, &job, |_, _| true)?;
             let summary = whole.summary.ok_or_else(|| Failure::Damaged("it holds no writes".to_owned()))?;
             let (first, last, events) = (summary.first, summary.last, summary.events);
             Ok(Checked { first, last, events, content_bytes: whole.content_bytes })

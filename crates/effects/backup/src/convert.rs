@@ -69,7 +69,7 @@ fn delta(
     let job = Job { name: object.name.clone(), layout: object.layout, handle: catalog.handles[index].clone() };
     let mut delta = Delta::begin().map_err(Failure::Store)?;
     let mut failed = None;
-    decode::decode(from, &job, |batch| {
+    decode::decode(from, &job, |batch, _| {
         let grants = batch.grants().iter();
         grants.for_each(|grant| delta.grant(*grant));
         let pushed = (0..batch.len()).filter_map(|index| batch.get(index)).try_for_each(|event| delta.push(&event));

@@ -46,7 +46,8 @@ pub(crate) struct Whole {
 
 /// What a thread has to say about an object.
 pub(crate) enum Message {
-    Batch(Batch),
+    /// Some writes, and how many stored bytes were read for all that came so far.
+    Batch(Batch, u64),
     End(Result<Whole, Failure>),
 }
 
@@ -87,15 +88,16 @@ pub(crate) fn start(store: &Arc<Store>, jobs: Vec<Job>, threads: usize) -> Vec<R
 /// Decodes one object; `false` if nobody listens any more.
 fn run(store: &Store, job: &Job, sender: &SyncSender<Message>) -> bool {
     let mut listening = true;
-    let end = decode(store, job, |batch| {
-        listening = sender.send(Message::Batch(batch)).is_ok();
+    let end = decode(store, job, |batch, stored_bytes| {
+        listening = sender.send(Message::Batch(batch, stored_bytes)).is_ok();
         listening
     });
     listening && sender.send(Message::End(end)).is_ok()
 }
 
-/// Decodes one object to its last byte, and checks all that it says about itself.
-pub(crate) fn decode(store: &Store, job: &Job, mut batch: impl FnMut(Batch) -> bool) -> Result<Whole, Failure> {
+/// Decodes one object to its last byte, and checks all that it says about itself. With each batch comes how many stored
+/// bytes were read so far.
+pub(crate) fn decode(store: &Store, job: &Job, mut batch: impl FnMut(Batch, u64) -> bool) -> Result<Whole, Failure> {
     let mut body = Body::open(store, &job.handle).map_err(Failure::Store)?;
     let mut decoder: Box<dyn Decoder> = match job.layout {
         Layout::Gardener => Box::new(GardenerDecoder::default()),
@@ -114,17 +116,18 @@ pub(crate) fn decode(store: &Store, job: &Job, mut batch: impl FnMut(Batch) -> b
         content_bytes += length as u64;
         decoder.feed(&piece[..length]).map_err(|error| damaged(&error))?;
         while let Some(decoded) = decoder.take(BATCH_BYTES) {
-            if !batch(decoded) {
+            if !batch(decoded, body.stored_bytes()) {
                 return Err(Failure::Damaged("nobody wanted to know".to_owned()));
             }
         }
     }
     let (rest, summary) = decoder.finish().map_err(|error| damaged(&error))?;
+    let stored_bytes = body.stored_bytes();
     let stored_sha256 = body.stored_sha256().map_err(|error| read_failure(&job.name, error))?;
     if job.handle.stored_sha256.is_some_and(|said| said != stored_sha256) {
         return Err(Failure::Damaged("its bytes are not those that its manifest was made for".to_owned()));
     }
-    batch(rest);
+    batch(rest, stored_bytes);
     Ok(Whole { summary, stored_sha256, content_bytes })
 }
 

@@ -5,6 +5,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::Receiver;
 
 use quorate_etcd_formats::delta::{Batch, Event, Events, EventsError, LeaseGrant};
@@ -92,6 +93,10 @@ pub struct ChainEvents {
     last_time_ms: Option<i64>,
     given: u64,
     surprise: Option<Surprise>,
+    /// Stored bytes of each delta, and those of the present one that are counted.
+    sizes: Vec<u64>,
+    counted: u64,
+    progress: Arc<AtomicU64>,
 }
 
 impl ChainEvents {
@@ -135,6 +140,9 @@ impl ChainEvents {
             last_time_ms: None,
             given: 0,
             surprise: None,
+            sizes: chain.deltas.iter().map(|(index, _)| catalog.objects[*index].bytes).collect(),
+            counted: 0,
+            progress: Arc::default(),
         }
     }
 
@@ -156,6 +164,17 @@ impl ChainEvents {
     /// The deltas that writes came from.
     pub fn used(&self) -> &[Used] {
         &self.used
+    }
+
+    /// Bytes of all deltas, as stored.
+    pub fn stored_bytes(&self) -> u64 {
+        self.sizes.iter().sum()
+    }
+
+    /// Counts the stored bytes whose writes were taken; all of them in the end. Who does other work beside may count that
+    /// in as well.
+    pub fn progress(&self) -> Arc<AtomicU64> {
+        Arc::clone(&self.progress)
     }
 
     /// Whether the end was reached and everything held.
@@ -236,6 +255,12 @@ impl ChainEvents {
         Ok(None)
     }
 
+    /// So many stored bytes of the present delta are done.
+    fn count(&mut self, bytes: u64) {
+        self.progress.fetch_add(bytes.saturating_sub(self.counted), Ordering::Relaxed);
+        self.counted = self.counted.max(bytes);
+    }
+
     fn conflict(&mut self, revision: u64) -> EventsError {
         let earlier =
             self.chain.deltas.iter().find(|(_, to)| *to >= revision).map_or(self.object(), |(object, _)| *object);
@@ -277,9 +302,13 @@ impl ChainEvents {
         if self.done > self.known {
             self.used.push(Used { object, to: to.min(self.done), stored_sha256: whole.stored_sha256 });
         }
+        self.count(self.sizes.get(self.current).copied().unwrap_or_default());
         self.current += 1;
+        self.counted = 0;
         self.known = self.done;
         if cut_short || self.current == self.chain.deltas.len() {
+            // Nothing of the others is needed.
+            self.progress.fetch_add(self.sizes.iter().skip(self.current).sum(), Ordering::Relaxed);
             self.finished = true;
             self.receivers.clear();
         }
@@ -291,7 +320,8 @@ impl ChainEvents {
     fn receive(&mut self) -> Result<(), EventsError> {
         let message = self.receivers.get(self.current).and_then(Option::as_ref).map(Receiver::recv);
         match message {
-            Some(Ok(Message::Batch(batch))) => {
+            Some(Ok(Message::Batch(batch, stored_bytes))) => {
+                self.count(stored_bytes);
                 for grant in batch.grants() {
                     match self.grants.binary_search_by_key(&grant.id, |known| known.id) {
                         Ok(at) => self.grants[at] = *grant,

@@ -6,9 +6,11 @@
 mod support;
 
 use std::path::Path;
+use std::sync::atomic::Ordering;
 
-use quorate_backup::session::Wanted;
-use quorate_etcd_formats::delta::OwnedEvent;
+use quorate_backup::events::Used;
+use quorate_backup::session::{Session, Wanted};
+use quorate_etcd_formats::delta::{Events, OwnedEvent};
 use quorate_faults::Code;
 use quorate_plan::chain::Target;
 use quorate_plan::restore_point::{Content, RestorePoint};
@@ -39,6 +41,31 @@ fn a_converted_store_gives_the_same_writes() {
     let (one, other) = (whole(gardener.path()), whole(own.path()));
     assert_eq!(one.events, other.events);
     assert_eq!((one.base_revision, one.base_sha256), (other.base_revision, other.base_sha256));
+}
+
+#[test]
+fn progress_follows_the_stored_bytes_of_the_deltas_and_ends_at_all_of_them() {
+    let (store, scratch) = (own_store(), TempDir::new().unwrap());
+    let url = format!("file://{}", store.path().display());
+    // Also where the last deltas are not needed.
+    for target in [Target::Newest, Target::Revision(70)] {
+        let mut session = Session::open(&url, scratch.path()).unwrap();
+        let proven = session.run(&Wanted::Target(target), |_, events, _| {
+            let (progress, total) = (events.progress(), events.stored_bytes());
+            let mut seen = vec![progress.load(Ordering::Relaxed)];
+            while events.next().unwrap().is_some() {
+                seen.push(progress.load(Ordering::Relaxed));
+            }
+            assert!(seen.is_sorted() && seen[0] == 0);
+            seen.dedup();
+            Ok((seen, total, progress.load(Ordering::Relaxed)))
+        });
+        let proven = proven.unwrap();
+        let (seen, total, end) = proven.result;
+        let bytes = |used: &Used| session.catalog.objects[used.object].bytes;
+        assert_eq!((end, total), (total, proven.used.iter().map(bytes).sum()));
+        assert!(seen.len() > proven.used.len(), "{seen:?}");
+    }
 }
 
 #[test]

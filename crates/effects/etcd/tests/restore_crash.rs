@@ -3,14 +3,18 @@
 //! After a restore a state is nothing that etcd would start on, or the whole member; a run on what the cut left makes it
 //! whole. After a defragmentation the database is the old one or the new one, whole, at every instant. Leaving out any one
 //! sync must fail.
+//!
+//! A small database is written at once, and every state of it is tried. A larger one is written in many pieces: there, cuts
+//! before one write in eight, and fewer combinations of the pieces; `QUORATE_SWEEP=full` cuts before each.
 
 #![expect(clippy::unwrap_used, reason = "a test fails where it stands")]
 
+use std::ops::ControlFlow;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicU64;
 
-use quorate_crash_model::{CrashState, Op, RecordingDisk, Tree, crash_states};
+use quorate_crash_model::{CrashState, Effort, Op, RecordingDisk, Tree, Visited, crash_states, each_crash_state};
 use quorate_etcd::defrag::defrag;
 use quorate_etcd::engine::Ingredients;
 use quorate_etcd::init::{Request, Target};
@@ -18,7 +22,7 @@ use quorate_etcd::restore::{Snapshot, ensure_restored};
 use quorate_etcd_formats::founding::{Form, Founding};
 use quorate_etcd_formats::rebuild::Options;
 use quorate_host::durable::{Disk, RealDisk};
-use quorate_testkit::golden;
+use quorate_testkit::{golden, lived_in_snapshot};
 
 const SEED: u64 = 0x5eed;
 
@@ -31,9 +35,9 @@ fn scratch() -> tempfile::TempDir {
 }
 
 /// A snapshot file that the runs read, outside of what is recorded.
-fn snapshot() -> tempfile::NamedTempFile {
+fn snapshot(bytes: &[u8]) -> tempfile::NamedTempFile {
     let file = tempfile::NamedTempFile::new().unwrap();
-    std::io::Write::write_all(&mut file.as_file(), &golden("snapshot-3.5.30.db")).unwrap();
+    std::io::Write::write_all(&mut file.as_file(), bytes).unwrap();
     file
 }
 
@@ -123,7 +127,7 @@ fn try_all(
 
 #[test]
 fn every_crash_state_of_a_restore_is_nothing_or_the_whole() {
-    let snapshot = snapshot();
+    let snapshot = snapshot(&golden("snapshot-3.5.30.db"));
     for wal in [None, Some("wal")] {
         let recorded = record(|_| (), |disk, root| restore(disk, root, wal, snapshot.path()));
         assert_eq!(judge_restored(&recorded.after, &recorded.after, wal), Some(true));
@@ -136,26 +140,105 @@ fn every_crash_state_of_a_restore_is_nothing_or_the_whole() {
     }
 }
 
+/// A database or snapshot at `root/name`, written anew.
+fn record_defrag(name: &str, bytes: &[u8]) -> Recorded {
+    record(
+        |root| {
+            std::fs::File::create(root.join(name))
+                .and_then(|mut file| std::io::Write::write_all(&mut file, bytes))
+                .unwrap()
+        },
+        |disk, root| drop(defrag(disk, &root.join(name), 1, &AtomicU64::new(0)).unwrap()),
+    )
+}
+
 #[test]
 fn every_crash_state_of_a_defragmentation_has_the_old_file_or_the_new_one() {
     let snapshot = golden("snapshot-3.5.30.db");
     let database = golden("fresh-3.5.30.bolt");
     for (name, bytes) in [("snap.db", &snapshot), ("db", &database)] {
-        let run = |disk: &RecordingDisk<RealDisk>, root: &Path| {
-            defrag(disk, &root.join(name), 1, &AtomicU64::new(0)).unwrap();
-        };
-        let recorded = record(
-            |root| {
-                std::fs::File::create(root.join(name))
-                    .and_then(|mut file| std::io::Write::write_all(&mut file, bytes))
-                    .unwrap()
-            },
-            run,
-        );
+        let recorded = record_defrag(name, bytes);
         let (old, new) = (recorded.before.below(name), recorded.after.below(name));
         assert!(old != new);
         let is = |tree: &Tree, wanted: &Tree| tree.below(name) == *wanted;
         try_all(
+            &recorded,
+            |state| is(&state.tree, &new) || is(&state.tree, &old) && !state.after_end,
+            |root| drop(defrag(&RealDisk, &root.join(name), 1, &AtomicU64::new(0)).unwrap()),
+            |tree| is(tree, &new),
+        );
+    }
+}
+
+/// Writes in a row that make a file one of many pieces.
+const MANY: usize = 30;
+
+/// As [`try_all`] for a run that writes in many pieces: some states, one in so many of them repaired.
+fn try_many(
+    recorded: &Recorded,
+    good: impl Fn(&CrashState) -> bool,
+    again: impl Fn(&Path),
+    whole: impl Fn(&Tree) -> bool,
+) {
+    let is_full = std::env::var_os("QUORATE_SWEEP").is_some();
+    let (write_step, random_states, repair_step) = if is_full { (1, 64, 100) } else { (8, 8, 100) };
+    let writes = recorded.log.iter().filter(|op| matches!(op, Op::Write { .. })).count();
+    assert!(writes > MANY, "{writes} writes");
+    let visit = |log: &[Op], effort: Effort, see: &mut dyn FnMut(&CrashState) -> ControlFlow<()>| -> Visited {
+        each_crash_state(&recorded.before, &recorded.root, log, effort, SEED, see)
+    };
+    let (mut seen, mut repaired) = (0usize, 0usize);
+    let visited = visit(&recorded.log, Effort { write_step, random_states }, &mut |state| {
+        assert!(good(state), "{:?}", state.tree.nodes().map(|(path, _)| path).collect::<Vec<_>>());
+        if seen % repair_step == 0 {
+            let root = scratch();
+            state.tree.write(root.path()).unwrap();
+            again(root.path());
+            let tree = Tree::read(root.path()).unwrap();
+            assert!(whole(&tree), "{:?}", tree.nodes().map(|(path, _)| path).collect::<Vec<_>>());
+            assert!(tree.nodes().all(|(path, _)| !path.to_string_lossy().contains(".partial-")));
+            repaired += 1;
+        }
+        seen += 1;
+        ControlFlow::Continue(())
+    });
+    println!("{writes} writes, {visited:?}, {repaired} repaired");
+    assert!(visited.pending_max > MANY && repaired > 3);
+    for (at, op) in recorded.log.iter().enumerate() {
+        if matches!(op, Op::SyncFile { .. } | Op::SyncDir { .. }) {
+            let mut without = recorded.log.clone();
+            without.remove(at);
+            let mut is_missed = false;
+            visit(&without, Effort { write_step: usize::MAX, random_states: 4 }, &mut |state| {
+                is_missed = !good(state);
+                if is_missed { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+            });
+            assert!(is_missed, "nothing breaks without {op:?}");
+        }
+    }
+}
+
+#[test]
+fn crash_states_of_a_restore_in_many_pieces_are_nothing_or_the_whole() {
+    let snapshot = snapshot(lived_in_snapshot());
+    let recorded = record(|_| (), |disk, root| restore(disk, root, None, snapshot.path()));
+    try_many(
+        &recorded,
+        |state| judge_restored(&state.tree, &recorded.after, None).is_some_and(|whole| whole || !state.after_end),
+        |root| restore(&RealDisk, root, None, snapshot.path()),
+        |tree| judge_restored(tree, &recorded.after, None) == Some(true),
+    );
+}
+
+#[test]
+fn crash_states_of_a_defragmentation_in_many_pieces_have_the_old_file_or_the_new_one() {
+    let snapshot = lived_in_snapshot();
+    for (name, bytes) in [("snap.db", snapshot), ("db", &snapshot[..snapshot.len() - 32])] {
+        let recorded = record_defrag(name, bytes);
+        let (old, new) = (recorded.before.below(name), recorded.after.below(name));
+        assert!(old != new);
+        let is = |tree: &Tree, wanted: &Tree| tree.below(name) == *wanted;
+        try_many(
             &recorded,
             |state| is(&state.tree, &new) || is(&state.tree, &old) && !state.after_end,
             |root| drop(defrag(&RealDisk, &root.join(name), 1, &AtomicU64::new(0)).unwrap()),

@@ -10,6 +10,7 @@
 mod recording;
 mod strace;
 mod tree;
+mod visiting;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ffi::OsString;
@@ -21,6 +22,7 @@ use quorate_host::durable::Owner;
 pub use recording::{Op, RecordingDisk, RecordingFile};
 pub use strace::{CALLS, read_strace};
 pub use tree::{Node, Tree};
+pub use visiting::{Effort, Visited, each_crash_state};
 
 /// Up to this many pending changes every combination is tried.
 const EXHAUSTIVE_MAX: usize = 12;
@@ -68,7 +70,7 @@ enum Pending {
 }
 
 /// What becomes of one pending change at the cut.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Fate {
     Lost,
     Kept,
@@ -265,8 +267,17 @@ impl<'a> Model<'a> {
     /// What is there after a cut at which each pending change met its fate.
     fn cut(&self, fates: &[Fate]) -> Tree {
         let mut inodes = self.durable.clone();
+        let mut written: BTreeMap<Inode, Vec<(usize, Rc<[u8]>)>> = BTreeMap::new();
         for (change, fate) in self.pending.iter().zip(fates) {
-            change.apply(&mut inodes, *fate);
+            match change {
+                Pending::Bytes { file, offset, bytes } if *fate != Fate::Lost => {
+                    written.entry(*file).or_default().push((*offset, torn(bytes, *fate)));
+                }
+                _ => change.apply(&mut inodes, *fate),
+            }
+        }
+        for (file, pieces) in written {
+            inodes[file].node.put_all(&pieces);
         }
         let mut tree = Tree::default();
         let mut stack = vec![(PathBuf::new(), 0)];

@@ -51,10 +51,24 @@ impl Node {
             return;
         }
         let mut content = self.bytes.as_deref().unwrap_or_default().to_vec();
-        content.resize(content.len().max(offset + bytes.len()), 0);
-        content[offset..offset + bytes.len()].copy_from_slice(&bytes);
+        lay(&mut content, offset, &bytes);
         self.bytes = Some(content.into());
     }
+
+    /// The same for several pieces, each over those before it; the content is copied once.
+    pub(crate) fn put_all(&mut self, pieces: &[(usize, Rc<[u8]>)]) {
+        if let [(offset, bytes)] = pieces {
+            return self.put(*offset, Rc::clone(bytes));
+        }
+        let mut content = self.bytes.as_deref().unwrap_or_default().to_vec();
+        pieces.iter().for_each(|(offset, bytes)| lay(&mut content, *offset, bytes));
+        self.bytes = Some(content.into());
+    }
+}
+
+fn lay(content: &mut Vec<u8>, offset: usize, bytes: &[u8]) {
+    content.resize(content.len().max(offset + bytes.len()), 0);
+    content[offset..offset + bytes.len()].copy_from_slice(bytes);
 }
 
 impl Hash for Node {

@@ -5,6 +5,7 @@
 
 mod etcd;
 mod fixtures;
+mod lived_in;
 mod ports;
 mod process;
 mod programs;
@@ -15,6 +16,7 @@ pub use etcd::{Cluster, Launch, Seat, Server, Tools, VERSIONS, etcd};
 pub use fixtures::{
     FIXTURE_VERSIONS, expected, fixture_dir, fixtures_root, golden, golden_dir, golden_names, snapshot, snapshot_bytes,
 };
+pub use lived_in::lived_in_snapshot;
 pub use ports::{Port, free_port};
 pub use process::{Running, kill_hard, run, wait_until};
 pub use programs::{consul, dnsmasq, project_root, quorate, strace};

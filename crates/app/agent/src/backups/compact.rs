@@ -104,8 +104,8 @@ pub fn compact(session: &mut Session, scratch: &Path, onlooker: &impl Onlooker) 
 fn merge(base: &Base, events: &mut ChainEvents, path: &Path, onlooker: &impl Onlooker) -> Result<Rebuilt> {
     let shown = base.name.clone();
     let source = FileSource::open(base.path()).map_err(|error| Fault::io(format!("cannot read `{shown}`"), error))?;
-    let progress = AtomicU64::new(0);
-    let rebuilt = onlooker.merging(base.bytes, &progress, || {
+    let (progress, total) = (events.progress(), base.bytes.saturating_add(events.stored_bytes()));
+    let rebuilt = onlooker.merging(total, &progress, || {
         let mut file = RealDisk.create_file(path, Access::mode(0o600))?;
         // Its hash was checked when it was brought here.
         let base = BaseFile { source: &source, name: &shown, check_hash: false };

@@ -140,7 +140,7 @@ fn read_full(store: &Store, name: &str, manifest: &Manifest) -> std::result::Res
 fn read_delta(store: &Store, name: &str, manifest: &Manifest) -> std::result::Result<(), Failure> {
     let layout = if name.ends_with(".gz") { Layout::Gardener } else { Layout::Quorate };
     let job = Job { name: name.to_owned(), layout, handle: handle(name) };
-    let whole = decode(store, &job, |_| true)?;
+    let whole = decode(store, &job, |_, _| true)?;
     if hex(&whole.stored_sha256) != manifest.stored.sha256 {
         return Err(Failure::Damaged("its stored bytes differ".to_owned()));
     }

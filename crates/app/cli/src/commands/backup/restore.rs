@@ -3,7 +3,6 @@
 //! **Rule:** one of several members is restored from a point that names the very objects, or not at all.
 
 use std::path::{Path, PathBuf};
-use std::sync::atomic::AtomicU64;
 
 use jiff::Timestamp;
 use quorate_backup::Base;
@@ -244,7 +243,7 @@ impl Work<'_> {
         let shown = base.name.clone();
         let source =
             FileSource::open(base.path()).map_err(|error| Fault::io(format!("cannot read `{shown}`"), error))?;
-        let progress = AtomicU64::new(0);
+        let (progress, total) = (events.progress(), base.bytes.saturating_add(events.stored_bytes()));
         let options = Options {
             up_to: None,
             bump: self.content.bump,
@@ -255,7 +254,7 @@ impl Work<'_> {
         // Its hash was checked when it was brought here.
         let file = BaseFile { source: &source, name: &shown, check_hash: false };
         let ingredients = Ingredients { base: Some(file), events: Some(events), options, progress: &progress };
-        watched(printer, "restoring", base.bytes, &progress, || {
+        watched(printer, "restoring", total, &progress, || {
             restore::ensure_restored(&RealDisk, self.place, request, ingredients)
         })?
     }
