@@ -21,6 +21,7 @@ fn launch(tools: &Tools, dir: &Path, seat: &Seat, all: &[Seat], state: &str) -> 
         .arg(format!("--initial-cluster={}", list.join(",")))
         .arg(format!("--initial-cluster-state={state}"))
         .arg("--auth-token-ttl=1")
+        .arg("--bcrypt-cost=4")
         // Only then do all releases say that a token has expired.
         .arg("--logger=zap")
         .arg("--log-level=debug")
