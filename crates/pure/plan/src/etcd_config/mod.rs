@@ -6,12 +6,12 @@
 mod render;
 mod table;
 
-use quorate_faults::Code;
+use quorate_faults::{Code, Fault};
 
 pub use render::{EtcdConfig, render};
 
 use crate::roster::{nearest, quoted};
-use crate::spec::{Setting, Value, parse_duration};
+use crate::spec::{Security, Setting, Spec, Value, parse_duration};
 use table::{Form, GATES, OURS, RENAMED, ROWS, Row};
 
 /// A minor version of etcd.
@@ -58,6 +58,36 @@ impl std::fmt::Display for Minor {
             Minor::V3_7 => "3.7",
         })
     }
+}
+
+/// What to do where [`has_allowed_hostname`] says no.
+pub const NO_HOSTNAME_HINT: &str =
+    "give peers a CA of their own and leave the setting out, or use etcd 3.5.16 or later";
+
+/// Whether etcd of this version takes `allowed-hostname` from its config file. 3.4 and 3.5 up to 3.5.13 pass over it without
+/// a word, which leaves the door open; 3.5.14 and 3.5.15 have it in another form. A version without its last number may have it.
+pub fn has_allowed_hostname(version: &str) -> bool {
+    let mut numbers = version.trim_start_matches('v').split(['.', '-', '+']);
+    let number = |text: Option<&str>| text.and_then(|text| text.parse::<u64>().ok());
+    let (major, minor, patch) = (number(numbers.next()), number(numbers.next()), number(numbers.next()));
+    match (major, minor, patch) {
+        (Some(3), Some(5), Some(patch)) => patch >= 16,
+        (Some(3), Some(minor), _) => minor >= 5,
+        _ => false,
+    }
+}
+
+/// Refuses what a release would pass over without a word. Ask before [`render`], with the version of the very program.
+pub fn check_release(spec: &Spec, version: &str) -> quorate_faults::Result<()> {
+    let named = match &spec.security {
+        Security::Tls(tls) => tls.peer_allowed_hostname.is_some(),
+        Security::Plaintext(_) => false,
+    };
+    if named && !has_allowed_hostname(version) {
+        let attempt = format!("cannot start etcd {version}: its config file has no `peer-allowed-hostname`");
+        return Err(Fault::new(Code::EtcdKeyVersion, attempt).hint(NO_HOSTNAME_HINT));
+    }
+    Ok(())
 }
 
 /// Why a setting is not passed on.

@@ -89,8 +89,7 @@ fn security(spec: &Spec, member: &Member, version: Minor, keys: &mut BTreeMap<&s
     if let Some(name) = &tls.peer_allowed_hostname {
         if version < Minor::V3_5 {
             let attempt = format!("cannot start etcd {version}: its config file has no `peer-allowed-hostname`");
-            return Err(Fault::new(Code::EtcdKeyVersion, attempt)
-                .hint("give peers a CA of their own and leave the setting out, or use etcd 3.5"));
+            return Err(Fault::new(Code::EtcdKeyVersion, attempt).hint(super::NO_HOSTNAME_HINT));
         }
         if let Some(map) = peer.as_object_mut() {
             map.insert("allowed-hostname".to_owned(), json!([name]));

@@ -102,3 +102,30 @@ fn the_whole_file() {
     strict-reconfig-check: true
     "#);
 }
+
+#[test]
+fn a_release_that_would_pass_over_the_name_of_peers_is_not_started() {
+    for (version, has) in [
+        ("3.4.23", false),
+        ("3.5.13", false),
+        ("3.5.15", false),
+        ("3.5.16", true),
+        ("v3.5.30", true),
+        ("3.5", true),
+        ("3.6.0-rc.1", true),
+        ("2.3.8", false),
+        ("x", false),
+    ] {
+        assert_eq!(has_allowed_hostname(version), has, "{version}");
+    }
+    let files = "{cert-file: /c, key-file: /k, trusted-ca-file: /t}";
+    let text = format!(
+        "token: t\nmembers: [{{name: n1, address: 10.0.0.1}}]\ntls: {{peer: {files}, client: {files}, peer-allowed-hostname: p}}\n"
+    );
+    let (spec, _) = Spec::parse(text.as_bytes(), "c.yaml").map_err(|mistakes| mistakes.render()).unwrap();
+    assert_eq!(check_release(&spec, "3.5.13").unwrap_err().code(), Code::EtcdKeyVersion);
+    assert!(check_release(&spec, "3.5.16").is_ok());
+    let pinned = format!("{text}agent: {{etcd-version: '3.5.9'}}\n");
+    let mistakes = Spec::parse(pinned.as_bytes(), "c.yaml").map(|_| ()).unwrap_err().render();
+    assert!(mistakes.contains("the config file of etcd 3.5.9 has no `peer-allowed-hostname`"), "{mistakes}");
+}

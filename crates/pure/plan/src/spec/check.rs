@@ -2,12 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use quorate_faults::Code;
-
 use super::read::Reader;
 use super::sections::Places;
-use super::{Member, Spec};
+use super::{Member, Security, Spec};
 use crate::Warning;
+use crate::etcd_config;
 use crate::roster::{check_url, quoted};
 
 pub(super) fn whole(reader: &mut Reader<'_>, spec: &Spec, places: &Places) -> Vec<Warning> {
@@ -106,11 +105,16 @@ fn limits(reader: &mut Reader<'_>, spec: &Spec, places: &Places) {
             Some("health is served without client certificates: give it its own".into()),
         );
     }
-    if let Some(backup) = &spec.backup
-        && (backup.delta_period.is_zero() || backup.spool_max < backup.delta_size)
+    let named = match &spec.security {
+        Security::Tls(tls) => tls.peer_allowed_hostname.is_some(),
+        Security::Plaintext(_) => false,
+    };
+    if let Some(version) = &agent.etcd_version
+        && named
+        && !etcd_config::has_allowed_hostname(version)
     {
-        let what = "`delta-period` is zero, or `spool-max` is smaller than `delta-size`";
-        reader.note(Code::SpecMistake, super::At::default(), "backup", what.into(), None, super::read::Show::Line);
+        let what = format!("the config file of etcd {version} has no `peer-allowed-hostname`");
+        reader.wrong(places.agent, "tls.peer-allowed-hostname", what, Some(etcd_config::NO_HOSTNAME_HINT.into()));
     }
 }
 

@@ -3,6 +3,7 @@
 //! **Rule:** a key that means nothing here is a mistake, never skipped; every mistake is reported with its line and column, all
 //! of them at once. Secrets do not stand in the file, only the paths of the files that hold them.
 
+mod backup;
 mod check;
 mod mistake;
 mod read;

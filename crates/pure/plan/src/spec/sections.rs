@@ -5,8 +5,8 @@ use quorate_faults::Code;
 use super::read::{Reader, Section, Show};
 use super::tree::{BYTES_MAX, Kind, Node};
 use super::{
-    Agent, At, Backup, Bootstrap, Layout, Maintenance, Member, Mistakes, Security, Setting, Spec, Tls, TlsFiles,
-    Validation, Value, check,
+    Agent, At, Bootstrap, Maintenance, Member, Mistakes, Security, Setting, Spec, Tls, TlsFiles, Validation, Value,
+    backup, check,
 };
 use crate::Warning;
 use crate::etcd_config;
@@ -70,7 +70,7 @@ fn whole(reader: &mut Reader<'_>, node: Node) -> Option<(Spec, Places)> {
     let (members, places) = members(reader, &mut file, plaintext);
     let (agent, agent_at) = agent(reader, &mut file, plaintext);
     let etcd = etcd(reader, &mut file, agent.etcd_version.as_deref());
-    let backup = backup(reader, &mut file);
+    let backup = backup::section(reader, &mut file);
     let maintenance = maintenance(reader, &mut file);
     file.close(reader);
     let security = security?;
@@ -275,49 +275,6 @@ fn etcd(reader: &mut Reader<'_>, file: &mut Section, version: Option<&str>) -> V
         }
     }
     settings
-}
-
-fn backup(reader: &mut Reader<'_>, file: &mut Section) -> Option<Backup> {
-    let mut section = file.section(reader, "backup")?;
-    let at = section.at;
-    let Some((store, store_at)) = section.text(reader, "store") else {
-        let hint = "such as `store: s3://bucket/prefix` or `store: file:///backups`".to_owned();
-        reader.wrong(at, "backup.store", "`backup` has no `store`", Some(hint));
-        return None;
-    };
-    if store.split_once("://").is_some_and(|(_, rest)| rest.split('/').next().unwrap_or_default().contains('@')) {
-        let hint = "give credentials in the agent's environment, such as AWS_ACCESS_KEY_ID".to_owned();
-        let what = "`store` holds a user name or password".to_owned();
-        reader.note(Code::SpecMistake, store_at, "backup.store", what, Some(hint), Show::Before);
-    } else if !["file://", "s3://", "gs://", "az://"].iter().any(|scheme| store.starts_with(scheme)) {
-        let hint = "it begins with `file://`, `s3://`, `gs://` or `az://`".to_owned();
-        reader.wrong(store_at, "backup.store", format!("{} is no store", quoted(&store)), Some(hint));
-    }
-    let mut backup = Backup::new(store);
-    section.word(reader, "layout", &[("quorate", Layout::Quorate), ("gardener", Layout::Gardener)], &mut backup.layout);
-    section.span(reader, "delta-period", &mut backup.delta_period);
-    section.size(reader, "delta-size", &mut backup.delta_size);
-    if let Some((schedule, _)) = section.text(reader, "full-schedule") {
-        backup.full_schedule = schedule;
-    }
-    section.size(reader, "spool-max", &mut backup.spool_max);
-    section.span(reader, "max-restore-time", &mut backup.max_restore_time);
-    if let Some(mut keep) = section.section(reader, "keep") {
-        let mut count = |key: &'static str, into: &mut u32| {
-            if let Some(number) = keep.number(reader, key, 100_000) {
-                *into = u32::try_from(number).unwrap_or(u32::MAX);
-            }
-        };
-        count("last", &mut backup.keep.last);
-        count("hourly", &mut backup.keep.hourly);
-        count("daily", &mut backup.keep.daily);
-        count("weekly", &mut backup.keep.weekly);
-        count("monthly", &mut backup.keep.monthly);
-        keep.span(reader, "history", &mut backup.keep.history);
-        keep.close(reader);
-    }
-    section.close(reader);
-    Some(backup)
 }
 
 fn maintenance(reader: &mut Reader<'_>, file: &mut Section) -> Maintenance {

@@ -6,6 +6,7 @@ use serde::{Serialize, Serializer};
 
 use super::Setting;
 use super::units::{duration_text, size_text};
+use crate::retention::Policy;
 
 const KIB: u64 = 1024;
 const MIB: u64 = 1024 * KIB;
@@ -67,10 +68,25 @@ pub struct Keep {
 }
 
 impl Default for Keep {
+    /// The same as every command that prunes.
     fn default() -> Keep {
-        // A week to the second, a month by day, a year by month.
-        let history = Duration::from_secs(7 * 24 * 3600);
-        Keep { last: 3, hourly: 24, daily: 31, weekly: 8, monthly: 12, history }
+        let Policy { last, hourly, daily, weekly, monthly, history_ms } = Policy::DEFAULT;
+        Keep { last, hourly, daily, weekly, monthly, history: Duration::from_millis(history_ms.unsigned_abs()) }
+    }
+}
+
+impl Keep {
+    /// The same for whoever prunes.
+    pub fn policy(&self) -> Policy {
+        let Keep { last, hourly, daily, weekly, monthly, history } = *self;
+        Policy {
+            last,
+            hourly,
+            daily,
+            weekly,
+            monthly,
+            history_ms: i64::try_from(history.as_millis()).unwrap_or(i64::MAX),
+        }
     }
 }
 

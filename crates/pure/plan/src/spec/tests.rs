@@ -139,6 +139,36 @@ fn members_must_be_told_apart() {
 }
 
 #[test]
+fn backups_are_checked_as_far_as_can_be_without_the_store() {
+    let backup = |rest: &str| mistakes(&format!("{SMALL}backup: {{store: 'file:///b', {rest}}}\n"));
+    assert!(backup("full-schedule: hourly").contains("cannot use the schedule `hourly`"));
+    assert!(backup("full-schedule: '0 0 30 2 *'").contains("it never comes"));
+    assert!(
+        backup("keep: {last: 0, hourly: 0, daily: 0, weekly: 0, monthly: 0, history: 0s}").contains("keeps nothing")
+    );
+    assert!(backup("spool-max: 1MiB").contains("`spool-max` (`1MiB`) is smaller than `delta-size`"));
+    assert!(backup("delta-period: 1ms").contains("shorter than 100ms"));
+    for (store, why) in [
+        ("s3://bucket?endpoint=hunter2", "options"),
+        ("s3://hunter2@bucket/x", "user name or password"),
+        ("s3:///prefix", "names no bucket"),
+        ("s3://", "names no bucket"),
+        ("gs://bucket/../x", "leads elsewhere"),
+        ("file://relative", "absolute path"),
+        ("file://", "absolute path"),
+        ("/backups", "no store"),
+        ("http://bucket", "no store"),
+    ] {
+        let text = mistakes(&format!("{SMALL}backup: {{store: '{store}'}}\n"));
+        assert!(text.contains(why) && !text.contains("hunter2"), "{store}: {text}");
+    }
+    for store in ["s3://bucket", "s3://bucket/a/b", "gs://b/p", "az://container/p", "file:///srv/b"] {
+        read(&format!("{SMALL}backup: {{store: '{store}'}}\n"));
+    }
+    assert_eq!(Keep::default().policy(), crate::retention::Policy::DEFAULT);
+}
+
+#[test]
 fn an_even_number_of_members_is_a_warning() {
     let text = format!("{SMALL}  - {{name: n2, address: 10.0.0.2}}\n");
     let (_, warnings) = Spec::parse(text.as_bytes(), "f").unwrap();
