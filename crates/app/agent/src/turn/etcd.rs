@@ -15,7 +15,7 @@ use quorate_host::durable::RealDisk;
 use quorate_host::logs::Rotation;
 use quorate_host::shim::{self, ETCD_STOPPING, Rung, Running, Send, ShimSpec};
 use quorate_host::state::StateDir;
-use quorate_plan::etcd_config::{EtcdConfig, Minor, render};
+use quorate_plan::etcd_config::{EtcdConfig, Minor, check_release, render};
 use quorate_plan::spec::Stop;
 use quorate_plan::start::classify;
 use sha2::{Digest, Sha256};
@@ -107,6 +107,7 @@ pub(super) struct Config {
 
 /// Renders the settings.
 pub(super) fn config(node: &Node, program: &Program) -> Result<Config, Fault> {
+    check_release(&node.spec, &program.binary.version)?;
     let text = render(&EtcdConfig { spec: &node.spec, member: &node.member, join: None }, program.minor)?;
     let hash = Sha256::digest(&text).iter().map(|byte| format!("{byte:02x}")).collect();
     Ok(Config { text, hash })
