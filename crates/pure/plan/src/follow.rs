@@ -67,23 +67,31 @@ pub struct StoreHolds {
 }
 
 impl StoreSeen {
+    /// The newest epoch that was seen; 0 if there is none.
+    pub fn newest_epoch(&self) -> u64 {
+        match self {
+            StoreSeen::Holds(holds) => holds.newest_epoch,
+            StoreSeen::Empty | StoreSeen::Unknown => 0,
+        }
+    }
+
     /// What a listing amounts to, by its claims.
     pub fn of(objects: &[Object], epochs: &[EpochStart]) -> StoreSeen {
         if objects.is_empty() && epochs.is_empty() {
             return StoreSeen::Empty;
         }
         let decision = decide_chain(objects, epochs, Target::Newest);
-        let gap = match decision.recoverable.as_slice() {
-            [.., before, newest] if newest.from == newest.to => Some(Span { from: before.to + 1, to: newest.from - 1 }),
-            _ => None,
-        };
+        let gap = gap(&decision.recoverable);
         let chain = decision.chain;
         let numbers = epochs.iter().map(|start| start.epoch).chain(objects.iter().map(|object| object.epoch));
-        // Any object of the chain that says its cluster speaks for all of it.
+        // Any object of the chain that says its cluster speaks for all of it; else one of the same writer does.
         let cluster_id = chain.as_ref().map_or(0, |chain| {
             let deltas = chain.deltas.iter().map(|(index, _)| *index);
             let mut ids = std::iter::once(chain.base).chain(deltas).map(|index| objects[index].cluster_id);
-            ids.rfind(|id| *id != 0).unwrap_or(0)
+            let epoch = objects[chain.base].epoch;
+            let same_writer = objects.iter().filter(|object| epoch != 0 && object.epoch == epoch);
+            let known = |id: &u64| *id != 0;
+            ids.rfind(known).or(same_writer.map(|object| object.cluster_id).find(known)).unwrap_or(0)
         });
         StoreSeen::Holds(StoreHolds {
             cluster_id,
@@ -92,6 +100,13 @@ impl StoreSeen {
             gap,
         })
     }
+}
+
+/// What lies between the last delta and a newest full that no delta follows: there may be other fulls in it.
+fn gap(recoverable: &[Span]) -> Option<Span> {
+    let (newest, older) = recoverable.split_last().filter(|(newest, _)| newest.from == newest.to)?;
+    let before = older.iter().rfind(|span| span.from < span.to).or(older.first())?;
+    Some(Span { from: before.to + 1, to: newest.from - 1 })
 }
 
 /// What the spool on this machine holds.

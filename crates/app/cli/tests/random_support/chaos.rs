@@ -17,6 +17,9 @@ use super::members::Members;
 use super::place::Place;
 use super::truth::Truth;
 
+/// Compactions that nobody can win against are this far apart, so that most of the history can be kept.
+const RACE_EVERY_SECONDS: u64 = 30;
+
 /// How often each thing happened.
 #[derive(Debug, Default, Clone)]
 pub(crate) struct Counts {
@@ -29,6 +32,7 @@ pub(crate) struct Counts {
     pub(crate) leaders: u64,
     pub(crate) weathers: u64,
     pub(crate) compactions: u64,
+    pub(crate) races: u64,
     pub(crate) fulls_by_hand: u64,
 }
 
@@ -67,7 +71,7 @@ impl Chaos {
                 4 => self.change_leader(),
                 5 => self.change_weather(),
                 6 => {
-                    let back = self.dice.between(20, 400);
+                    let back = self.dice.between(250, 900);
                     self.compact(back);
                 }
                 _ => self.full_by_hand(),
@@ -93,13 +97,14 @@ impl Chaos {
         self.note(&format!("follower {spool}: kill"));
         main.kill();
         self.counts.kills += 1;
-        let away = self.dice.weighted(&[50, 40, 10]);
+        let away = self.dice.weighted(&[50, 25, 25]);
         if away > 0 {
             let pause = self.dice.between(100, 1200);
             std::thread::sleep(Duration::from_millis(pause));
         }
-        if away == 2 {
+        if away == 2 && self.counts.races * RACE_EVERY_SECONDS <= self.began.elapsed().as_secs() {
             // While nobody follows, etcd forgets what it has.
+            self.counts.races += 1;
             self.compact(0);
         }
         // Sometimes a follower of long ago comes back, with an old spool.

@@ -6,7 +6,7 @@ use super::{EpochPlan, EtcdSeen, FollowPlan, FollowSeen, SpoolPlan, SpoolSeen, S
 use crate::Warning;
 use crate::chain::{Layout, Span};
 
-/// With an unknown store, as much of etcd's history as this is recorded anew: it may be what the store lacks.
+/// As much of etcd's history as this is recorded behind the newest full's back: it is, or may be, what the store lacks.
 const LOOK_BACK_MAX: u64 = 100_000;
 
 /// Decides where following goes on.
@@ -183,7 +183,8 @@ fn same(seen: &FollowSeen, store: &StoreHolds, ours: Option<SpoolSeen>) -> Resul
         return rolled_back(seen, newest, ours);
     }
     // In etcd-backup-restore's layout no delta begins before a full that it follows.
-    let gap = store.gap.map(|gap| (gap, seen.layout == Layout::Quorate));
+    let short = |gap: Span| gap.to - gap.from < LOOK_BACK_MAX;
+    let gap = store.gap.map(|gap| (gap, seen.layout == Layout::Quorate && short(gap)));
     let mut plan = joined(etcd, store.reach, gap, own.and_then(|spool| spool.pending));
     if let Some(spool) = own {
         if plan.spool == SpoolPlan::Begin {

@@ -345,6 +345,8 @@ fn a_listing_says_what_the_store_holds() {
     // A full that was taken ahead of the deltas, until one joins it.
     let objects = [&objects[..], &[object(Kind::Full, 30, 30, 1, 0xc)]].concat();
     assert_eq!(StoreSeen::of(&objects, &[]), ahead(30, 1, (21, 29)));
+    let more = [&objects[..], &[object(Kind::Full, 40, 40, 1, 0)]].concat();
+    assert_eq!(StoreSeen::of(&more, &[]), ahead(40, 1, (21, 39)), "two fulls, and whose they are the deltas say");
     let objects = [&objects[..], &[object(Kind::Delta, 31, 40, 1, 0xc)]].concat();
     assert_eq!(StoreSeen::of(&objects, &[]), holds(0xc, 40, 1));
 }

@@ -121,7 +121,8 @@ pub async fn follow(settings: FollowSettings, metrics: Metrics, stop: Cancellati
     loop {
         let observed = observe::observe(&settings, &client, &mut spool, oldest, &stop).await?;
         let Some(seen) = observed else { return Ok(ended(&metrics, &spool)) };
-        let (run, plan) = observe::begin(&settings, &client, &metrics, &mut spool, seen).await?;
+        let begun = observe::begin(&settings, &client, &metrics, &mut spool, seen).await?;
+        let Some((run, plan)) = begun else { continue };
         let (back, ending) = run::turn(run, spool, plan, &stop).await?;
         spool = back;
         match ending {

@@ -131,14 +131,15 @@ fn spool_seen(spool: &Spool) -> Option<SpoolSeen> {
     })
 }
 
-/// Decides, and prepares what was decided: epoch and spool.
+/// Decides, and prepares what was decided: epoch and spool. `None`: another writer came in between, and what was seen no
+/// longer holds.
 pub(super) async fn begin(
     settings: &Arc<FollowSettings>,
     client: &Client,
     metrics: &Metrics,
     spool: &mut Spool,
     seen: Seen,
-) -> Result<(Arc<Run>, FollowPlan)> {
+) -> Result<Option<(Arc<Run>, FollowPlan)>> {
     let plan = plan_follow(&seen.plan_of)?;
     for warning in &plan.warnings {
         warn!(code = %warning.code, "{}", warning.text);
@@ -157,6 +158,12 @@ pub(super) async fn begin(
         }
     }
     let (cluster_id, layout) = (seen.heard.origin.cluster_id, settings.layout);
+    if matches!(plan.epoch, EpochPlan::Take { .. }) && epoch != seen.plan_of.store.newest_epoch() + 1 {
+        // An epoch that was not seen may disown what the plan counts on. With one of our own we look again.
+        info!(epoch, "another writer began at the same time: looking again");
+        spool.reset(SpoolState { cluster_id, epoch, layout, stored: plan.watch_from.saturating_sub(1) })?;
+        return Ok(None);
+    }
     let next = spool.last().map_or(0, |last| last + 1);
     let same = spool.state().is_some_and(|state| {
         (state.cluster_id, state.epoch, state.layout) == (cluster_id, epoch, layout) && next == plan.watch_from
@@ -180,7 +187,7 @@ pub(super) async fn begin(
     );
     let of = Origins { origin: seen.heard.origin, epoch, last_full_ms: holds.full.map(|(_, ms)| ms), cost: holds.cost };
     let run = Run::new(Arc::clone(settings), client.clone(), seen.store, metrics.clone(), of);
-    Ok((Arc::new(run), plan))
+    Ok(Some((Arc::new(run), plan)))
 }
 
 async fn take_epoch(seen: &Seen, begins_at: u64) -> Result<u64> {
