@@ -10,6 +10,7 @@ use std::time::Duration;
 use quorate_etcd::aside::ensure_file;
 use quorate_etcd::binary::{Binary, Places};
 use quorate_etcd_formats::founding::Form;
+use quorate_etcd_formats::hex::hex;
 use quorate_faults::{Code, Fault};
 use quorate_host::durable::RealDisk;
 use quorate_host::logs::Rotation;
@@ -109,7 +110,7 @@ pub(super) struct Config {
 pub(super) fn config(node: &Node, program: &Program) -> Result<Config, Fault> {
     check_release(&node.spec, &program.binary.version)?;
     let text = render(&EtcdConfig { spec: &node.spec, member: &node.member, join: None }, program.minor)?;
-    let hash = Sha256::digest(&text).iter().map(|byte| format!("{byte:02x}")).collect();
+    let hash = hex(&Sha256::digest(&text));
     Ok(Config { text, hash })
 }
 

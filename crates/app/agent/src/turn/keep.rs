@@ -27,6 +27,8 @@ use crate::backups::follow::{FollowSettings, follow};
 
 /// How often the database's size is asked for.
 const UPKEEP_EVERY: Duration = Duration::from_secs(20);
+/// And while etcd takes no writes.
+const UPKEEP_URGENT: Duration = Duration::from_secs(2);
 /// Between two attempts to follow.
 const FOLLOW_AGAIN: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(300));
 /// How long the end of the agent may be put off for uploads.
@@ -36,16 +38,20 @@ const FLUSH: Duration = Duration::from_secs(5);
 pub(super) async fn upkeep(node: Arc<Node>, shared: Arc<Shared>) {
     let mut defragmented_ms = None;
     loop {
-        match look_after(&node, &shared, &mut defragmented_ms).await {
-            Ok(()) => {}
+        let urgent = match look_after(&node, &shared, &mut defragmented_ms).await {
+            Ok(urgent) => urgent,
             // A user without the right to ask is a choice; that reads fail is told by the phase.
-            Err(fault) => tracing::debug!(code = %fault.code(), "upkeep: {}", in_words(&fault)),
-        }
-        tokio::time::sleep(UPKEEP_EVERY).await;
+            Err(fault) => {
+                tracing::debug!(code = %fault.code(), "upkeep: {}", in_words(&fault));
+                false
+            }
+        };
+        tokio::time::sleep(if urgent { UPKEEP_URGENT } else { UPKEEP_EVERY }).await;
     }
 }
 
-async fn look_after(node: &Node, shared: &Shared, defragmented_ms: &mut Option<u64>) -> Result<(), Fault> {
+/// Looks once. Returns whether to look again soon.
+async fn look_after(node: &Node, shared: &Shared, defragmented_ms: &mut Option<u64>) -> Result<bool, Fault> {
     let client = Client::connect(&node.client()?).await?;
     let status = client.status().await?;
     let alarms = client.alarms().await?.alarms;
@@ -92,7 +98,7 @@ async fn look_after(node: &Node, shared: &Shared, defragmented_ms: &mut Option<u
             }
         }
     }
-    Ok(())
+    Ok(seen.no_space)
 }
 
 fn quota(node: &Node, told: i64) -> u64 {
