@@ -21,6 +21,7 @@ use quorate_host::durable::Owner;
 
 pub use recording::{Op, RecordingDisk, RecordingFile};
 pub use strace::{CALLS, read_strace};
+use tree::Piece;
 pub use tree::{Node, Tree};
 pub use visiting::{Effort, Visited, each_crash_state};
 
@@ -267,7 +268,7 @@ impl<'a> Model<'a> {
     /// What is there after a cut at which each pending change met its fate.
     fn cut(&self, fates: &[Fate]) -> Tree {
         let mut inodes = self.durable.clone();
-        let mut written: BTreeMap<Inode, Vec<(usize, Rc<[u8]>)>> = BTreeMap::new();
+        let mut written: BTreeMap<Inode, Vec<Piece>> = BTreeMap::new();
         for (change, fate) in self.pending.iter().zip(fates) {
             match change {
                 Pending::Bytes { file, offset, bytes } if *fate != Fate::Lost => {

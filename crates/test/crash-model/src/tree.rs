@@ -9,6 +9,9 @@ use std::rc::Rc;
 
 use quorate_host::durable::Owner;
 
+/// Bytes and where in a file they go.
+pub(crate) type Piece = (usize, Rc<[u8]>);
+
 /// A file or a directory, without its name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Node {
@@ -56,7 +59,7 @@ impl Node {
     }
 
     /// The same for several pieces, each over those before it; the content is copied once.
-    pub(crate) fn put_all(&mut self, pieces: &[(usize, Rc<[u8]>)]) {
+    pub(crate) fn put_all(&mut self, pieces: &[Piece]) {
         if let [(offset, bytes)] = pieces {
             return self.put(*offset, Rc::clone(bytes));
         }
