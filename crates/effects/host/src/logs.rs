@@ -4,6 +4,8 @@
 
 mod files;
 mod lines;
+mod reader;
 
 pub use files::{LogCounts, LogFiles, Rotation};
 pub use lines::{LINE_MAX, Lines};
+pub use reader::{LogReader, Reached};

@@ -117,21 +117,23 @@ impl LogFiles {
     }
 }
 
+/// The name of the file that was rotated so many times.
+pub(super) fn numbered(path: &Path, number: u32) -> PathBuf {
+    if number == 0 {
+        return path.to_owned();
+    }
+    let mut name = path.as_os_str().to_owned();
+    name.push(format!(".{number}"));
+    PathBuf::from(name)
+}
+
 /// Gives each old file the next number, from the oldest on; the one beyond the last is the one that goes.
 fn shift(path: &Path, keep: u32) -> io::Result<()> {
-    let numbered = |number: u32| match number {
-        0 => path.to_owned(),
-        number => {
-            let mut name = path.as_os_str().to_owned();
-            name.push(format!(".{number}"));
-            PathBuf::from(name)
-        }
-    };
     for number in (0..=keep).rev() {
         let moved = if number == keep {
-            rustix::fs::unlink(numbered(number))
+            rustix::fs::unlink(numbered(path, number))
         } else {
-            rustix::fs::rename(numbered(number), numbered(number + 1))
+            rustix::fs::rename(numbered(path, number), numbered(path, number + 1))
         };
         match moved {
             Ok(()) | Err(rustix::io::Errno::NOENT) => {}
