@@ -10,6 +10,7 @@ use quorate_etcd_formats::hex::unhex;
 use quorate_faults::Result;
 use quorate_plan::chain::{Decision, EpochStart, Kind, Layout, Object, State, Target, decide};
 
+use crate::drills::Drill;
 use crate::store::{Listed, Store};
 
 /// A store's content.
@@ -69,7 +70,7 @@ impl Catalog {
                     Some(part) => chunks.entry(name.object.clone()).or_default().push((part, listed)),
                     None => catalog.gardener(&name, vec![listed.name], listed.bytes),
                 }
-            } else {
+            } else if Drill::parse(&listed.name).is_none() {
                 others.push(listed.name);
             }
         }

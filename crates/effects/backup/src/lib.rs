@@ -11,6 +11,7 @@ pub mod check;
 pub mod convert;
 pub mod copy;
 mod decode;
+pub mod drills;
 pub mod epochs;
 pub mod equal;
 pub mod events;

@@ -11,7 +11,6 @@ use jiff::Timestamp;
 use quorate_backup::store::Store;
 use quorate_backup::write::{self, About, FullUpload};
 use quorate_etcd::client::Client;
-use quorate_etcd::client::messages::RangeRequest;
 use quorate_etcd_formats::delta::quorate::{Manifest, Origin};
 use quorate_etcd_formats::passing::Passing;
 use quorate_faults::{Code, Fault, Result};
@@ -33,17 +32,20 @@ pub struct Heard {
 
 /// Asks for the newest revision, so that no later answer of the same member is older.
 pub async fn ask(client: &Client) -> Result<Heard> {
-    let one_key = RangeRequest { key: vec![0], keys_only: true, ..RangeRequest::default() };
-    let header = client.range(one_key).await?.header.unwrap_or_default();
+    let header = client.header().await?;
     let revision = u64::try_from(header.revision).unwrap_or(0);
     let origin = Origin { cluster_id: header.cluster_id, member_id: header.member_id, etcd_version: String::new() };
     Ok(Heard { origin, revision })
 }
 
-/// The same, with the version; costs one more question.
+/// The same, with the version; costs one more question. Some releases tell it to the role `root` only: then it is empty.
 pub async fn ask_all(client: &Client) -> Result<Heard> {
     let mut heard = ask(client).await?;
-    heard.origin.etcd_version = client.status().await?.version;
+    heard.origin.etcd_version = match client.status().await {
+        Ok(status) => status.version,
+        Err(fault) if fault.code() == Code::EtcdRefused => String::new(),
+        Err(fault) => return Err(fault),
+    };
     Ok(heard)
 }
 
@@ -60,20 +62,26 @@ pub struct Order {
     pub turn: usize,
 }
 
-/// Where deltas are cut while a full is taken. Only a layout whose names say less than its fulls hold needs it.
+/// Where deltas are cut while a full is taken. Only a layout whose names say less than its fulls hold needs it: whoever
+/// restores a full by its name takes deltas that end between what it says and what it holds for newer than it is.
 pub trait Cuts: Sync {
-    /// From now on no delta ends.
-    fn hold(&self);
+    /// When this returns, no delta ends any more, and none that ended has a moment as young as a name that is made now.
+    fn hold(&self) -> impl Future<Output = ()> + Send;
     /// Deltas end at this revision at the earliest; 0: anywhere.
     fn not_before(&self, revision: u64);
+    /// Waits until everything up to there is on disk, so that not even a kill ends a delta earlier.
+    fn recorded(&self, revision: u64) -> impl Future<Output = Result<()>> + Send;
 }
 
 /// Nobody cuts.
 pub struct NoCuts;
 
 impl Cuts for NoCuts {
-    fn hold(&self) {}
+    async fn hold(&self) {}
     fn not_before(&self, _: u64) {}
+    async fn recorded(&self, _: u64) -> Result<()> {
+        Ok(())
+    }
 }
 
 /// A full that is in the store.
@@ -102,7 +110,7 @@ pub async fn take(
     let mut failure = None;
     for at in 0..members.len() {
         let member = &members[(order.turn + at) % members.len()];
-        cuts.hold();
+        cuts.hold().await;
         let taken = stream(member, store, order, cuts, stop).await;
         if taken.is_err() {
             cuts.not_before(0);
@@ -131,7 +139,7 @@ async fn stream(
 ) -> Result<(Manifest, String, String)> {
     let heard = ask_all(member).await?;
     check_cluster(order.cluster_id, heard.origin.cluster_id)?;
-    let mut snapshot = member.snapshot().await?;
+    let mut snapshot = member.snapshot().await.map_err(permitted)?;
     let endpoint = snapshot.endpoint().to_owned();
     let about = About {
         origin: heard.origin,
@@ -155,14 +163,20 @@ async fn stream(
                 }
             }
             Ok(None) => {
-                let _ = send.send(Piece::End).await;
-                break Ok(());
+                let recorded = tokio::select! {
+                    recorded = cuts.recorded(upper) => recorded,
+                    () = stop.cancelled() => Err(given_up()),
+                };
+                if recorded.is_ok() {
+                    let _ = send.send(Piece::End).await;
+                }
+                break recorded;
             }
             Err(fault) => break Err(fault),
         }
         next = tokio::select! {
             piece = snapshot.next() => piece,
-            () = stop.cancelled() => break Err(Fault::new(Code::CutShort, "gave up a full backup: the end was asked for")),
+            () = stop.cancelled() => break Err(given_up()),
         };
     };
     // Without an end, what arrived is given up.
@@ -171,6 +185,22 @@ async fn stream(
     fetched?;
     let (manifest, name) = put?;
     Ok((manifest, name, endpoint))
+}
+
+fn given_up() -> Fault {
+    Fault::new(Code::CutShort, "gave up a full backup: the end was asked for")
+}
+
+/// etcd names no right in its refusal, so that it is named here.
+fn permitted(fault: Fault) -> Fault {
+    let denied = std::error::Error::source(&fault).is_some_and(|cause| cause.to_string().contains("permission denied"));
+    match fault.code() == Code::EtcdRefused && denied {
+        true => fault.hint(
+            "etcd hands out snapshots to the role `root` only: `etcdctl user grant-role USER root`, or let another user \
+             take fulls; see docs/guide/backup-role.md",
+        ),
+        false => fault,
+    }
 }
 
 /// What comes through the channel.

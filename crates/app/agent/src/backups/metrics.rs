@@ -48,8 +48,10 @@ pub struct Position {
     pub heard_ms: AtomicI64,
     /// Everything up to here is in the spool or in the store.
     pub recorded: AtomicU64,
-    /// Everything up to here is in the store.
+    /// Everything up to here can be restored from the store.
     pub stored: AtomicU64,
+    /// Since when no full leads to what is recorded, so that its deltas cannot be restored yet; 0: one does.
+    pub full_missing_since_ms: AtomicI64,
     /// When the oldest write that is not in the store was recorded.
     pub waiting_since_ms: AtomicI64,
     /// The newest full.
@@ -66,6 +68,8 @@ pub struct Position {
     pub spool_max_bytes: AtomicU64,
     /// When a restore of the store was last tried.
     pub drill_ms: AtomicI64,
+    /// The revision that it restored.
+    pub drill_revision: AtomicU64,
     /// Whether that went well.
     pub drill_good: AtomicU64,
 }
@@ -83,7 +87,9 @@ impl Position {
         const SILENCE_MS: i64 = 15_000;
         let (waiting, heard) = (at(&self.waiting_since_ms), at(&self.heard_ms));
         let silent = (heard > 0 && now_ms - heard > SILENCE_MS).then_some(heard);
-        let since = [Some(waiting).filter(|ms| *ms > 0), silent].into_iter().flatten().min();
+        let missing = at(&self.full_missing_since_ms);
+        let known = [waiting, missing].into_iter().filter(|ms| *ms > 0);
+        let since = known.chain(silent).min();
         since.map_or(Duration::ZERO, |since| Duration::from_millis((now_ms - since).max(0).unsigned_abs()))
     }
 }
@@ -256,8 +262,12 @@ impl Collector for Ages {
         let plain = [
             ("etcd_revision", "Revision of the cluster, as last heard", get(&here.etcd)),
             ("recorded_revision", "Newest revision in the spool or the store", get(&here.recorded)),
-            ("stored_revision", "Newest revision in the store", get(&here.stored)),
-            ("lag_revisions", "Revisions that the cluster has and the store does not", here.lag_revisions()),
+            ("stored_revision", "Newest revision that can be restored from the store", get(&here.stored)),
+            (
+                "lag_revisions",
+                "Revisions that the cluster has and that cannot be restored from the store",
+                here.lag_revisions(),
+            ),
             ("spool_bytes", "Size of the spool", get(&here.spool_bytes)),
             ("spool_max_bytes", "Size that the spool may have", get(&here.spool_max_bytes)),
         ];
@@ -267,21 +277,23 @@ impl Collector for Ages {
         let lag = here.lag(now_ms).as_secs_f64();
         gauge("quorate_backup_lag_seconds", "History that would be lost if all but the store were lost now", lag)?;
         let moments = [
-            ("full", "full backup", at(&here.full_ms), Some(get(&here.full_revision))),
-            ("delta", "delta", at(&here.delta_ms), Some(get(&here.delta_revision))),
-            ("drill", "trial of a restore", at(&here.drill_ms), None),
+            ("full", "full backup", at(&here.full_ms), get(&here.full_revision)),
+            ("delta", "delta", at(&here.delta_ms), get(&here.delta_revision)),
+            ("drill", "trial of a restore", at(&here.drill_ms), get(&here.drill_revision)),
         ];
         // Absent until there is one: an age of the whole epoch, or of nothing, would be a lie.
         for (kind, what, ms, revision) in moments.into_iter().filter(|(_, _, ms, _)| *ms > 0) {
             let name = |what: &str| format!("quorate_backup_last_{kind}_{what}");
             gauge(&name("timestamp_seconds"), &format!("When the last {what} was made"), ms as f64 / 1000.0)?;
             gauge(&name("age_seconds"), &format!("Age of the last {what}"), (now_ms - ms).max(0) as f64 / 1000.0)?;
-            if let Some(revision) = revision {
-                gauge(&name("revision"), &format!("Revision of the last {what}"), revision as f64)?;
-            }
+            gauge(&name("revision"), &format!("Revision of the last {what}"), revision as f64)?;
         }
         if at(&here.drill_ms) > 0 {
-            gauge("quorate_backup_last_drill_good", "Whether it went well", get(&here.drill_good) as f64)?;
+            gauge(
+                "quorate_backup_last_drill_good",
+                "Whether the last trial of a restore went well",
+                get(&here.drill_good) as f64,
+            )?;
         }
         Ok(())
     }

@@ -3,7 +3,6 @@
 //! **Rule:** nothing here holds up the watch or the spool. What fails is tried again, ever more slowly.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
@@ -11,6 +10,7 @@ use jiff::Timestamp;
 use quorate_backup::session::Session;
 use quorate_faults::{Code, Fault, Result};
 use quorate_plan::chain::Layout;
+use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
@@ -26,6 +26,9 @@ const LOOK: Duration = Duration::from_secs(20);
 
 /// Compactions are at least this far apart: each reads the whole chain.
 const COMPACT_PAUSE: Duration = Duration::from_secs(600);
+
+/// In a layout where a full waits for the watch, how long it does.
+const BEHIND_LIMIT: Duration = Duration::from_secs(60);
 
 pub(super) struct Fulls {
     pub(super) run: Arc<Run>,
@@ -92,15 +95,14 @@ impl Fulls {
         info!("taking a full backup: {why}");
         let order = Order { cluster_id: run.cluster_id, epoch: run.epoch, layout: run.layout, turn };
         let taken = match run.layout {
-            Layout::Gardener => full::take(&run.client, &run.store, &order, &Cutting(&self.keeper), &self.quit).await?,
+            Layout::Gardener => {
+                full::take(&run.client, &run.store, &order, &Cutting(self.keeper.clone()), &self.quit).await?
+            }
             Layout::Quorate => full::take(&run.client, &run.store, &order, &NoCuts, &self.quit).await?,
         };
-        let (manifest, position) = (&taken.manifest, &run.metrics.position);
+        let manifest = &taken.manifest;
         run.metrics.uploaded(Kind::full, manifest.stored.bytes, taken.took);
-        position.full_revision.store(manifest.last, Ordering::Relaxed);
-        position.full_ms.store(manifest.created_ms, Ordering::Relaxed);
-        position.stored.fetch_max(manifest.last, Ordering::Relaxed);
-        run.chain_began(manifest);
+        run.full_stored(manifest);
         let ms = u64::try_from(taken.took.as_millis()).unwrap_or(u64::MAX);
         info!(
             revision = manifest.last,
@@ -160,7 +162,7 @@ impl Fulls {
             Ok(Ok(done)) => {
                 let Some(manifest) = &done.full else { return };
                 self.run.metrics.uploaded(Kind::compaction, manifest.stored.bytes, began.elapsed());
-                self.run.chain_began(manifest);
+                self.run.chain_begins(manifest);
                 info!(
                     revision = done.revision,
                     writes = done.writes_merged,
@@ -177,14 +179,30 @@ impl Fulls {
 }
 
 /// Tells the keeper where it may cut.
-struct Cutting<'k>(&'k Sender<Told>);
+struct Cutting(Sender<Told>);
 
-impl Cuts for Cutting<'_> {
-    fn hold(&self) {
-        let _ = self.0.send(Told::Hold);
+impl Cuts for Cutting {
+    async fn hold(&self) {
+        let (done, held) = oneshot::channel();
+        let _ = self.0.send(Told::Hold(done));
+        let _ = held.await;
+        // Names of this layout have seconds: one that is made later has a later one.
+        tokio::time::sleep(Duration::from_secs(1)).await;
     }
 
     fn not_before(&self, revision: u64) {
         let _ = self.0.send(Told::NotBefore(revision));
+    }
+
+    async fn recorded(&self, revision: u64) -> Result<()> {
+        let (done, synced) = oneshot::channel();
+        let _ = self.0.send(Told::Await { revision, done });
+        match tokio::time::timeout(BEHIND_LIMIT, synced).await {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(_)) | Err(_) => {
+                let what = format!("gave up a full backup: revision {revision} was not recorded in time");
+                Err(Fault::new(Code::CutShort, what).hint("it is taken when the watch has caught up"))
+            }
+        }
     }
 }

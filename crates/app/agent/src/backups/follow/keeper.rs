@@ -6,7 +6,7 @@
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
@@ -15,13 +15,16 @@ use quorate_etcd::client::messages;
 use quorate_etcd_formats::delta::{Event, LeaseGrant};
 use quorate_etcd_formats::mvcc::{KeyValue, Revision};
 use quorate_faults::{Code, Fault, Result};
-use tokio::sync::{OwnedSemaphorePermit, mpsc, watch};
+use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot, watch};
 use tracing::{info, warn};
 
 use super::{Again, Ending, Run};
 use crate::backups::size;
 
 const SYNC_EVERY: Duration = Duration::from_secs(1);
+
+/// How long writes are gathered before they are looked at together.
+const GATHER: Duration = Duration::from_millis(10);
 
 /// A cut waits this long for answers about leases that its writes refer to.
 const LEASE_GRACE: Duration = Duration::from_secs(1);
@@ -46,8 +49,10 @@ pub(super) enum Told {
     Lease { id: i64, ttl: Option<i64>, asked: bool },
     /// This one is in the store.
     Stored(Segment),
-    /// No cut from now on.
-    Hold,
+    /// No cut from now on; answered when that holds.
+    Hold(oneshot::Sender<()>),
+    /// Answer when everything up to this revision is synced.
+    Await { revision: u64, done: oneshot::Sender<()> },
     /// Cuts again, but not before this revision.
     NotBefore(u64),
     /// Everything was sent: sync, cut, and wait for the uploads.
@@ -74,8 +79,12 @@ pub(super) struct Keeper {
     open_since: Option<(Instant, i64)>,
     /// Of each pending segment: its last revision, and when its first write was recorded.
     waiting: VecDeque<(u64, i64)>,
+    /// Who waits for a sync, and of what.
+    awaited: Vec<(u64, oneshot::Sender<()>)>,
     held: bool,
     failed: bool,
+    /// Writes came a moment ago.
+    busy: bool,
 }
 
 impl Keeper {
@@ -91,8 +100,10 @@ impl Keeper {
             dirty_since: None,
             open_since: None,
             waiting: VecDeque::new(),
+            awaited: Vec::new(),
             held: false,
             failed: false,
+            busy: false,
         }
     }
 
@@ -104,14 +115,29 @@ impl Keeper {
         }
         self.publish();
         loop {
-            let outcome = match told.recv_timeout(self.patience()) {
-                Ok(told) => self.hear(told),
-                Err(RecvTimeoutError::Timeout) => Ok(()),
-                Err(RecvTimeoutError::Disconnected) => return self.spool,
-            };
+            let Ok(next) = self.next(told) else { return self.spool };
+            let outcome = next.map_or(Ok(()), |told| self.hear(told));
             if let Err(fault) = outcome.and_then(|()| self.tick()) {
                 self.fail(fault);
             }
+        }
+    }
+
+    /// What is to be done next; `None`: look at the clock.
+    fn next(&mut self, told: &Receiver<Told>) -> std::result::Result<Option<Told>, TryRecvError> {
+        match told.try_recv() {
+            Err(TryRecvError::Empty) => {}
+            next => return next.map(Some),
+        }
+        if std::mem::take(&mut self.busy) {
+            // Writes come in crowds: one wake-up for many costs etcd's machine less than one for each.
+            std::thread::sleep(GATHER);
+            return Ok(None);
+        }
+        match told.recv_timeout(self.patience()) {
+            Ok(next) => Ok(Some(next)),
+            Err(RecvTimeoutError::Timeout) => Ok(None),
+            Err(RecvTimeoutError::Disconnected) => Err(TryRecvError::Disconnected),
         }
     }
 
@@ -127,8 +153,14 @@ impl Keeper {
                 self.publish();
                 Ok(())
             }
-            Told::Hold => {
+            Told::Hold(done) => {
                 self.held = true;
+                let _ = done.send(());
+                Ok(())
+            }
+            Told::Await { revision, done } => {
+                self.awaited.push((revision, done));
+                self.dirty_since = self.dirty_since.or_else(|| Some(Instant::now()));
                 Ok(())
             }
             Told::NotBefore(revision) => {
@@ -140,6 +172,8 @@ impl Keeper {
                 self.held = false;
                 self.spool.cut_not_before(0);
                 let cut = if self.failed { Ok(()) } else { self.spool.sync().and_then(|()| self.cut()) };
+                // A full that waits for more than was recorded is given up.
+                self.awaited.clear();
                 self.segments = None;
                 let (spare, _) = mpsc::unbounded_channel();
                 self.ways.segments = spare;
@@ -171,6 +205,7 @@ impl Keeper {
             lent.push(Event { at: self.last, tombstone: event.is_delete(), kv: value, time_ms: Some(now_ms) });
         }
         self.spool.append(&lent, whole)?;
+        self.busy = true;
         let now = Instant::now();
         self.dirty_since.get_or_insert(now);
         self.open_since.get_or_insert((now, now_ms));
@@ -222,6 +257,7 @@ impl Keeper {
         if self.dirty_since.is_some_and(|since| since.elapsed() >= SYNC_EVERY) {
             self.spool.sync()?;
             self.dirty_since = None;
+            self.synced();
         }
         let Some((since, _)) = self.open_since else { return Ok(()) };
         let settings = &self.run.settings;
@@ -234,8 +270,18 @@ impl Keeper {
         if due && !self.held && !waits { self.cut() } else { Ok(()) }
     }
 
+    /// Tells those who wait for it.
+    fn synced(&mut self) {
+        let last = self.spool.last().unwrap_or(0);
+        for (_, done) in self.awaited.extract_if(.., |(revision, _)| *revision <= last) {
+            // Whoever has gone does not mind.
+            let _ = done.send(());
+        }
+    }
+
     fn cut(&mut self) -> Result<()> {
         let Some(segment) = self.spool.cut()? else { return Ok(()) };
+        self.synced();
         let first_ms = self.open_since.take().map_or(segment.created_ms, |(_, ms)| ms);
         self.dirty_since = None;
         self.waiting.push_back((segment.last, first_ms));

@@ -68,7 +68,7 @@ pub struct FollowSettings {
 /// How it ended when it was asked to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ended {
-    /// Everything up to here is in the store.
+    /// Everything up to here can be restored from the store.
     pub stored: u64,
     /// Bytes that are still in the spool.
     pub spooled_bytes: u64,
@@ -148,7 +148,13 @@ pub async fn follow(settings: FollowSettings, metrics: Metrics, stop: Cancellati
         }
     }
     let ended = ended(&metrics, &spool);
+    let leads = metrics.position.full_missing_since_ms.load(Ordering::Relaxed) == 0;
     match ended.spooled_bytes {
+        0 if !leads => warn!(
+            code = %Code::FlushIncomplete,
+            restorable = ended.stored,
+            "stopped before the full backup was stored that later deltas need; the next run takes it"
+        ),
         0 => info!(stored = ended.stored, "stopped; everything recorded is in the store"),
         bytes => warn!(
             code = %Code::FlushIncomplete,

@@ -172,7 +172,7 @@ pub(super) async fn begin(
         spool.reset(SpoolState { cluster_id, epoch, layout, stored: plan.watch_from.saturating_sub(1) })?;
     }
     let holds = seen.holds.unwrap_or_default();
-    tell(metrics, spool, &holds, plan.watch_from);
+    tell(metrics, spool, &holds, &plan);
     metrics.position.etcd.store(seen.heard.revision, Ordering::Relaxed);
     metrics.position.heard_ms.store(Timestamp::now().as_millisecond(), Ordering::Relaxed);
     info!(
@@ -208,11 +208,16 @@ async fn take_epoch(seen: &Seen, begins_at: u64) -> Result<u64> {
     }
 }
 
-fn tell(metrics: &Metrics, spool: &Spool, holds: &Holds, watch_from: u64) {
+fn tell(metrics: &Metrics, spool: &Spool, holds: &Holds, plan: &FollowPlan) {
     let position = &metrics.position;
+    let newest_ms = holds.full.max(holds.delta).map_or_else(|| Timestamp::now().as_millisecond(), |(_, ms)| ms);
+    let missing = plan.take_full.is_some();
+    position.full_missing_since_ms.store(if missing { newest_ms } else { 0 }, Ordering::SeqCst);
     let set = |number: &std::sync::atomic::AtomicU64, value: u64| number.store(value, Ordering::Relaxed);
-    set(&position.stored, holds.reach);
-    set(&position.recorded, spool.last().unwrap_or(0).max(watch_from.saturating_sub(1)));
+    // Of a store that was not seen, the spool remembers how far it was.
+    let remembered = spool.state().filter(|_| plan.ask_again).map_or(0, |state| state.stored);
+    set(&position.stored, holds.reach.max(remembered));
+    set(&position.recorded, spool.last().unwrap_or(0).max(plan.watch_from.saturating_sub(1)));
     if let Some((revision, ms)) = holds.full {
         set(&position.full_revision, revision);
         position.full_ms.store(ms, Ordering::Relaxed);

@@ -1,5 +1,6 @@
 //! One turn: the tasks that work side by side, and how they are brought to an end.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -20,6 +21,7 @@ use super::keeper::{Keeper, Told, Ways};
 use super::observe::answers;
 use super::upload::Uploads;
 use super::{Again, Ending, FollowSettings, halted, leases};
+use crate::backups::full::ask;
 use crate::backups::metrics::Metrics;
 
 /// What all tasks of a turn share.
@@ -34,6 +36,8 @@ pub(super) struct Run {
     pub(super) layout: Layout,
     last_full_ms: Option<i64>,
     cost: Mutex<Cost>,
+    /// The newest delta of this turn in the store.
+    uploaded: AtomicU64,
 }
 
 /// Whose history it is, and what the store had of it.
@@ -43,6 +47,9 @@ pub(super) struct Origins {
     pub(super) last_full_ms: Option<i64>,
     pub(super) cost: Option<Cost>,
 }
+
+/// How long the end may be put off for writes that are on their way.
+const CATCH_UP: Duration = Duration::from_secs(2);
 
 const NOTHING: Cost = Cost { stored_bytes: 0, database_bytes: 0, events: 0, gardener_events: 0, assumed_objects: 0 };
 
@@ -65,18 +72,42 @@ impl Run {
             epoch: of.epoch,
             last_full_ms: of.last_full_ms,
             cost: Mutex::new(of.cost.unwrap_or(NOTHING)),
+            uploaded: AtomicU64::new(0),
         }
     }
 
-    /// A delta joined the chain.
-    pub(super) fn chain_grew(&self, segment: &Segment, stored_bytes: u64) {
+    /// A delta is in the store. It leads somewhere if a full leads to it.
+    pub(super) fn delta_stored(&self, segment: &Segment, stored_bytes: u64) {
+        let position = &self.metrics.position;
+        self.uploaded.fetch_max(segment.last, Ordering::SeqCst);
+        if position.full_missing_since_ms.load(Ordering::SeqCst) == 0 {
+            position.stored.fetch_max(segment.last, Ordering::Relaxed);
+        }
+        position.delta_revision.store(segment.last, Ordering::Relaxed);
+        position.delta_ms.store(segment.created_ms, Ordering::Relaxed);
         let mut cost = self.cost.lock().unwrap_or_else(PoisonError::into_inner);
         cost.stored_bytes += stored_bytes;
         cost.events += segment.events;
     }
 
-    /// A full replaced the chain.
-    pub(super) fn chain_began(&self, full: &Manifest) {
+    /// A full is in the store, and deltas behind it lead somewhere again.
+    pub(super) fn full_stored(&self, full: &Manifest) {
+        let position = &self.metrics.position;
+        let missing = position.full_missing_since_ms.swap(0, Ordering::SeqCst) != 0;
+        let reach = full.last.max(self.uploaded.load(Ordering::SeqCst));
+        match missing {
+            true => position.stored.store(reach, Ordering::Relaxed),
+            false => {
+                position.stored.fetch_max(reach, Ordering::Relaxed);
+            }
+        }
+        position.full_revision.store(full.last, Ordering::Relaxed);
+        position.full_ms.store(full.created_ms, Ordering::Relaxed);
+        self.chain_begins(full);
+    }
+
+    /// A restore begins with this full from now on.
+    pub(super) fn chain_begins(&self, full: &Manifest) {
         let mut cost = self.cost.lock().unwrap_or_else(PoisonError::into_inner);
         *cost = Cost { stored_bytes: full.stored.bytes, database_bytes: full.content.bytes, ..NOTHING };
     }
@@ -142,6 +173,9 @@ pub(super) async fn turn(
         ending = ended.recv() => ending.unwrap_or(Ending::Stopped),
         () = stop.cancelled() => Ending::Stopped,
     };
+    if matches!(ending, Ending::Stopped) {
+        catch_up(&run).await;
+    }
     quit.cancel();
     capture.await.map_err(halted)?;
     lookups.await.map_err(halted)?;
@@ -172,4 +206,15 @@ pub(super) async fn turn(
     }
     let spool = keeper.await.map_err(halted)?;
     Ok((spool, ending))
+}
+
+/// Lets the watch bring what the cluster had when the end was asked for, if that does not take long.
+async fn catch_up(run: &Run) {
+    let reached = async {
+        let Ok(now) = ask(&run.client).await else { return };
+        while run.metrics.position.recorded.load(Ordering::Relaxed) < now.revision {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    let _ = tokio::time::timeout(CATCH_UP.min(run.settings.flush_timeout), reached).await;
 }

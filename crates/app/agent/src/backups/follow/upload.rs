@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering;
 use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
+use quorate_backup::drills;
 use quorate_backup::spool::Segment;
 use quorate_backup::store::is_temporary;
 use quorate_faults::{Code, Fault, Result};
@@ -21,7 +22,7 @@ use super::{Again, Ending, Run};
 use crate::backups::metrics::Kind;
 use crate::backups::{objects, size};
 
-/// How often the store is asked for a newer writer while nothing happens.
+/// How often the store is asked for a newer writer and for trials of a restore, whatever else happens.
 const LOOK_AROUND: Duration = Duration::from_secs(30);
 
 /// Of faults that only an operator can end, the wait between attempts.
@@ -39,13 +40,16 @@ pub(super) struct Uploads {
 impl Uploads {
     /// Until there are no more segments; says how many are left.
     pub(super) async fn work(mut self) {
+        let mut look = Instant::now();
         loop {
             let segment = tokio::select! {
                 segment = self.segments.recv() => segment,
-                () = tokio::time::sleep(LOOK_AROUND) => {
+                () = tokio::time::sleep_until(look.into()) => {
+                    look = Instant::now() + LOOK_AROUND;
                     if let Ok(Some(fault)) = self.replaced().await {
                         return self.end(Ending::Failed(fault));
                     }
+                    self.see_drill().await;
                     continue;
                 }
                 () = self.give_up.cancelled() => return,
@@ -121,14 +125,23 @@ impl Uploads {
         let took = began.elapsed();
         let metrics = &self.run.metrics;
         metrics.uploaded(Kind::delta, stored, took);
-        metrics.position.stored.fetch_max(segment.last, Ordering::Relaxed);
-        metrics.position.delta_revision.store(segment.last, Ordering::Relaxed);
-        metrics.position.delta_ms.store(segment.created_ms, Ordering::Relaxed);
-        self.run.chain_grew(segment, stored);
+        self.run.delta_stored(segment, stored);
         let (first, last, events) = (segment.first, segment.last, segment.events);
         let ms = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
         info!(first, last, writes = events, size = size(stored), ms, "stored a delta");
         Ok(())
+    }
+
+    /// Looks for the last trial of a restore. What is not seen now is seen later.
+    async fn see_drill(&self) {
+        let run = Arc::clone(&self.run);
+        let newest = tokio::task::spawn_blocking(move || drills::newest(&run.store)).await;
+        if let Ok(Ok(Some(drill))) = newest {
+            let position = &self.run.metrics.position;
+            position.drill_ms.store(drill.ended_ms, Ordering::Relaxed);
+            position.drill_revision.store(drill.revision, Ordering::Relaxed);
+            position.drill_good.store(u64::from(drill.good), Ordering::Relaxed);
+        }
     }
 
     /// Whether a newer writer is in the store.

@@ -6,6 +6,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
 
+use quorate_backup::drills::{self, Drill};
 use quorate_backup::session::{Session, Wanted};
 use quorate_etcd::binary::{Binary, Places};
 use quorate_etcd::client::messages::RangeRequest;
@@ -16,7 +17,7 @@ use quorate_etcd_formats::founding::{Form, Founding};
 use quorate_etcd_formats::inspect;
 use quorate_etcd_formats::verify::{self, Mode};
 use quorate_faults::{Code, Fault, Severity};
-use quorate_plan::chain::Target;
+use quorate_plan::chain::{Layout, Target};
 use quorate_plan::restore_point::Content;
 use serde::Serialize;
 use tempfile::TempDir;
@@ -70,6 +71,19 @@ pub(super) fn run(session: &mut Session, named: Option<&Path>, printer: &mut Pri
     let running = Running::start(&etcd, &place, client, peer, scratch.path())?;
     drilled.failed = compare(running, client, drilled.revision, drilled.keys)?;
     Ok(drilled)
+}
+
+/// Notes in the store how it went, for those who watch it. A store that only reads is no reason to fail.
+pub(super) fn remember(session: &Session, drilled: &Drilled, printer: &mut Printer) {
+    // Others read a store of their layout, and find no names in it that they do not know.
+    if !session.catalog.objects.iter().any(|object| object.layout == Layout::Quorate) {
+        return;
+    }
+    let ended_ms = jiff::Timestamp::now().as_millisecond();
+    let drill = Drill { ended_ms, revision: drilled.revision, good: drilled.failed.is_none() };
+    if let Err(fault) = drills::record(&session.store, &drill) {
+        printer.warning(fault.code(), &format!("the drill is not noted in the store: {fault}"));
+    }
 }
 
 /// Our own verification, and the keys that are to be there.

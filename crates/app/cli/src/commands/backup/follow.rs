@@ -170,7 +170,7 @@ pub(crate) fn run(args: &Args, printer: &mut Printer) -> Result<Exit, Fault> {
 
 /// A runtime with as few threads as this work needs.
 pub(super) fn runtime() -> Result<Runtime, Fault> {
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
     runtime.map_err(|error| Fault::io("cannot start the runtime", error))
 }
 

@@ -84,6 +84,9 @@ pub(crate) fn run(args: &Args, printer: &mut Printer) -> Result<Exit, Fault> {
         true => Some(drill::run(&mut session, args.etcd.as_deref(), printer)?),
         false => None,
     };
+    if let Some(drilled) = &drilled {
+        drill::remember(&session, drilled, printer);
+    }
     if let Some(failed) = drilled.as_ref().and_then(|drilled| drilled.failed.clone()) {
         findings.push(Finding {
             code: Code::DrillFailed,
