@@ -4,15 +4,10 @@
 
 mod follow_support;
 
-use std::os::unix::fs::PermissionsExt;
-
-use follow_support::{LIMIT, Place, revision, transaction, wait_end, write_some};
-use quorate_testkit::{Launch, Running, Seat, Server, VERSIONS, etcd, s3, wait_until};
-
-#[track_caller]
-fn wait_log(follower: &Running, text: &str) {
-    wait_until(&format!("the log says `{text}`"), LIMIT, || follower.log().contains(text));
-}
+use follow_support::{
+    LIMIT, Place, certificates, put_file, rename, revision, transaction, wait_end, wait_log, write_some,
+};
+use quorate_testkit::{Launch, Seat, Server, VERSIONS, etcd, s3, wait_until};
 
 /// First start, SIGTERM, a restart while etcd was written to, and SIGKILL in the middle: one history without a seam.
 fn every_end_is_survived(place: &Place, version: &str) {
@@ -28,7 +23,7 @@ fn every_end_is_survived(place: &Place, version: &str) {
     let mut follower = place.follow(&url, "spool", &["--delta-period", "1h"]);
     wait_until("it records", LIMIT, || follower.log().contains("following into"));
     write_some(&server, "second");
-    wait_until("the writes are spooled", LIMIT, || spooled(place) > 0);
+    wait_until("the writes are spooled", LIMIT, || place.spooled() > 0);
     follower.kill();
     write_some(&server, "third");
     let mut follower = place.follow(&url, "spool", &[]);
@@ -37,13 +32,6 @@ fn every_end_is_survived(place: &Place, version: &str) {
     place.assert_seamless();
     assert_eq!(place.fulls(), 1, "a restart takes no full before it is due");
     place.assert_equals(&server, "restored");
-}
-
-/// Bytes of segments in the spool.
-fn spooled(place: &Place) -> u64 {
-    let Ok(entries) = std::fs::read_dir(place.path("spool")) else { return 0 };
-    let segments = entries.flatten().filter(|entry| !entry.file_name().to_string_lossy().starts_with("state"));
-    segments.filter_map(|entry| entry.metadata().ok()).map(|meta| meta.len()).sum()
 }
 
 #[test]
@@ -70,31 +58,17 @@ fn a_store_that_is_away_costs_nothing_but_time() {
     let server = place.etcd("sid");
     let mut follower = place.follow(&server.seat.client_url(), "spool", &[]);
     wait_log(&follower, "stored a full backup and read it back");
-    // A folder that is a file cannot be written to, not even by root.
-    let (delta, aside) = (place.path("store/quorate-v1/delta"), place.path("aside"));
-    let had_deltas = delta.exists();
-    if had_deltas {
-        rename(&delta, &aside);
-    }
-    std::fs::File::create(&delta).unwrap();
+    place.hide_deltas();
     write_some(&server, "while away");
     wait_log(&follower, "a delta stays in the spool");
     write_some(&server, "and more");
     assert!(follower.ended().is_none());
-    std::fs::remove_file(&delta).unwrap();
-    if had_deltas {
-        rename(&aside, &delta);
-    }
+    place.show_deltas();
     place.wait_stored(revision(&server));
     wait_log(&follower, "the store takes deltas again");
     assert!(follower.stop().success());
     place.assert_seamless();
     place.assert_equals(&server, "restored");
-}
-
-fn rename(from: &std::path::Path, to: &std::path::Path) {
-    #[expect(clippy::disallowed_methods, reason = "a test's own folder")]
-    std::fs::rename(from, to).unwrap();
 }
 
 #[test]
@@ -223,8 +197,7 @@ fn users_and_a_password_file_are_enough() {
         server.ctl(&words.split(' ').collect::<Vec<_>>());
     }
     let file = place.path("password");
-    std::io::Write::write_all(&mut std::fs::File::create(&file).unwrap(), b"secret\n").unwrap();
-    std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o600)).unwrap();
+    put_file(&file, "secret\n");
     let login = ["--user", "root", "--password-file", &file.display().to_string()].map(str::to_owned);
     let login: Vec<&str> = login.iter().map(String::as_str).collect();
     let mut follower = place.follow(&server.seat.client_url(), "spool", &login);
@@ -253,7 +226,7 @@ fn a_store_that_is_away_at_a_restart_does_not_hold_up_recording() {
     let follower = place.follow(&url, "spool", &[]);
     wait_log(&follower, "Q0847");
     write_some(&server, "two");
-    wait_until("the writes are spooled", LIMIT, || spooled(&place) > 0);
+    wait_until("the writes are spooled", LIMIT, || place.spooled() > 0);
     std::fs::remove_file(&store).unwrap();
     rename(&aside, &store);
     place.wait_stored(revision(&server));
@@ -284,24 +257,4 @@ fn mutual_tls_is_enough() {
     place.backup(&["verify", "--store", &place.store]).unwrap();
     let stranger = place.backup(&["now", "--store", &place.store, "--endpoints", &url, "--cacert", &ca]).unwrap_err();
     assert!(stranger.contains("wants a client certificate"), "{stranger}");
-}
-
-/// An authority, and one certificate of it for servers and clients.
-fn certificates(place: &Place) -> (String, String, String) {
-    use rcgen::{BasicConstraints, CertificateParams, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair};
-    let put = |name: &str, text: String| {
-        let path = place.path(name);
-        std::io::Write::write_all(&mut std::fs::File::create(&path).unwrap(), text.as_bytes()).unwrap();
-        path.display().to_string()
-    };
-    let mut params = CertificateParams::new(Vec::new()).unwrap();
-    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-    let key = KeyPair::generate().unwrap();
-    let ca = put("ca.pem", params.self_signed(&key).unwrap().pem());
-    let issuer = Issuer::new(params, key);
-    let mut params = CertificateParams::new(vec!["127.0.0.1".to_owned()]).unwrap();
-    params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
-    let key = KeyPair::generate().unwrap();
-    let cert = put("cert.pem", params.signed_by(&key, &issuer).unwrap().pem());
-    (ca, cert, put("cert.key", key.serialize_pem()))
 }

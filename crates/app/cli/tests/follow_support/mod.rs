@@ -104,6 +104,31 @@ impl Place {
         }
     }
 
+    /// Bytes of segments in the spool.
+    pub(crate) fn spooled(&self) -> u64 {
+        let Ok(entries) = std::fs::read_dir(self.path("spool")) else { return 0 };
+        let segments = entries.flatten().filter(|entry| !entry.file_name().to_string_lossy().starts_with("state"));
+        segments.filter_map(|entry| entry.metadata().ok()).map(|meta| meta.len()).sum()
+    }
+
+    /// Deltas cannot be stored: a folder that is a file cannot be written to, not even by root.
+    pub(crate) fn hide_deltas(&self) {
+        let (delta, aside) = (self.path("store/quorate-v1/delta"), self.path("aside"));
+        if delta.exists() {
+            rename(&delta, &aside);
+        }
+        std::fs::File::create(&delta).unwrap();
+    }
+
+    /// They can again, and those that were there are.
+    pub(crate) fn show_deltas(&self) {
+        let (delta, aside) = (self.path("store/quorate-v1/delta"), self.path("aside"));
+        std::fs::remove_file(&delta).unwrap();
+        if aside.exists() {
+            rename(&aside, &delta);
+        }
+    }
+
     pub(crate) fn fulls(&self) -> usize {
         self.list()["objects"].as_array().unwrap().iter().filter(|object| object["kind"] == "full").count()
     }
@@ -151,4 +176,67 @@ pub(crate) fn wait_end(follower: &mut Running) -> i32 {
 pub(crate) fn remove_dir(path: &Path) {
     #[expect(clippy::disallowed_methods, reason = "a test's own folder")]
     std::fs::remove_dir_all(path).unwrap();
+}
+
+pub(crate) fn rename(from: &Path, to: &Path) {
+    #[expect(clippy::disallowed_methods, reason = "a test's own folder")]
+    std::fs::rename(from, to).unwrap();
+}
+
+#[track_caller]
+pub(crate) fn wait_log(follower: &Running, text: &str) {
+    wait_until(&format!("the log says `{text}`"), LIMIT, || follower.log().contains(text));
+}
+
+/// A file that only its owner can read.
+pub(crate) fn put_file(path: &Path, text: &str) {
+    use std::io::Write;
+    use std::os::unix::fs::OpenOptionsExt;
+    let mut open = std::fs::OpenOptions::new();
+    let mut file = open.create(true).truncate(true).write(true).mode(0o600).open(path).unwrap();
+    file.write_all(text.as_bytes()).unwrap();
+}
+
+/// What a follower with `--metrics-listen` shows, fetched by `curl` with these arguments.
+#[track_caller]
+pub(crate) fn metrics(follower: &Running, args: &[&str]) -> String {
+    wait_log(follower, "metrics are at ");
+    let log = follower.log();
+    let at = log.split("metrics are at ").nth(1).unwrap().lines().next().unwrap().trim().to_owned();
+    let scheme = if args.is_empty() { "http" } else { "https" };
+    let mut command = Command::new("curl");
+    command.args(["--silent", "--show-error", "--fail", "--max-time", "10"]).args(args);
+    let output = command.arg(format!("{scheme}://{at}/metrics")).output();
+    let output = output.expect("curl is there; if not: apt-get install curl");
+    format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
+}
+
+/// The value of a metric without labels.
+#[track_caller]
+pub(crate) fn number(metrics: &str, name: &str) -> f64 {
+    let line = metrics.lines().find(|line| line.split(' ').next() == Some(name));
+    line.and_then(|line| line.split(' ').nth(1)?.parse().ok()).unwrap_or_else(|| panic!("no `{name}` in:\n{metrics}"))
+}
+
+/// An authority, and one certificate of it for servers and clients: the files' paths.
+pub(crate) fn certificates(place: &Place) -> (String, String, String) {
+    use rcgen::{BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair};
+    let put = |name: &str, text: String| {
+        // Replaced as a whole, as those do who renew certificates.
+        put_file(&place.path("renewed"), &text);
+        rename(&place.path("renewed"), &place.path(name));
+        place.path(name).display().to_string()
+    };
+    let mut params = CertificateParams::new(Vec::new()).unwrap();
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    params.distinguished_name.push(DnType::CommonName, "an authority");
+    let key = KeyPair::generate().unwrap();
+    let ca = put("ca.pem", params.self_signed(&key).unwrap().pem());
+    let issuer = Issuer::new(params, key);
+    let mut params = CertificateParams::new(vec!["127.0.0.1".to_owned()]).unwrap();
+    params.distinguished_name.push(DnType::CommonName, "a member");
+    params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
+    let key = KeyPair::generate().unwrap();
+    let cert = put("cert.pem", params.signed_by(&key, &issuer).unwrap().pem());
+    (ca, cert, put("cert.key", key.serialize_pem()))
 }
