@@ -1,7 +1,11 @@
 //! Chains restored under every etcd release: as one member and as three, with every field of every key, and with all of
 //! it on a member that joins later. And a disk that fills up while a chain is restored.
 
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on says where")]
+#![expect(
+    clippy::disallowed_methods,
+    clippy::unwrap_used,
+    reason = "tests clear away, and one that cannot go on says where"
+)]
 
 mod backup_support;
 

@@ -152,7 +152,6 @@ fn every_state_is_good(work: Work) -> Recorded {
         assert!(good(work, &states, newest(&store, root.path()), true), "run again on {:?}", names());
     }
     assert!(found.distinct.len() > 10, "{} states", found.distinct.len());
-    println!("{} states of {} changes", found.distinct.len(), recorded.log.len());
     recorded
 }
 

@@ -1,7 +1,5 @@
 //! One full backup of a running cluster.
 
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on says where")]
-
 mod follow_support;
 
 use follow_support::{Place, revision, write_some};

@@ -150,7 +150,6 @@ fn sweep(scene: &Scene) {
             assert!(read(root.path()) == whole, "{when}: the end is another");
         }
     }
-    println!("{}: {kills} kills", scene.name);
     assert!(kills > 10, "{}: only {kills} kills", scene.name);
 }
 

@@ -202,8 +202,7 @@ fn try_many(
         seen += 1;
         ControlFlow::Continue(())
     });
-    println!("{writes} writes, {visited:?}, {repaired} repaired");
-    assert!(visited.pending_max > MANY && repaired > 3);
+    assert!(visited.pending_max > MANY && repaired > 3, "{visited:?}, {repaired} repaired");
     for (at, op) in recorded.log.iter().enumerate() {
         if matches!(op, Op::SyncFile { .. } | Op::SyncDir { .. }) {
             let mut without = recorded.log.clone();
