@@ -33,6 +33,7 @@ const PERMANENT: &[Sign] = &[
     ("auth: invalid auth options", Code::EtcdRefusedSettings, "etcd does not accept its settings"),
     ("auth: missing key data", Code::EtcdRefusedSettings, "etcd does not accept its settings"),
     ("panic: unrecognized level", Code::EtcdRefusedSettings, "etcd does not accept its settings"),
+    ("panic: unknown level", Code::EtcdRefusedSettings, "etcd does not accept its settings"),
 ];
 
 /// A later start may well succeed.
