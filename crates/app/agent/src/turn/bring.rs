@@ -12,6 +12,7 @@ use quorate_plan::spec::duration_text;
 use quorate_plan::start::{Ended, Halt, Restart, RestartPolicy, plan_restart, plan_start};
 use tracing::{debug, info};
 
+use super::etcd::Program;
 use super::execute::{Did, halt_of, halted, phase_of};
 use super::observe::{end_words, observe};
 use super::publish::now_ms;
@@ -101,10 +102,15 @@ impl Agent {
             }
             let node = std::sync::Arc::clone(&self.node);
             let memory = self.memory.clone();
-            let seen = tokio::select! {
-                seen = observe(&node, &memory) => seen,
+            // Asking etcd for its version takes as long as all the rest, so both are done at once.
+            let (there, before) = (std::sync::Arc::clone(&node), self.program.take());
+            let program = tokio::task::spawn_blocking(move || Program::find(&there, before.as_ref()));
+            let (seen, program) = tokio::select! {
+                both = async { tokio::join!(observe(&node, &memory), program) } => both,
                 wish = self.wished() => return Ok(Up::Finish(self.leave(&wish))),
             };
+            // Whoever needs one that is not there says so.
+            self.program = program.ok().and_then(Result::ok);
             let plan = plan_start(&self.node.spec, self.node.name(), &seen);
             debug!("{}", plan.render());
             match self.execute(&plan).await {

@@ -30,6 +30,8 @@ const ENVIRONMENT: [&str; 9] =
 
 /// How much of a log's end is looked at for the reason of a failure.
 const TAIL_BYTES: u64 = 64 << 10;
+/// And for a reason that no other start can help against: what was said long before the end did not cause it.
+const LAST_BYTES: usize = 8 << 10;
 
 /// The etcd program.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -177,8 +179,9 @@ pub(super) fn last_words(node: &Node, before: u64) -> LastWords {
     if file.seek(SeekFrom::Start(from)).is_err() || file.take(TAIL_BYTES).read_to_end(&mut bytes).is_err() {
         return LastWords::default();
     }
-    let tail = String::from_utf8_lossy(&bytes);
-    LastWords { text: gravest(&tail), permanent: classify(&tail) }
+    let last = bytes.get(bytes.len().saturating_sub(LAST_BYTES)..).unwrap_or_default();
+    let permanent = classify(&String::from_utf8_lossy(last));
+    LastWords { text: gravest(&String::from_utf8_lossy(&bytes)), permanent }
 }
 
 /// The last line that tells of a failure, in few words.

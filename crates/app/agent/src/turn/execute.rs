@@ -162,6 +162,8 @@ impl Agent {
         let store = self.node.spec.backup.as_ref().map_or("the store", |backup| backup.store.as_str()).to_owned();
         self.shared.phase(Phase::Restoring, format!("restoring revision {revision} from `{store}`"));
         let form = self.program()?.form();
+        // What is recorded from here on is of another cluster.
+        self.rest().await;
         let (node, begun) = (Arc::clone(&self.node), Instant::now());
         let restored = match self.long(move || restore::restore(&node, form)).await {
             Ok(restored) => restored,

@@ -2,20 +2,24 @@
 //!
 //! **Rule:** quick while etcd starts, seldom while it serves, and never twice at the same time.
 
-use std::time::Duration;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-use quorate_etcd::client::{Client, Settings};
+use quorate_etcd::client::Client;
 use quorate_etcd_formats::membership::{ClusterId, MemberId};
 use quorate_faults::Fault;
 use tokio::sync::watch;
 
 use super::data::in_words;
+use super::node::Node;
 
 /// Between two questions while etcd starts, at first.
 const FIRST: Duration = Duration::from_millis(10);
-/// And at most.
+/// And at most, while it may be there any moment: most starts take about a second.
+const SOON: (Duration, Duration) = (Duration::from_millis(40), Duration::from_secs(10));
+/// And at most, when it takes longer.
 const LATER: Duration = Duration::from_millis(500);
-/// Between two questions while it serves.
+/// Between two questions while it serves, at most.
 const CALM: Duration = Duration::from_secs(2);
 
 /// What came of the last question.
@@ -38,10 +42,12 @@ pub(super) struct Answer {
 }
 
 /// Asks for as long as anyone listens.
-pub(super) async fn run(settings: Settings, told: watch::Sender<Probe>) {
-    let (mut client, mut wait) = (None, FIRST);
+pub(super) async fn run(node: Arc<Node>, told: watch::Sender<Probe>) {
+    // Two answers must fit into the time for which one counts.
+    let calm = CALM.min(node.spec.agent.ready_timeout / 2);
+    let (mut client, mut wait, begun) = (None, FIRST, Instant::now());
     loop {
-        let probe = match ask(&settings, &mut client).await {
+        let probe = match ask(&node, &mut client).await {
             Ok(answer) => Probe::Serves(answer),
             Err(fault) => Probe::Fails(in_words(&fault)),
         };
@@ -49,8 +55,9 @@ pub(super) async fn run(settings: Settings, told: watch::Sender<Probe>) {
         if told.send(probe).is_err() {
             return;
         }
-        let pause = if serves { CALM } else { wait };
-        wait = if serves { FIRST } else { (wait * 3 / 2).min(LATER) };
+        let pause = if serves { calm } else { wait };
+        let longest = if begun.elapsed() < SOON.1 { SOON.0 } else { LATER };
+        wait = if serves { FIRST } else { (wait * 3 / 2).min(longest) };
         tokio::select! {
             () = tokio::time::sleep(pause) => {}
             () = told.closed() => return,
@@ -59,7 +66,7 @@ pub(super) async fn run(settings: Settings, told: watch::Sender<Probe>) {
 }
 
 /// Who answers is asked for once for each connection; a user that may not read is no reason to call the member unready.
-async fn ask(settings: &Settings, client: &mut Option<(Client, Option<Answer>)>) -> Result<Option<Answer>, Fault> {
+async fn ask(node: &Node, client: &mut Option<(Client, Option<Answer>)>) -> Result<Option<Answer>, Fault> {
     if let Some((known, _)) = client {
         match known.serves().await {
             Ok(()) => return Ok(client.as_ref().and_then(|(_, answer)| *answer)),
@@ -70,7 +77,7 @@ async fn ask(settings: &Settings, client: &mut Option<(Client, Option<Answer>)>)
             }
         }
     }
-    let fresh = Client::connect(settings).await?;
+    let fresh = Client::connect(&node.client()?).await?;
     fresh.serves().await?;
     let answer = fresh.header().await.ok().map(|header| Answer {
         cluster: ClusterId(header.cluster_id),

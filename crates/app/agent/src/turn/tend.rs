@@ -30,7 +30,7 @@ const BACKUPS_LIMIT: Duration = Duration::from_secs(7);
 /// How long the end may take to be recorded once the program is gone.
 const RECORD_LIMIT: Duration = Duration::from_secs(10);
 
-/// What goes on beside a serving etcd.
+/// What goes on beside a serving etcd, and waits for it while it does not serve.
 pub(super) struct Keepers {
     upkeep: JoinHandle<()>,
     backups: JoinHandle<()>,
@@ -48,7 +48,7 @@ impl Agent {
             self.log_before = etcd::log_length(&self.node);
         }
         let (told, mut probes) = watch::channel(Probe::None);
-        let prober = tokio::spawn(probe::run(self.node.client()?, told));
+        let prober = tokio::spawn(probe::run(Arc::clone(&self.node), told));
         let tended = loop {
             let end = watched(&running)?;
             tokio::select! {
@@ -57,7 +57,9 @@ impl Agent {
                     // The shim's end is not etcd's: then it is etcd itself that is watched from here on.
                     match running.wait(Duration::from_millis(100))? {
                         Some(ended) => {
-                            self.over(&running, &ended, began);
+                            let before = now_ms().saturating_sub(running.started_at_ms());
+                            let lasted = if adopted { Duration::from_millis(before) } else { began.elapsed() };
+                            self.over(&running, &ended, lasted);
                             break None;
                         }
                         None if !running.is_kept() => self.orphaned(&running),
@@ -66,7 +68,7 @@ impl Agent {
                 }
                 changed = probes.changed() => {
                     let probe = probes.borrow_and_update().clone();
-                    if changed.is_ok() && self.take(probe, began) && self.once {
+                    if changed.is_ok() && self.take(probe, (!adopted).then_some(began)) && self.once {
                         break Some(Finish::Left);
                     }
                 }
@@ -78,19 +80,20 @@ impl Agent {
         };
         prober.abort();
         self.shared.read(false);
-        self.rest().await;
         Ok(tended)
     }
 
     /// What came of a read. Returns whether the member serves.
-    fn take(&mut self, probe: Probe, began: Instant) -> bool {
+    fn take(&mut self, probe: Probe, began: Option<Instant>) -> bool {
         match probe {
             Probe::None => false,
             Probe::Serves(answer) => match self.mistaken(answer) {
                 None => {
                     self.shared.read(true);
                     if self.shared.readiness().0 != Phase::Serving {
-                        self.shared.measures.ready(began.elapsed());
+                        if let Some(began) = began.filter(|_| self.shared.readiness().0 == Phase::Starting) {
+                            self.shared.measures.ready(began.elapsed());
+                        }
                         self.shared.phase(Phase::Serving, "reads through this member succeed");
                     }
                     self.begin_keeping();
@@ -188,7 +191,7 @@ impl Agent {
     }
 
     /// It has ended, and nobody of us asked.
-    fn over(&mut self, running: &Running, ended: &Ended, began: Instant) {
+    fn over(&mut self, running: &Running, ended: &Ended, lasted: Duration) {
         let words = etcd::last_words(&self.node, self.log_before);
         let mut how = match ended {
             Ended::Record(record) => end_words(record),
@@ -197,10 +200,10 @@ impl Agent {
         if let Some(text) = &words.text {
             how = format!("{how}: {text}");
         }
-        let run = Duration::from_millis(now_ms().saturating_sub(running.started_at_ms())).max(began.elapsed());
         warn!(code = %Code::EtcdEnded, "etcd (process {}) {how}", running.child().pid);
-        // Only what failed to start says something about the next start.
-        self.note_end(words.permanent, &how, run);
+        // Whoever was killed did not end for what it said.
+        let by_itself = matches!(ended, Ended::Record(record) if record.code.is_some());
+        self.note_end(words.permanent.filter(|_| by_itself), &how, lasted);
         self.shared.phase(Phase::Observing, format!("etcd {how}"));
     }
 
