@@ -10,7 +10,7 @@ use clap::error::ErrorKind;
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use quorate_faults::{Code, Exit, Fault};
 
-use crate::commands::{backup, cluster, completions, data, demo, explain, plan, run, shim, status, stop, wrap};
+use crate::commands::{backup, cluster, completions, data, demo, explain, logs, plan, run, shim, status, stop, wrap};
 use crate::printer::Printer;
 
 /// Founds, inspects and verifies etcd clusters, without etcd and without a server.
@@ -93,6 +93,8 @@ pub(crate) enum Command {
     Status(status::Args),
     /// End the agent of this machine, and etcd with it
     Stop(stop::Args),
+    /// The log of a member's etcd: filtered, followed across rotation
+    Logs(logs::Args),
     /// A three-member etcd cluster on this machine, to try things on
     Demo(demo::Args),
     /// Stand in for Gardener's etcd-wrapper: run etcd beside a sidecar

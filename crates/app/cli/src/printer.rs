@@ -26,6 +26,8 @@ pub(crate) struct Printer {
     err_columns: Option<u16>,
     wrote_document: bool,
     failed: Option<io::Error>,
+    /// The reader of stdout went away.
+    gone: bool,
 }
 
 impl Printer {
@@ -45,6 +47,7 @@ impl Printer {
             err_columns: columns(&io::stderr()),
             wrote_document: false,
             failed: None,
+            gone: false,
         }
     }
 
@@ -67,6 +70,16 @@ impl Printer {
     pub(crate) fn text(&mut self, text: &str) {
         let written = self.out.write_all(text.as_bytes()).and_then(|()| self.out.flush());
         self.note_failure(written);
+    }
+
+    /// Whether results still reach anyone; for commands that would go on for ever.
+    pub(crate) fn is_heard(&self) -> bool {
+        !self.gone && self.failed.is_none()
+    }
+
+    /// Whether results are to be JSON.
+    pub(crate) fn is_json(&self) -> bool {
+        self.output == Output::Json
     }
 
     /// Writes text to stderr as it is. What stderr does not take is lost: there is no other place to say so.
@@ -124,10 +137,12 @@ impl Printer {
     }
 
     fn note_failure(&mut self, written: io::Result<()>) {
-        if let Err(error) = written
-            && error.kind() != io::ErrorKind::BrokenPipe
-        {
-            self.failed.get_or_insert(error);
+        match written {
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => self.gone = true,
+            Err(error) => {
+                self.failed.get_or_insert(error);
+            },
+            Ok(()) => {}
         }
     }
 }

@@ -5,6 +5,8 @@
 //!
 //! **Rule:** a line that is none of these is kept as it is and belongs to the line before; nothing makes the reader panic.
 
+use std::collections::BTreeMap;
+
 use jiff::tz::TimeZone;
 use jiff::{Timestamp, civil};
 use serde::Deserialize;
@@ -78,7 +80,7 @@ pub struct Line {
     pub at: Option<When>,
     /// The message, and the error if one is given.
     pub text: String,
-    /// What else a JSON line says, as `name=value`, in its order; stack traces left out.
+    /// What else a JSON line says, by name; stack traces left out.
     pub fields: Vec<(String, String)>,
 }
 
@@ -90,7 +92,7 @@ struct Entry {
     msg: String,
     error: Option<serde_json::Value>,
     #[serde(flatten)]
-    rest: serde_json::Map<String, serde_json::Value>,
+    rest: BTreeMap<String, serde_json::Value>,
 }
 
 /// Reads one line, without its newline. `None`: it begins nothing, and belongs to the line before.
@@ -101,10 +103,7 @@ pub fn parse(line: &str) -> Option<Line> {
 fn json(line: &str) -> Option<Line> {
     let entry: Entry = serde_json::from_str(line).ok()?;
     let at = entry.ts.and_then(|ts| exact(&ts)).map(When::Exact);
-    let plain = |value: serde_json::Value| match value {
-        serde_json::Value::String(text) => text,
-        other => other.to_string(),
-    };
+    let plain = |value: serde_json::Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
     let text = match entry.error {
         Some(error) => format!("{}: {}", entry.msg, plain(error)),
         None => entry.msg,

@@ -9,6 +9,7 @@ pub(crate) mod data;
 pub(crate) mod demo;
 pub(crate) mod etcd_args;
 pub(crate) mod explain;
+pub(crate) mod logs;
 pub(crate) mod plan;
 pub(crate) mod run;
 pub(crate) mod shim;
@@ -33,6 +34,7 @@ pub(crate) fn run(command: Command, printer: &mut Printer) -> Result<Exit, Fault
         Command::Plan(args) => plan::run(&args, printer),
         Command::Status(args) => status::run(&args, printer),
         Command::Stop(args) => stop::run(&args, printer),
+        Command::Logs(args) => logs::run(&args, printer),
         Command::Demo(args) => demo::run(args, printer),
         Command::Explain(args) => explain::run(&args, printer),
         Command::Completions(args) => completions::run(&args, printer),

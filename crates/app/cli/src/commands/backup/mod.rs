@@ -24,7 +24,7 @@ use crate::printer::Printer;
 #[command(after_help = "\
 Examples:
   quorate backup now --store file:///backups --endpoints http://127.0.0.1:2379
-  quorate backup follow --store s3://bucket/prod --endpoints http://127.0.0.1:2379
+  quorate backup follow --store s3://bucket --endpoints http://127.0.0.1:2379
   quorate backup list --store file:///backups         what can be restored
   quorate backup verify --store file:///backups --drill
   quorate backup restore --store file:///backups --data-dir ./n1")]
