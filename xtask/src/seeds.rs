@@ -16,6 +16,13 @@ const ROSTERS: &[&str] = &[
     r#"{"members":[{"name":"n1","peerURLs":["http://10.0.0.1:2380"]}]}"#,
 ];
 
+/// What stands in ledgers, below their first line; the target writes that line itself.
+const LEDGERS: &[&str] = &[
+    r#"{"state":{"state":"empty"},"generation":0,"consumed":[1,2]}"#,
+    r#"{"state":{"state":"inited","bootstrap":1,"declaration":"d","cluster":"c1","member":"a1"},"generation":3}"#,
+    r#"{"state":{"state":"started","cluster":"c1","member":"a1","origin":"founded"},"generation":1,"was":["c0"],"backup":{"store":"s3://b","epoch":1,"revision":7},"confirmed":{"at_ms":1,"members":[{"id":"a1","name":"n1","peer_urls":["http://a:1"]}]}}"#,
+];
+
 /// Writes the seeds of every target and says how many there are.
 pub(crate) fn run(root: &Path) -> Result<String> {
     let corpus = root.join("fuzz/corpus");
@@ -36,6 +43,17 @@ pub(crate) fn run(root: &Path) -> Result<String> {
     }
     for (index, roster) in ROSTERS.iter().enumerate() {
         plant(&corpus.join("roster"), &format!("roster-{index}"), roster.as_bytes())?;
+        count += 1;
+    }
+    for (index, ledger) in LEDGERS.iter().enumerate() {
+        plant(&corpus.join("ledger"), &format!("ledger-{index}"), ledger.as_bytes())?;
+        count += 1;
+    }
+    let guide = root.join("docs/guide/cluster-file.md");
+    let guide = std::fs::read_to_string(&guide).with_context(|| format!("cannot read `{}`", guide.display()))?;
+    for (index, part) in guide.split("```yaml\n").skip(1).enumerate() {
+        let file = part.split("```").next().unwrap_or_default();
+        plant(&corpus.join("cluster_file"), &format!("guide-{index}.yaml"), file.as_bytes())?;
         count += 1;
     }
     for name in ["gardener-34-66.delta", "gardener-109-120.delta"] {
