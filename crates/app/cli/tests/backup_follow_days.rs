@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use follow_support::{
     LIMIT, Place, hash, metrics, number, put_file, remove_dir, revision, wait_end, wait_log, write_some,
 };
-use quorate_testkit::{Cluster, FaultyS3, Launch, Seat, Weather, etcd, s3, wait_until};
+use quorate_testkit::{Cluster, FaultyS3, Launch, Running, Seat, Weather, etcd, s3, wait_until};
 use rustix::process::Signal;
 
 fn founded(place: &Place, version: &str) -> Cluster {
@@ -150,6 +150,28 @@ fn a_chain_that_takes_long_to_restore_becomes_a_full() {
 }
 
 #[test]
+fn a_store_that_comes_back_while_it_is_ending_gets_everything() {
+    let place = Place::new();
+    let server = place.etcd("sid");
+    let listen = ["--flush-timeout", "15s", "--metrics-listen", "http://127.0.0.1:0"];
+    let mut follower = place.follow(&server.seat.client_url(), "spool", &listen);
+    wait_log(&follower, "stored a full backup and read it back");
+    place.hide_deltas();
+    write_some(&server, "while away");
+    // By now it waits for seconds between attempts.
+    wait_until("it fails again and again", LIMIT, || failed_deltas(&follower) >= 4.0);
+    place.show_deltas();
+    let begun = Instant::now();
+    assert!(follower.stop().success(), "{}", follower.log());
+    assert!(begun.elapsed() < Duration::from_secs(4) && follower.log().contains("everything recorded is in the store"));
+    place.assert_equals(&server, "restored");
+}
+
+fn failed_deltas(follower: &Running) -> f64 {
+    number(&metrics(follower, &[]), "quorate_backup_failures_total{kind=\"delta\"}")
+}
+
+#[test]
 fn an_outage_is_told_once_and_a_second_signal_ends_at_once() {
     let mut place = Place::new();
     let bucket = s3();
@@ -164,9 +186,7 @@ fn an_outage_is_told_once_and_a_second_signal_ends_at_once() {
     weather.set(Weather::Down);
     write_some(&server, "while down");
     wait_log(&follower, "a delta stays in the spool");
-    wait_until("it fails again and again", LIMIT, || {
-        number(&metrics(&follower, &[]), "quorate_backup_failures_total{kind=\"delta\"}") >= 3.0
-    });
+    wait_until("it fails again and again", LIMIT, || failed_deltas(&follower) >= 3.0);
     let log = follower.log();
     let told: Vec<&str> = log.lines().skip(before).collect();
     assert!(told.len() <= 3, "one line for the outage, and few others: {told:#?}");
@@ -219,15 +239,16 @@ fn deltas_need_no_more_than_reading(version: &str) {
     assert_eq!(number(&told, "quorate_backup_stored_revision"), 0.0, "{told}");
     assert!(follower.stop().success());
     wait_log(&follower, "stopped before the full backup was stored");
+    let mut follower = place.follow(&url, "spool", &login);
+    wait_log(&follower, "cannot take a full backup");
     let by_root = ["now", "--store", &place.store, "--endpoints", &url, "--user", "root", "--password-file", &root];
     place.backup(&by_root).unwrap();
-    let mut follower = place.follow(&url, "spool", &login);
-    wait_log(&follower, "following into");
+    wait_log(&follower, "somebody else has stored a full backup");
     put("three");
     wait_log(&follower, "stored a delta");
+    wait_until("it is restorable", LIMIT, || number(&metrics(&follower, &[]), "quorate_backup_stored_revision") == 4.0);
     assert!(follower.stop().success(), "{}", follower.log());
     wait_log(&follower, "everything recorded is in the store");
-    assert!(!follower.log().contains("cannot take a full backup"), "{}", follower.log());
     place.backup(&["verify", "--store", &place.store]).unwrap();
     assert_eq!(place.reach(), 4, "{}", place.list());
 }

@@ -6,7 +6,7 @@ use quorate_backup::spool::Segment;
 use quorate_backup::store::Store;
 use quorate_backup::write::{self, About};
 use quorate_backup::{epochs, prune as removing};
-use quorate_etcd_formats::delta::quorate::Origin;
+use quorate_etcd_formats::delta::quorate::{Name, Origin, ROOT};
 use quorate_faults::{Code, Fault, Result};
 use quorate_plan::chain::Layout;
 use quorate_plan::retention::{Policy, PruneSeen, plan_prune};
@@ -21,6 +21,13 @@ pub(super) fn put_segment(store: &Store, origin: &Origin, segment: &Segment, lay
 /// The newest epoch's number; 0 if there is none.
 pub(super) fn newest_epoch(store: &Store) -> Result<u64> {
     Ok(epochs::newest(store)?.map_or(0, |epoch| epoch.epoch))
+}
+
+/// The newest full of an epoch, by its name: a revision that it holds, and when it was made.
+pub(super) fn newest_full(store: &Store, epoch: u64) -> Result<Option<(u64, i64)>> {
+    let listed = store.list_under(&format!("{ROOT}/full"))?;
+    let names = listed.iter().filter_map(|listed| Name::parse(&listed.name));
+    Ok(names.filter(|name| name.epoch == epoch).map(|name| (name.last, name.created_ms)).max())
 }
 
 /// What was removed.

@@ -35,6 +35,8 @@ pub(super) struct Fulls {
     pub(super) keeper: Sender<Told>,
     pub(super) quit: CancellationToken,
     pub(super) endings: tokio::sync::mpsc::Sender<Ending>,
+    /// The first revision that is recorded.
+    pub(super) from: u64,
 }
 
 impl Fulls {
@@ -45,8 +47,11 @@ impl Fulls {
         let mut compacted: Option<Instant> = None;
         loop {
             let now_ms = Timestamp::now().as_millisecond();
-            if wanted.is_none() && self.run.settings.full_schedule.due(last_ms, now_ms) {
-                wanted = Some(format!("it is due by `{}`", self.run.settings.full_schedule));
+            let schedule = &self.run.settings.full_schedule;
+            if wanted.is_none() && schedule.due(last_ms, now_ms) {
+                // One that somebody else took counts as well.
+                last_ms = last_ms.max(self.newest_full().await.map(|(_, ms)| ms));
+                wanted = schedule.due(last_ms, now_ms).then(|| format!("it is due by `{schedule}`"));
             }
             let mut wait = LOOK;
             if let Some(why) = wanted.take() {
@@ -71,17 +76,46 @@ impl Fulls {
                             return;
                         }
                         (wanted, wait, turn) = (Some(why), pause, turn + 1);
+                        // Where this user may not, another one may.
+                        if let Some(ms) = self.taken_by_another(&fault, last_ms).await {
+                            (wanted, last_ms) = (None, Some(ms));
+                            patience.worked();
+                        }
                     }
                 }
             } else if compacted.is_none_or(|at| at.elapsed() > COMPACT_PAUSE) && self.chain_is_long() {
                 compacted = Some(Instant::now());
                 self.compact().await;
             }
+            if wanted.is_none() {
+                wait = wait.min(self.until_due(last_ms));
+            }
             tokio::select! {
-                () = tokio::time::sleep(wait.min(self.until_due(last_ms))) => {}
+                () = tokio::time::sleep(wait) => {}
                 () = self.quit.cancelled() => return,
             }
         }
+    }
+
+    /// When somebody else made the full that we were not allowed to take, if so.
+    async fn taken_by_another(&self, fault: &Fault, last_ms: Option<i64>) -> Option<i64> {
+        if fault.code() != Code::EtcdRefused {
+            return None;
+        }
+        let (floor, ms) = self.newest_full().await?;
+        if floor + 1 < self.from || Some(ms) <= last_ms {
+            return None;
+        }
+        info!(revision = floor, "somebody else has stored a full backup, which will do");
+        self.run.full_seen(floor);
+        Some(ms)
+    }
+
+    /// The newest full of this epoch by the names in the store: a revision that it holds, and when it was made.
+    async fn newest_full(&self) -> Option<(u64, i64)> {
+        let run = Arc::clone(&self.run);
+        let newest = tokio::task::spawn_blocking(move || objects::newest_full(&run.store, run.epoch)).await;
+        newest.ok()?.ok()?
     }
 
     fn until_due(&self, last_ms: Option<i64>) -> Duration {

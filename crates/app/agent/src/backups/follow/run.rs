@@ -90,17 +90,23 @@ impl Run {
         cost.events += segment.events;
     }
 
-    /// A full is in the store, and deltas behind it lead somewhere again.
-    pub(super) fn full_stored(&self, full: &Manifest) {
+    /// A full is in the store that holds this revision at least, and deltas behind it lead somewhere again.
+    pub(super) fn full_seen(&self, revision: u64) {
         let position = &self.metrics.position;
         let missing = position.full_missing_since_ms.swap(0, Ordering::SeqCst) != 0;
-        let reach = full.last.max(self.uploaded.load(Ordering::SeqCst));
+        let reach = revision.max(self.uploaded.load(Ordering::SeqCst));
         match missing {
             true => position.stored.store(reach, Ordering::Relaxed),
             false => {
                 position.stored.fetch_max(reach, Ordering::Relaxed);
             }
         }
+    }
+
+    /// Our own full is.
+    pub(super) fn full_stored(&self, full: &Manifest) {
+        self.full_seen(full.last);
+        let position = &self.metrics.position;
         position.full_revision.store(full.last, Ordering::Relaxed);
         position.full_ms.store(full.created_ms, Ordering::Relaxed);
         self.chain_begins(full);
@@ -141,6 +147,7 @@ pub(super) async fn turn(
         segments: to_upload,
         keeper: tell.clone(),
         endings: endings.clone(),
+        hurry: quit.clone(),
         give_up: give_up.clone(),
     };
     let known = !plan.ask_again;
@@ -160,7 +167,13 @@ pub(super) async fn turn(
         endings: endings.clone(),
     };
     let capture = tokio::spawn(capture.work(plan.watch_from));
-    let fulls = Fulls { run: Arc::clone(&run), keeper: tell.clone(), quit: quit.clone(), endings: endings.clone() };
+    let fulls = Fulls {
+        run: Arc::clone(&run),
+        keeper: tell.clone(),
+        quit: quit.clone(),
+        endings: endings.clone(),
+        from: plan.watch_from,
+    };
     let (asking, until) = (Arc::clone(&run), quit.clone());
     let fulls = tokio::spawn(async move {
         if known {

@@ -28,11 +28,16 @@ const LOOK_AROUND: Duration = Duration::from_secs(30);
 /// Of faults that only an operator can end, the wait between attempts.
 const SLOW: Duration = Duration::from_secs(60);
 
+/// When the end was asked for, the longest wait between attempts.
+const HURRIED: Duration = Duration::from_millis(500);
+
 pub(super) struct Uploads {
     pub(super) run: Arc<Run>,
     pub(super) segments: mpsc::UnboundedReceiver<Segment>,
     pub(super) keeper: Sender<Told>,
     pub(super) endings: mpsc::Sender<Ending>,
+    /// The end was asked for: what is left is to be uploaded soon.
+    pub(super) hurry: CancellationToken,
     /// Ends it before all is uploaded.
     pub(super) give_up: CancellationToken,
 }
@@ -107,8 +112,11 @@ impl Uploads {
                     SLOW
                 }
             };
+            // Towards the end there is no time to wait for long.
+            let hurried = self.hurry.is_cancelled();
             tokio::select! {
-                () = tokio::time::sleep(wait) => {}
+                () = tokio::time::sleep(if hurried { wait.min(HURRIED) } else { wait }) => {}
+                () = self.hurry.cancelled(), if !hurried => {}
                 () = self.give_up.cancelled() => return false,
             }
         }
