@@ -156,7 +156,7 @@ pub(crate) fn announced_holes(lines: &[Line]) -> Vec<(u64, u64)> {
             }
             open = Some(open.map_or((first, last), |(from, to)| (from.min(first), to.max(last))));
         }
-        if message.starts_with("stored a full")
+        if message.contains("stored a full")
             && let Some((from, to)) = open
         {
             let full = line.said["revision"].as_u64().unwrap_or(0);

@@ -13,7 +13,8 @@ use quorate_backup::epochs;
 use quorate_backup::spool::{Spool, SpoolState};
 use quorate_backup::store::Store;
 use quorate_backup::write::About;
-use quorate_etcd::client::Client;
+use quorate_etcd::client::messages::RangeRequest;
+use quorate_etcd::client::{Client, WatchFrom, WatchTurn};
 use quorate_faults::{Code, Fault, Result};
 use quorate_plan::chain::{Kind, Layout, Span, Target};
 use quorate_plan::estimate::{Cost, Inside};
@@ -21,11 +22,15 @@ use quorate_plan::follow::{EpochPlan, EtcdSeen, FollowPlan, FollowSeen, SpoolPla
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
+use super::patience::in_words;
 use super::run::{Origins, Run};
 use super::{FollowSettings, halted, until};
 use crate::backups::full::{Heard, ask_all};
 use crate::backups::metrics::Metrics;
 use crate::backups::{cluster_hex, size};
+
+/// etcd says within a tenth of a second that a revision is gone.
+const PROBE_LIMIT: Duration = Duration::from_secs(3);
 
 /// What was seen, and what else is worth knowing about it.
 pub(super) struct Seen {
@@ -63,8 +68,28 @@ pub(super) async fn observe(
     let Some(heard) = until(stop, "reach etcd", || ask_all(client)).await? else { return Ok(None) };
     let etcd = EtcdSeen { cluster_id: heard.origin.cluster_id, revision: heard.revision, oldest };
     let (layout, take_over) = (settings.layout, settings.take_over);
-    let plan_of = FollowSeen { etcd, store: store_seen, spool: spooled, layout, take_over };
+    let mut plan_of = FollowSeen { etcd, store: store_seen, spool: spooled, layout, take_over };
+    if oldest.is_none() {
+        // An epoch that is taken for what etcd no longer has would disown what others have stored of it.
+        let from = plan_follow(&plan_of)?.watch_from;
+        plan_of.etcd.oldest = if from <= heard.revision { oldest_if_gone(client, from).await } else { None };
+    }
     Ok(Some(Seen { plan_of, heard, store, holds }))
+}
+
+/// The oldest revision that can be watched, if this one cannot. `None` also where nobody says: the watch will.
+async fn oldest_if_gone(client: &Client, from: u64) -> Option<u64> {
+    let revision = i64::try_from(from).ok()?;
+    let before = RangeRequest { key: vec![0], keys_only: true, revision: revision - 1, ..RangeRequest::default() };
+    let gone = client.range(before).await.err().is_some_and(|fault| in_words(&fault).contains("has been compacted"));
+    if !gone {
+        return None;
+    }
+    let mut watch = client.watch(WatchFrom { revision, progress: false }).await.ok()?;
+    match tokio::time::timeout(PROBE_LIMIT, watch.next()).await {
+        Ok(Ok(WatchTurn::Compacted { oldest })) => u64::try_from(oldest).ok(),
+        _ => None,
+    }
 }
 
 /// Looks into the store. A spool that knows its epoch need not wait for one that is away: it records, and looks again.
