@@ -23,6 +23,14 @@ const LEDGERS: &[&str] = &[
     r#"{"state":{"state":"started","cluster":"c1","member":"a1","origin":"founded"},"generation":1,"was":["c0"],"backup":{"store":"s3://b","epoch":1,"revision":7},"confirmed":{"at_ms":1,"members":[{"id":"a1","name":"n1","peer_urls":["http://a:1"]}]}}"#,
 ];
 
+/// Lines of etcd's log in each of their forms.
+const LOG_LINES: &[&str] = &[
+    r#"{"level":"fatal","ts":"2026-11-16T02:14:36.120480Z","caller":"a.go:1","msg":"discovery failed","error":"bind: address already in use","n":[1]}"#,
+    "2026-11-16 02:14:36.089125 C | etcdmain: cluster cannot be downgraded (current version: 3.4.23)",
+    "raft2026/11/16 02:14:58 INFO: e5e6da7bb27cce2c switched to configuration voters=(1)",
+    "panic: failed to create WAL\n\ngoroutine 1 [running]:\n",
+];
+
 /// Writes the seeds of every target and says how many there are.
 pub(crate) fn run(root: &Path) -> Result<String> {
     let corpus = root.join("fuzz/corpus");
@@ -47,6 +55,10 @@ pub(crate) fn run(root: &Path) -> Result<String> {
     }
     for (index, ledger) in LEDGERS.iter().enumerate() {
         plant(&corpus.join("ledger"), &format!("ledger-{index}"), ledger.as_bytes())?;
+        count += 1;
+    }
+    for (index, line) in LOG_LINES.iter().enumerate() {
+        plant(&corpus.join("server_log"), &format!("line-{index}"), line.as_bytes())?;
         count += 1;
     }
     let guide = root.join("docs/guide/cluster-file.md");

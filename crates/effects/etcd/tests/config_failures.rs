@@ -93,7 +93,7 @@ fn data_of_a_newer_etcd_is_permanent() {
     let dir = TempDir::new().unwrap();
     let (seat, data) = (Seat::new("n1"), dir.path().join("d"));
     let launch = Launch::new(&newer, &seat, &data).arg(format!("--initial-advertise-peer-urls={}", seat.peer_url()));
-    let mut server = launch.arg(format!("--initial-cluster=n1={}", seat.peer_url())).start();
+    let server = launch.arg(format!("--initial-cluster=n1={}", seat.peer_url())).start();
     wait_until("the cluster's version", Duration::from_secs(30), || {
         server.running.log_tail(500).contains("updated cluster version")
             || server.running.log_tail(500).contains("set initial cluster version")
