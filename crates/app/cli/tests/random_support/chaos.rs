@@ -103,10 +103,7 @@ impl Chaos {
             std::thread::sleep(Duration::from_millis(pause));
         }
         if away == 2 && self.counts.races * RACE_EVERY_SECONDS <= self.began.elapsed().as_secs() {
-            // While nobody follows, etcd forgets what it has. One disaster at a time: the next full must come soon.
-            self.counts.races += 1;
-            self.place.heal();
-            self.compact(0);
+            return self.lose_a_race(spool);
         }
         // Sometimes a follower of long ago comes back, with an old spool.
         if self.spools > 1 && self.dice.chance(15) {
@@ -114,6 +111,20 @@ impl Chaos {
             spool = if self.retired.iter().any(|retired| retired.spool == other) { spool } else { other };
         }
         self.main = Some(self.orders.start(spool));
+    }
+
+    /// While nobody follows, etcd forgets what it has. One disaster at a time: the hole is closed before the next one.
+    fn lose_a_race(&mut self, spool: usize) {
+        self.counts.races += 1;
+        self.place.heal();
+        self.compact(0);
+        self.main = Some(self.orders.start(spool));
+        let limit = Instant::now() + Duration::from_secs(10);
+        let closed = |main: &Follower| main.said("following into") && !main.has_open_hole();
+        while !self.main.as_ref().is_some_and(closed) && Instant::now() < limit {
+            std::thread::sleep(Duration::from_millis(50));
+            self.look_after();
+        }
     }
 
     fn stop_follower(&mut self) {
