@@ -30,7 +30,7 @@ use crate::printer::Printer;
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  quorate backup follow --store file:///backups --endpoints http://127.0.0.1:2379
+  quorate backup follow --store file:///backup --endpoints http://127.0.0.1:2379
   quorate backup follow --store s3://bucket/prod --endpoints https://etcd:2379 \\
       --cacert ca.pem --cert client.pem --key client.key \\
       --keep-daily 14 --metrics-listen http://127.0.0.1:9979

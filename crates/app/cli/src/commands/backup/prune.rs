@@ -19,7 +19,7 @@ use crate::render::{Page, Report, bytes};
 #[command(after_help = "\
 Examples:
   quorate backup prune --store file:///backups --dry-run
-  quorate backup prune --store s3://bucket/prod --keep-daily 14 --keep-history 3d
+  quorate backup prune --store s3://bucket --keep-daily 14 --keep-history 3d
 
 What any rule keeps stays; a rule of 0 keeps nothing. Hours, days, weeks and months
 are those of UTC, and only those with a backup count. The newest chain stays whole

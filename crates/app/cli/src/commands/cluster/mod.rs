@@ -11,7 +11,7 @@ use crate::printer::Printer;
 #[derive(Debug, clap::Subcommand)]
 #[command(after_help = "\
 Examples:
-  quorate cluster check cluster.yaml     whether the file can be used, line by line
+  quorate cluster check cluster.yaml     whether the file can be used, by line
   quorate cluster adopt --config cluster.yaml --name n1")]
 pub(crate) enum Verb {
     /// Check a cluster file: every mistake with its line and column
