@@ -1,7 +1,5 @@
 //! Following a cluster: nothing is missed, nothing is stored twice, whatever is stopped or killed.
 
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on says where")]
-
 mod follow_support;
 
 use follow_support::{

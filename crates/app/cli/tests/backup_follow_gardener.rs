@@ -90,7 +90,7 @@ fn write_until(url: &str, end: &AtomicBool) {
         let mut at = 0u64;
         while !end.load(Ordering::Relaxed) {
             client.put(format!("key-{}", at % 500), vec![b'v'; 512]).await.unwrap();
-            if at % 50 == 0 {
+            if at.is_multiple_of(50) {
                 client.delete(format!("key-{}", at % 500)).await.unwrap();
             }
             at += 1;

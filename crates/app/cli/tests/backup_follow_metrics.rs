@@ -1,7 +1,5 @@
 //! What a follower tells Prometheus: the text itself, over TLS, with a certificate that is renewed while it runs.
 
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on says where")]
-
 mod follow_support;
 
 use follow_support::{LIMIT, Place, certificates, metrics, number, rename, revision, wait_log, write_some};
