@@ -49,6 +49,7 @@ pub struct TlsFiles {
 pub struct Address {
     at: SocketAddr,
     tls: Option<TlsFiles>,
+    admits_unknown: bool,
 }
 
 impl Address {
@@ -66,13 +67,19 @@ impl Address {
         let at = rest.trim_end_matches('/').parse();
         let at = at.map_err(|_| invalid("it does not name an IP address and a port", form))?;
         match (secure, tls) {
-            (true, Some(tls)) => Ok(Address { at, tls: Some(tls) }),
-            (false, None) => Ok(Address { at, tls: None }),
+            (true, Some(tls)) => Ok(Address { at, tls: Some(tls), admits_unknown: false }),
+            (false, None) => Ok(Address { at, tls: None, admits_unknown: false }),
             (true, None) => Err(invalid("there is no certificate for it", "give a certificate and its key")),
             (false, Some(_)) => {
                 Err(invalid("it asks for clear text and has a certificate", "write `https://`, or leave it out"))
             }
         }
+    }
+
+    /// Lets clients without a certificate in as well; whoever answers looks at [`Peer`].
+    #[must_use]
+    pub fn admit_unknown(self) -> Address {
+        Address { admits_unknown: true, ..self }
     }
 
     /// Whether only this machine can reach it.
@@ -101,10 +108,13 @@ pub struct Bound {
 
 /// Takes the port, and reads the certificates.
 pub async fn bind(address: &Address) -> Result<Bound, Fault> {
-    let keys = address.tls.clone().map(Keys::read).transpose()?.map(Arc::new);
+    let keys = address.tls.clone().map(|files| Keys::read(files, address.admits_unknown)).transpose()?.map(Arc::new);
     let listener = TcpListener::bind(address.at).await.map_err(|error| {
         Fault::new(Code::ListenFailed, format!("cannot listen on `{}`", address.url()))
-            .hint(format!("see who listens there with `ss -ltnp sport = :{}`, or choose another port", address.at.port()))
+            .hint(format!(
+                "see who listens there with `ss -ltnp sport = :{}`, or choose another port",
+                address.at.port()
+            ))
             .caused_by(error)
     })?;
     Ok(Bound { listener, keys, url: address.url() })
@@ -130,11 +140,23 @@ impl Bound {
 
 /// Who asks.
 #[derive(Debug, Clone, Copy)]
-pub struct Peer(pub SocketAddr);
+pub struct Peer {
+    /// From where.
+    pub from: SocketAddr,
+    /// Whether with a certificate of the authorities that this listener believes.
+    pub certified: bool,
+}
+
+impl Peer {
+    /// Whether from this machine.
+    pub fn is_loopback(&self) -> bool {
+        self.from.ip().to_canonical().is_loopback()
+    }
+}
 
 impl Connected<IncomingStream<'_, Doors>> for Peer {
     fn connect_info(stream: IncomingStream<'_, Doors>) -> Peer {
-        Peer(*stream.remote_addr())
+        *stream.remote_addr()
     }
 }
 
@@ -146,7 +168,7 @@ impl<T: AsyncRead + AsyncWrite + Unpin + Send> Wire for T {}
 async fn accept(
     listener: TcpListener,
     keys: Option<Arc<Keys>>,
-    ready: mpsc::Sender<(Box<dyn Wire>, SocketAddr)>,
+    ready: mpsc::Sender<(Box<dyn Wire>, Peer)>,
     stop: CancellationToken,
 ) {
     let places = Arc::new(Semaphore::new(HANDSHAKES_MAX));
@@ -167,32 +189,34 @@ async fn accept(
         };
         let (keys, ready) = (keys.clone(), ready.clone());
         tokio::spawn(async move {
-            if let Some(wire) = secure(stream, keys).await {
-                let _ = ready.send((wire, peer)).await;
+            if let Some((wire, certified)) = secure(stream, keys).await {
+                let _ = ready.send((wire, Peer { from: peer, certified })).await;
             }
             drop(place);
         });
     }
 }
 
-async fn secure(stream: TcpStream, keys: Option<Arc<Keys>>) -> Option<Box<dyn Wire>> {
+async fn secure(stream: TcpStream, keys: Option<Arc<Keys>>) -> Option<(Box<dyn Wire>, bool)> {
     let _ = stream.set_nodelay(true);
-    let Some(keys) = keys else { return Some(Box::new(stream)) };
+    let Some(keys) = keys else { return Some((Box::new(stream), false)) };
     let handshake = TlsAcceptor::from(keys.current()).accept(stream);
     // A client without the right certificate learns so from its own side of the handshake.
     let wire = tokio::time::timeout(HANDSHAKE_LIMIT, handshake).await.ok()?.ok()?;
-    Some(Box::new(wire))
+    // What it shows has been verified, or there would be no connection.
+    let certified = wire.get_ref().1.peer_certificates().is_some_and(|shown| !shown.is_empty());
+    Some((Box::new(wire), certified))
 }
 
 /// Connections that are through their handshake.
 struct Doors {
-    incoming: mpsc::Receiver<(Box<dyn Wire>, SocketAddr)>,
+    incoming: mpsc::Receiver<(Box<dyn Wire>, Peer)>,
     stop: CancellationToken,
 }
 
 impl Listener for Doors {
     type Io = Box<dyn Wire>;
-    type Addr = SocketAddr;
+    type Addr = Peer;
 
     async fn accept(&mut self) -> (Self::Io, Self::Addr) {
         match self.incoming.recv().await {
@@ -214,6 +238,7 @@ impl Listener for Doors {
 #[derive(Debug)]
 struct Keys {
     files: TlsFiles,
+    admits_unknown: bool,
     loaded: Mutex<(Vec<Stamp>, Arc<ServerConfig>)>,
 }
 
@@ -221,10 +246,10 @@ struct Keys {
 type Stamp = Option<(u64, u64, i64, i64)>;
 
 impl Keys {
-    fn read(files: TlsFiles) -> Result<Keys, Fault> {
+    fn read(files: TlsFiles, admits_unknown: bool) -> Result<Keys, Fault> {
         let stamps = stamps(&files);
-        let config = load(&files)?;
-        Ok(Keys { files, loaded: Mutex::new((stamps, config)) })
+        let config = load(&files, admits_unknown)?;
+        Ok(Keys { files, admits_unknown, loaded: Mutex::new((stamps, config)) })
     }
 
     /// The newest that can be used. Files that are being replaced, and do not fit together yet, are tried again later.
@@ -232,7 +257,7 @@ impl Keys {
         let mut loaded = self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
         let now = stamps(&self.files);
         if loaded.0 != now {
-            match load(&self.files) {
+            match load(&self.files, self.admits_unknown) {
                 Ok(config) => *loaded = (now, config),
                 Err(fault) => warn!(code = fault.code().as_str(), %fault, "still using the certificate from before"),
             }
@@ -246,10 +271,14 @@ fn stamps(files: &TlsFiles) -> Vec<Stamp> {
         let meta = std::fs::metadata(path).ok()?;
         Some((meta.ino(), meta.len(), meta.mtime(), meta.mtime_nsec()))
     };
-    [Some(&files.cert), Some(&files.key), files.client_ca.as_ref()].into_iter().flatten().map(|path| stamp(path)).collect()
+    [Some(&files.cert), Some(&files.key), files.client_ca.as_ref()]
+        .into_iter()
+        .flatten()
+        .map(|path| stamp(path))
+        .collect()
 }
 
-fn load(files: &TlsFiles) -> Result<Arc<ServerConfig>, Fault> {
+fn load(files: &TlsFiles, admits_unknown: bool) -> Result<Arc<ServerConfig>, Fault> {
     let unusable = |what: &str, path: &Path, cause: Box<dyn std::error::Error + Send + Sync>| {
         Fault::new(Code::ServeInvalid, format!("cannot use the {what} in `{}`", path.display()))
             .hint("it must be a PEM file that this user can read, and the key must belong to the certificate")
@@ -267,7 +296,9 @@ fn load(files: &TlsFiles) -> Result<Arc<ServerConfig>, Fault> {
             let certs = CertificateDer::pem_file_iter(path).and_then(Iterator::collect::<Result<Vec<_>, _>>);
             let mut roots = RootCertStore::empty();
             roots.add_parsable_certificates(certs.map_err(|error| authority(error.into()))?);
-            let verifier = WebPkiClientVerifier::builder(Arc::new(roots)).build();
+            let verifier = WebPkiClientVerifier::builder(Arc::new(roots));
+            let verifier = if admits_unknown { verifier.allow_unauthenticated() } else { verifier };
+            let verifier = verifier.build();
             builder.with_client_cert_verifier(verifier.map_err(|error| authority(error.into()))?)
         }
     };

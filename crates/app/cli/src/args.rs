@@ -10,7 +10,9 @@ use clap::error::ErrorKind;
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use quorate_faults::{Code, Exit, Fault};
 
-use crate::commands::{backup, cluster, completions, data, demo, explain, logs, plan, run, shim, status, stop, wrap};
+use crate::commands::{
+    backup, cluster, completions, data, demo, explain, logs, plan, run, shim, sidecar, status, stop, wrap,
+};
 use crate::printer::Printer;
 
 /// Founds, inspects and verifies etcd clusters, without etcd and without a server.
@@ -99,6 +101,8 @@ pub(crate) enum Command {
     Demo(demo::Args),
     /// Stand in for Gardener's etcd-wrapper: run etcd beside a sidecar
     Wrap(wrap::Args),
+    /// Stand in for Gardener's etcd-backup-restore: validate, restore, back up
+    Sidecar(sidecar::Args),
     /// What a fault code means and what to do about it
     Explain(explain::Args),
     /// A completion script for your shell

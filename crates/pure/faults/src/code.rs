@@ -409,6 +409,10 @@ codes! {
     SidecarSilent = "Q0991", CannotMeet;
     /// etcd's configuration, as mounted or as the sidecar gave it, cannot be used.
     GardenerConfig = "Q0992", CannotMeet;
+    /// The volume belongs to another namespace or pod.
+    WrongVolume = "Q0993", CannotMeet;
+    /// The sidecar does not let etcd start.
+    InitRefused = "Q0994", CannotMeet;
 }
 
 impl Code {

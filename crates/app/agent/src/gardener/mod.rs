@@ -13,8 +13,21 @@
 
 pub mod etcd_yaml;
 pub mod flags;
+pub mod sidecar;
 mod signals;
 mod small_file;
 pub mod wrap;
 
 pub use signals::{Asked, Signals};
+
+/// A fault with what lies below it, on one line.
+fn in_words(fault: &quorate_faults::Fault) -> String {
+    let mut text = fault.to_string();
+    let mut next = std::error::Error::source(fault);
+    while let Some(cause) = next {
+        text.push_str(": ");
+        text.push_str(&cause.to_string());
+        next = cause.source();
+    }
+    text
+}

@@ -13,6 +13,7 @@ pub(crate) mod logs;
 pub(crate) mod plan;
 pub(crate) mod run;
 pub(crate) mod shim;
+pub(crate) mod sidecar;
 pub(crate) mod status;
 pub(crate) mod stop;
 pub(crate) mod wrap;
@@ -40,6 +41,7 @@ pub(crate) fn run(command: Command, printer: &mut Printer) -> Result<Exit, Fault
         Command::Completions(args) => completions::run(&args, printer),
         Command::Shim(args) => shim::run(&args),
         Command::Wrap(args) => wrap::run(&args, printer),
+        Command::Sidecar(args) => sidecar::run(&args, printer),
     }
 }
 

@@ -52,6 +52,36 @@ impl Pod {
         std::fs::read_to_string(self.path("data/exit_code")).ok()
     }
 
+    /// `quorate sidecar server`, with what is mounted at `etcd.conf.yaml`.
+    pub(crate) fn sidecar(&self, more: &[String], env: &[(&str, &str)]) -> Running {
+        let mut args = vec!["sidecar".to_owned(), "server".to_owned()];
+        args.push(format!("--server-port={}", self.sidecar));
+        args.push(format!("--data-dir={}", self.data_dir().display()));
+        args.extend(more.iter().cloned());
+        let mut all = vec![
+            ("HOME".to_owned(), self.path("home-sidecar").display().to_string()),
+            ("ETCD_CONF".to_owned(), self.path("etcd.conf.yaml").display().to_string()),
+            ("POD_NAME".to_owned(), "etcd-main-0".to_owned()),
+            ("POD_NAMESPACE".to_owned(), "shoot".to_owned()),
+        ];
+        all.extend(env.iter().map(|(name, text)| ((*name).to_owned(), (*text).to_owned())));
+        Running::start(&quorate(), &args, &all)
+    }
+
+    /// Waits until the sidecar answers in clear text.
+    #[track_caller]
+    pub(crate) fn wait_sidecar(&self, sidecar: &mut Running) {
+        wait_until("the sidecar to listen", LIMIT, || {
+            assert!(sidecar.ended().is_none(), "the sidecar ended:\n{}", sidecar.log_tail(30));
+            self.ask("GET", "/healthz").is_some()
+        });
+    }
+
+    /// Asks the sidecar in clear text.
+    pub(crate) fn ask(&self, method: &str, path: &str) -> Option<Answer> {
+        ask(method, self.sidecar.number(), path)
+    }
+
     /// What etcd is to be told, without TLS.
     pub(crate) fn etcd_config(&self) -> String {
         let (client, peer, data) = (self.seat.client_url(), self.seat.peer_url(), self.data_dir());
@@ -213,4 +243,55 @@ pub(crate) fn false_etcd(pod: &Pod, script: &str) -> String {
 
 pub(crate) fn mode_of(path: &Path) -> u32 {
     path.metadata().unwrap().permissions().mode() & 0o777
+}
+
+/// One authority, a certificate for `localhost` and one for clients.
+pub(crate) struct Pki {
+    dir: tempfile::TempDir,
+}
+
+impl Pki {
+    pub(crate) fn new() -> Pki {
+        use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
+        let pki = Pki { dir: tempfile::tempdir().unwrap() };
+        let mut params = CertificateParams::new(Vec::new()).unwrap();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let key = KeyPair::generate().unwrap();
+        pki.write("ca.pem", &params.self_signed(&key).unwrap().pem());
+        let issuer = Issuer::new(params, key);
+        for (file, names) in
+            [("server", vec!["localhost".to_owned(), "127.0.0.1".to_owned()]), ("client", vec!["client".to_owned()])]
+        {
+            let mut params = CertificateParams::new(names).unwrap();
+            // etcd asks itself with its server certificate, too.
+            params.extended_key_usages =
+                vec![rcgen::ExtendedKeyUsagePurpose::ServerAuth, rcgen::ExtendedKeyUsagePurpose::ClientAuth];
+            let key = KeyPair::generate().unwrap();
+            pki.write(&format!("{file}.pem"), &params.signed_by(&key, &issuer).unwrap().pem());
+            pki.write(&format!("{file}.key"), &key.serialize_pem());
+        }
+        pki
+    }
+
+    pub(crate) fn path(&self, name: &str) -> String {
+        self.dir.path().join(name).display().to_string()
+    }
+
+    fn write(&self, name: &str, text: &str) {
+        #[expect(clippy::disallowed_methods, reason = "a test's own file")]
+        std::fs::write(self.dir.path().join(name), text).unwrap();
+    }
+
+    /// One request over TLS, without a certificate of ours.
+    pub(crate) fn ask(&self, method: &str, port: u16, path: &str) -> Option<Answer> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let ca = reqwest::Certificate::from_pem(&std::fs::read(self.path("ca.pem")).unwrap()).unwrap();
+            let client = reqwest::Client::builder().tls_certs_only([ca]).no_proxy().timeout(LIMIT).build().unwrap();
+            let method = reqwest::Method::from_bytes(method.as_bytes()).unwrap();
+            let answer = client.request(method, format!("https://localhost:{port}{path}")).send().await.ok()?;
+            let head = format!("{:?}", answer.headers());
+            Some(Answer { code: answer.status().as_u16(), head, body: answer.text().await.ok()? })
+        })
+    }
 }

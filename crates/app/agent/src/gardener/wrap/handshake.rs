@@ -1,14 +1,14 @@
 //! The loop before etcd is started, and the fetching of its configuration.
 
-use std::error::Error;
 use std::time::Duration;
 
-use quorate_faults::{Fault, Result};
+use quorate_faults::Result;
 use tracing::{info, warn};
 
 use super::exit_code;
 use super::settings::Settings;
 use super::sidecar::{Sidecar, Status};
+use crate::gardener::in_words;
 
 /// Between two rounds of the loop, and two attempts to fetch the configuration.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -63,16 +63,4 @@ pub(super) async fn fetch_config(sidecar: &Sidecar) -> Result<String> {
         attempt += 1;
         tokio::time::sleep(PAUSE).await;
     }
-}
-
-/// A fault with what lies below it, on one line.
-fn in_words(fault: &Fault) -> String {
-    let mut text = fault.to_string();
-    let mut next = fault.source();
-    while let Some(cause) = next {
-        text.push_str(": ");
-        text.push_str(&cause.to_string());
-        next = cause.source();
-    }
-    text
 }

@@ -1,0 +1,76 @@
+//! Defragments on schedule: the others first, the leader last, one at a time.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use quorate_etcd::client::{Client, Consistency, Settings};
+use quorate_faults::Result;
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
+
+use super::{Shared, in_words};
+
+/// Clocks are set and machines sleep, so that the schedule is looked at at least this often.
+const LOOK: Duration = Duration::from_secs(20);
+
+/// Between attempts of one that failed.
+const AGAIN: Duration = Duration::from_secs(60);
+
+/// Works until the end.
+pub(super) async fn work(shared: Arc<Shared>, stop: CancellationToken) {
+    let schedule = &shared.settings.defrag_schedule;
+    let mut next_ms = schedule.next_after(Timestamp::now().as_millisecond());
+    loop {
+        let now_ms = Timestamp::now().as_millisecond();
+        let wait = Duration::from_millis(u64::try_from(next_ms - now_ms).unwrap_or(0)).min(LOOK);
+        tokio::select! {
+            () = tokio::time::sleep(wait) => {}
+            () = stop.cancelled() => return,
+        }
+        if Timestamp::now().as_millisecond() < next_ms {
+            continue;
+        }
+        match defragment(&shared).await {
+            Ok(Some(count)) => info!(members = count, "defragmented on schedule"),
+            Ok(None) => {}
+            Err(fault) => {
+                warn!(code = %fault.code(), "cannot defragment yet: {}", in_words(&fault));
+                tokio::select! {
+                    () = tokio::time::sleep(AGAIN) => continue,
+                    () = stop.cancelled() => return,
+                }
+            }
+        }
+        next_ms = schedule.next_after(Timestamp::now().as_millisecond());
+    }
+}
+
+/// `None`: this is another member's work.
+async fn defragment(shared: &Shared) -> Result<Option<usize>> {
+    let settings = &shared.settings;
+    let client = Client::connect(&settings.etcd).await?;
+    client.serves().await?;
+    if shared.members() == 1 {
+        client.with_timeout(settings.defrag_limit).defragment().await?;
+        return Ok(Some(1));
+    }
+    let status = client.status().await?;
+    if status.header.as_ref().is_none_or(|header| header.member_id != status.leader) {
+        return Ok(None);
+    }
+    let members = client.member_list(Consistency::Linearizable).await?.members;
+    let (leader, mut others): (Vec<_>, Vec<_>) = members.into_iter().partition(|member| member.id == status.leader);
+    others.extend(leader);
+    let mut clients = Vec::new();
+    for member in others {
+        // One that does not answer now would answer even less afterwards.
+        let one = Client::connect(&Settings { endpoints: member.client_urls, ..settings.etcd.clone() }).await?;
+        one.status().await?;
+        clients.push(one);
+    }
+    for one in &clients {
+        one.with_timeout(settings.defrag_limit).defragment().await?;
+    }
+    Ok(Some(clients.len()))
+}
