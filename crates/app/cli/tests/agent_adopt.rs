@@ -1,7 +1,5 @@
 //! Taking a member over that others made, and letting one go.
 
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on says where")]
-
 mod agent_support;
 
 use std::process::Command;

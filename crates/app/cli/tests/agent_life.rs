@@ -1,7 +1,5 @@
 //! An agent on a good day, and what outlives it: founding, serving, stopping, being killed and taking over.
 
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on says where")]
-
 mod agent_support;
 
 use std::os::unix::fs::PermissionsExt;
@@ -44,7 +42,10 @@ fn an_etcd_that_is_killed_is_checked_in_full_and_started_again() {
     place.put("k", "v");
     let before = place.etcd_pid();
     kill_hard(before);
-    wait_until("another etcd", LIMIT, || place.is_ready() && place.status()["restarts"] == 1);
+    wait_until("another etcd", LIMIT, || {
+        let status = place.status();
+        status["restarts"] == 1 && status["phase"] == "serving"
+    });
     assert_ne!(place.etcd_pid(), before);
     place.assert_holds("k", "v");
     let status = place.status();
@@ -170,4 +171,28 @@ fn systemd_is_told() {
     }
     let (ready, stopping) = (said.find("READY=1").unwrap(), said.find("STOPPING=1").unwrap());
     assert!(said.contains("STATUS=serving: reads through this member succeed") && ready < stopping, "{said}");
+}
+
+#[test]
+fn etcd_outlives_its_shim_and_its_end_is_then_doubted() {
+    let place = Place::new("3.5.16");
+    let mut agent = place.start();
+    place.put("k", "v");
+    let etcd = place.etcd_pid();
+    let stat = std::fs::read_to_string(format!("/proc/{etcd}/stat")).unwrap();
+    let shim = stat.rsplit_once(") ").unwrap().1.split(' ').nth(1).unwrap().parse().unwrap();
+    kill_hard(shim);
+    wait_until("it is reported", LIMIT, || place.status()["warnings"][0]["code"] == "Q0904");
+    assert_eq!(place.etcd_pid(), etcd);
+    place.assert_holds("k", "v");
+    kill_hard(etcd);
+    wait_until("another etcd", LIMIT, || {
+        let status = place.status();
+        status["restarts"] == 1 && status["phase"] == "serving"
+    });
+    let status = place.status();
+    assert_eq!(status["checked"]["why"], "nothing says how etcd ended", "{status}");
+    assert_eq!(status["warnings"], serde_json::Value::Null, "{status}");
+    place.assert_holds("k", "v");
+    assert!(agent.stop().success());
 }

@@ -130,7 +130,7 @@ impl Agent {
 
     /// Waits as long as the runs so far demand before etcd is started again.
     async fn restart_gate(&mut self) -> Option<Finish> {
-        let Some(last) = self.runs.last() else { return None };
+        let last = self.runs.last()?;
         if self.once {
             return Some(Finish::Halted(Code::EtcdEnded));
         }
@@ -148,7 +148,7 @@ impl Agent {
                 let shown = duration_text(Duration::from_millis(u64::try_from(wait.as_millis()).unwrap_or(u64::MAX)));
                 let (code, again) = match crash_loop {
                     Some(times) => (Code::CrashLoop, format!("etcd ended {times} times in a row")),
-                    None => (Code::EtcdEnded, "etcd ended again".to_owned()),
+                    None => (self.passing.unwrap_or(Code::EtcdEnded), "etcd ended again".to_owned()),
                 };
                 let halt = Halt {
                     code,

@@ -5,17 +5,17 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
 
-use quorate_etcd::datadir::{self, FileSource, Found, OpenDir};
+use quorate_etcd::datadir::{self, FileSource, Found};
 use quorate_etcd::init::Target;
 use quorate_etcd_formats::bolt::Db;
 use quorate_etcd_formats::database::Facts;
-use quorate_etcd_formats::dir::{DB, DataDir, Entry, InUse, Kind};
+use quorate_etcd_formats::dir::{DB, DataDir, InUse, Kind};
 use quorate_etcd_formats::membership::{ClusterId, MemberId};
 use quorate_etcd_formats::verify::{self, Report, Settings};
-use quorate_etcd_formats::{ReadAt, ReadError, wal};
+use quorate_etcd_formats::wal;
 use quorate_faults::{Code, Fault, Finding, Severity};
 use quorate_host::durable::PARTIAL_MARK;
 use quorate_plan::start::{DataFacts, DataSeen, Mode, Verdict};
@@ -28,8 +28,8 @@ const CHECK_RATE: u64 = 500 << 20;
 pub(super) struct Checked {
     /// The verdict.
     pub(super) verdict: Verdict,
-    /// Whether time ran out before all of it was looked at.
-    pub(super) cut: bool,
+    /// How far it came, where time ran out before all of it was looked at.
+    pub(super) cut: Option<String>,
     /// How long it took.
     pub(super) took: Duration,
     /// The segment whose end is torn, and where the good part ends.
@@ -67,10 +67,10 @@ pub(super) fn validate(target: &Target, mode: Mode) -> Result<Checked, Fault> {
     let Found::DataDir(open) = datadir::open(dir, target.wal_dir())? else {
         return Err(datadir::not_etcd(format!("cannot check `{}`", dir.display()), "it is a file"));
     };
-    let (report, cut) = match mode {
-        Mode::Sanity => (examine(&open.view(), verify::Mode::Sanity), false),
-        Mode::Full => (examine(&open.view(), verify::Mode::Full), false),
-        Mode::Within(budget) => examine_within(&open, started + budget),
+    let report = match mode {
+        Mode::Sanity => examine(&open.view(), verify::Mode::Sanity, None),
+        Mode::Full => examine(&open.view(), verify::Mode::Full, None),
+        Mode::Within(budget) => examine(&open.view(), verify::Mode::Full, Some(started + budget)),
     };
     let mut errors = report.findings.iter().filter(|finding| finding.severity == Severity::Error);
     if let Some(finding) = errors.clone().find(|finding| matches!(finding.code, Code::Io | Code::DataInUse)) {
@@ -84,6 +84,7 @@ pub(super) fn validate(target: &Target, mode: Mode) -> Result<Checked, Fault> {
         (None, None) => Verdict::Valid,
     };
     let torn = torn.and_then(|torn| Some((place(target, &torn.place.file), torn.place.offset?)));
+    let cut = report.unfinished.map(|unfinished| unfinished.to_string());
     Ok(Checked { verdict, cut, took: started.elapsed(), torn })
 }
 
@@ -165,67 +166,12 @@ fn place(target: &Target, file: &str) -> PathBuf {
     target.data_dir().join(file)
 }
 
-fn examine(view: &DataDir<'_>, mode: verify::Mode) -> Report {
+fn examine(view: &DataDir<'_>, mode: verify::Mode, until: Option<Instant>) -> Report {
     let progress = AtomicU64::new(0);
     let workers = std::thread::available_parallelism().map_or(1, |cores| cores.get().min(8));
-    verify::data_dir(view, &Settings { mode, workers, progress: &progress })
-}
-
-/// As much of a full check as fits: after the deadline every read fails, and what follows from that is no finding.
-fn examine_within(open: &OpenDir, deadline: Instant) -> (Report, bool) {
-    let view = open.view();
-    let cut = AtomicBool::new(false);
-    let sources: Vec<Option<Until<'_>>> = view
-        .entries
-        .iter()
-        .map(|entry| match entry.kind {
-            Kind::File(source) => Some(Until { source, deadline, cut: &cut }),
-            Kind::Dir | Kind::Unreadable(_) => None,
-        })
-        .collect();
-    let entries = view.entries.iter().zip(&sources).map(|(entry, source)| Entry {
-        path: entry.path.clone(),
-        mode: entry.mode,
-        uid: entry.uid,
-        kind: match (source, &entry.kind) {
-            (Some(source), _) => Kind::File(source),
-            (None, Kind::Unreadable(why)) => Kind::Unreadable(why.clone()),
-            (None, Kind::Dir | Kind::File(_)) => Kind::Dir,
-        },
-    });
-    let limited = DataDir { entries: entries.collect(), wal_dir: view.wal_dir.clone(), in_use: view.in_use.clone() };
-    let mut report = examine(&limited, verify::Mode::Full);
-    if !cut.load(Ordering::Relaxed) {
-        return (report, false);
-    }
-    report.findings.retain(|finding| !finding.what.contains(OUT_OF_TIME));
-    // What every start depends on is looked at in any case.
-    let sane = examine(&view, verify::Mode::Sanity);
-    report.findings.extend(sane.findings);
-    (report, true)
-}
-
-/// Marks reads that were not made.
-const OUT_OF_TIME: &str = "the time for this check is over";
-
-/// A file that can be read until the deadline.
-struct Until<'a> {
-    source: &'a dyn ReadAt,
-    deadline: Instant,
-    cut: &'a AtomicBool,
-}
-
-impl ReadAt for Until<'_> {
-    fn len(&self) -> u64 {
-        self.source.len()
-    }
-
-    fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> Result<(), ReadError> {
-        if Instant::now() < self.deadline {
-            return self.source.read_exact_at(buf, offset);
-        }
-        self.cut.store(true, Ordering::Relaxed);
-        let cause = Some(io::Error::new(io::ErrorKind::TimedOut, OUT_OF_TIME));
-        Err(ReadError { offset, wanted: buf.len(), cause })
+    let settings = Settings { mode, workers, progress: &progress };
+    match until {
+        None => verify::data_dir(view, &settings),
+        Some(until) => verify::data_dir_while(view, &settings, &|| Instant::now() < until),
     }
 }

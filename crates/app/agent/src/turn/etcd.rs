@@ -17,8 +17,9 @@ use quorate_host::logs::Rotation;
 use quorate_host::shim::{self, ETCD_STOPPING, Rung, Running, Send, ShimSpec};
 use quorate_host::state::StateDir;
 use quorate_plan::etcd_config::{EtcdConfig, Minor, check_release, render};
+use quorate_plan::server_log::{self, Level};
 use quorate_plan::spec::Stop;
-use quorate_plan::start::classify;
+use quorate_plan::start::{classify, hindrance};
 use sha2::{Digest, Sha256};
 
 use super::data;
@@ -166,6 +167,8 @@ fn log_file(node: &Node) -> PathBuf {
 pub(super) struct LastWords {
     pub(super) text: Option<String>,
     pub(super) permanent: Option<(Code, &'static str)>,
+    /// What may pass by itself.
+    pub(super) passing: Option<Code>,
 }
 
 /// Reads the end of the log that was written after it had `before` bytes.
@@ -180,32 +183,19 @@ pub(super) fn last_words(node: &Node, before: u64) -> LastWords {
         return LastWords::default();
     }
     let last = bytes.get(bytes.len().saturating_sub(LAST_BYTES)..).unwrap_or_default();
-    let permanent = classify(&String::from_utf8_lossy(last));
-    LastWords { text: gravest(&String::from_utf8_lossy(&bytes)), permanent }
+    let last = String::from_utf8_lossy(last);
+    LastWords {
+        text: gravest(&String::from_utf8_lossy(&bytes)),
+        permanent: classify(&last),
+        passing: hindrance(&last).map(|(code, _)| code),
+    }
 }
 
-/// The last line that tells of a failure, in few words.
+/// The last of the gravest lines, in few words.
 fn gravest(tail: &str) -> Option<String> {
-    let rank = |level: &str| match level {
-        "panic" | "dpanic" | "fatal" => 2,
-        "error" => 1,
-        _ => 0,
-    };
-    let lines = tail.lines().filter_map(|line| {
-        let Ok(entry) = serde_json::from_str::<serde_json::Value>(line) else {
-            let plain = line.starts_with("panic:").then(|| (2, line.to_owned()));
-            return plain;
-        };
-        let said = |key: &str| entry.get(key).and_then(|value| value.as_str()).map(str::to_owned);
-        let rank = rank(said("level")?.as_str());
-        let text = match said("error") {
-            Some(error) => format!("{}: {error}", said("msg")?),
-            None => said("msg")?,
-        };
-        (rank > 0).then_some((rank, text))
-    });
+    let lines = tail.lines().filter_map(server_log::parse).filter(|line| line.level >= Level::Error);
     // Of equals the last one.
-    let text = lines.max_by_key(|(rank, _)| *rank).map(|(_, text)| text)?;
+    let text = lines.max_by_key(|line| line.level)?.text;
     let limit = text.char_indices().nth(300).map_or(text.len(), |(at, _)| at);
     text.get(..limit).map(str::to_owned)
 }

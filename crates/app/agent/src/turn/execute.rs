@@ -85,7 +85,10 @@ impl Agent {
             Err(wish) => return Ok(Some(Did::Wished(wish))),
         };
         let (word, text) = match &checked.verdict {
-            Verdict::Valid => ("valid", if checked.cut { "valid, as far as time allowed" } else { "valid" }.to_owned()),
+            Verdict::Valid => match &checked.cut {
+                None => ("valid", "valid".to_owned()),
+                Some(how_far) => ("valid", format!("valid, as far as time allowed: {how_far}")),
+            },
             Verdict::RepairableTail(what) => ("torn", format!("whole but for its end: {what}")),
             Verdict::Corrupt(what) => ("corrupt", format!("damaged: {what}")),
             Verdict::Unchecked => ("unchecked", "not checked".to_owned()),

@@ -102,6 +102,7 @@ pub async fn run(settings: RunSettings) -> Result<Finish, Fault> {
         program: None,
         memory: Memory::default(),
         runs: Vec::new(),
+        passing: None,
         log_before: 0,
         keepers: None,
     };
@@ -140,6 +141,8 @@ struct Agent {
     memory: Memory,
     /// The runs of etcd that are over, the last one at the end.
     runs: Vec<Run>,
+    /// What hindered the last one and may pass, by its page.
+    passing: Option<Code>,
     /// How long etcd's log was when it was started.
     log_before: u64,
     keepers: Option<tend::Keepers>,

@@ -164,7 +164,7 @@ impl Agent {
             let text = "etcd runs with earlier settings than the cluster file has now; restart it to apply them";
             Notice::new(Code::SettingsChanged, text)
         });
-        self.shared.warnings(&[Code::SettingsChanged], notice.into_iter().collect());
+        self.shared.warnings(&[Code::SettingsChanged, Code::ShimSilent], notice.into_iter().collect());
     }
 
     fn begin_keeping(&mut self) {
@@ -202,6 +202,7 @@ impl Agent {
         }
         warn!(code = %Code::EtcdEnded, "etcd (process {}) {how}", running.child().pid);
         // Whoever was killed did not end for what it said.
+        self.passing = words.passing;
         let by_itself = matches!(ended, Ended::Record(record) if record.code.is_some());
         self.note_end(words.permanent.filter(|_| by_itself), &how, lasted);
         self.shared.phase(Phase::Observing, format!("etcd {how}"));

@@ -18,13 +18,15 @@ pub(crate) struct Place {
     pub(crate) root: tempfile::TempDir,
     pub(crate) tools: Tools,
     pub(crate) seat: Seat,
-    health: Port,
-    api: Port,
+    pub(crate) health: Port,
+    pub(crate) api: Port,
     /// Added to the cluster file.
     pub(crate) more: String,
     /// Added under `agent:`.
     pub(crate) agent: String,
     pub(crate) binary: PathBuf,
+    /// The whole cluster file, instead of the one that is made here.
+    pub(crate) raw: Option<String>,
     pub(crate) bootstrap: u64,
     pub(crate) env: Vec<(String, String)>,
 }
@@ -39,6 +41,7 @@ impl Place {
             seat: Seat::new("n1"),
             health: free_port(),
             api: free_port(),
+            raw: None,
             more: String::new(),
             agent: String::new(),
             bootstrap: 1,
@@ -90,6 +93,7 @@ impl Place {
             if self.more.contains("etcd:") { "" } else { "etcd: {heartbeat-interval: 10, election-timeout: 100}\n" },
             self.more,
         );
+        let text = self.raw.clone().unwrap_or(text);
         let path = self.path("cluster.yaml");
         std::fs::File::create(&path).unwrap().write_all(text.as_bytes()).unwrap();
         path
