@@ -73,19 +73,9 @@ impl LogReader {
     fn advance(&mut self, mut whole: impl FnMut(&[u8])) -> io::Result<Reached> {
         let Some(ours) = &mut self.file else { return Ok(Reached::End) };
         let own = key(&ours.metadata()?);
-        let place = (0..=NUMBER_MAX).map(|number| (number, key_at(&numbered(&self.path, number))));
-        // Numbers have no holes, except that the newest file is made with its first line.
-        let place = place.take_while(|(number, key)| *number < 2 || !matches!(key, Ok(None)));
-        let mut found = None;
-        for (number, key) in place {
-            if key? == Some(own) {
-                found = Some(number);
-                break;
-            }
-        }
-        let next = match found {
+        let number = match find(&self.path, own)? {
             Some(0) => return Ok(Reached::End),
-            Some(number) => numbered(&self.path, number - 1),
+            Some(number) => number,
             None => {
                 self.lines.finish(&mut whole);
                 self.file = self.oldest(None)?;
@@ -98,14 +88,11 @@ impl LogReader {
             self.lines.push(&self.piece[..length], whole);
             return Ok(Reached::More);
         }
-        let newer = match File::open(&next) {
-            Ok(newer) => newer,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Reached::End),
-            Err(error) => return Err(error),
-        };
+        let Some((newer, at)) = next_newer(&self.path, number)? else { return Ok(Reached::End) };
         // Rotated once more in this moment: what was opened may be too new by one.
-        let still = found.map(|number| key_at(&numbered(&self.path, number))).transpose()?.flatten();
-        if still != Some(own) {
+        let path = |number| numbered(&self.path, number);
+        let mut between = (at + 1..number).map(|number| key_at(&path(number)));
+        if key_at(&path(number))? != Some(own) || !between.all(|key| matches!(key, Ok(None))) {
             return Ok(Reached::More);
         }
         self.lines.finish(whole);
@@ -114,23 +101,58 @@ impl LogReader {
     }
 
     fn oldest(&self, since: Option<SystemTime>) -> io::Result<Option<File>> {
-        let mut oldest = None;
+        let (mut oldest, mut holes) = (None, 0);
         for number in 0..=NUMBER_MAX {
-            match File::open(numbered(&self.path, number)) {
-                Ok(file) => {
+            match open(&numbered(&self.path, number))? {
+                Some(file) => {
                     let too_old = |since| file.metadata().and_then(|meta| meta.modified()).is_ok_and(|at| at < since);
                     // The newest one is where more is to come.
                     if number > 0 && since.is_some_and(too_old) {
                         break;
                     }
-                    oldest = Some(file);
+                    (oldest, holes) = (Some(file), 0);
                 }
-                Err(error) if error.kind() == io::ErrorKind::NotFound && number == 0 => {}
-                Err(error) if error.kind() == io::ErrorKind::NotFound => break,
-                Err(error) => return Err(error),
+                None if holes == HOLES_MAX => break,
+                None => holes += 1,
             }
         }
         Ok(oldest)
+    }
+}
+
+/// Files are given their new numbers one after the other, the oldest first: meanwhile there is a hole among them, and one
+/// at the beginning until the newest file gets its first line.
+const HOLES_MAX: u32 = 2;
+
+/// The number that a file has now. Numbers only grow, so looking upwards does not miss it.
+fn find(path: &Path, own: (u64, u64)) -> io::Result<Option<u32>> {
+    let mut holes = 0;
+    for number in 0..=NUMBER_MAX {
+        match key_at(&numbered(path, number))? {
+            Some(key) if key == own => return Ok(Some(number)),
+            Some(_) => holes = 0,
+            None if holes == HOLES_MAX => break,
+            None => holes += 1,
+        }
+    }
+    Ok(None)
+}
+
+/// The nearest newer file that is there.
+fn next_newer(path: &Path, number: u32) -> io::Result<Option<(File, u32)>> {
+    for number in (0..number).rev() {
+        if let Some(file) = open(&numbered(path, number))? {
+            return Ok(Some((file, number)));
+        }
+    }
+    Ok(None)
+}
+
+fn open(path: &Path) -> io::Result<Option<File>> {
+    match File::open(path) {
+        Ok(file) => Ok(Some(file)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
     }
 }
 
@@ -211,6 +233,10 @@ mod tests {
 
     #[test]
     fn a_follower_beside_a_writer_misses_nothing() {
+        (0..10).for_each(|_| beside_a_writer());
+    }
+
+    fn beside_a_writer() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("etcd.log");
         let mut log = LogFiles::new(&path, Rotation { bytes_max: 1000, age_max_s: 1000, keep: 60 });
@@ -225,6 +251,18 @@ mod tests {
         });
         assert!(!drain(&mut reader, &mut all));
         assert_eq!(all, (0..5000).map(line).collect::<String>());
+    }
+
+    #[test]
+    fn a_file_that_someone_removed_is_stepped_over() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("etcd.log");
+        let mut log = files(&path, 100);
+        (0..60).for_each(|number| log.write(line(number).as_bytes()));
+        rustix::fs::unlink(numbered(&path, 3)).unwrap();
+        let mut all = String::new();
+        assert!(!drain(&mut LogReader::open(&path, None).unwrap(), &mut all));
+        assert!(all.starts_with(&line(0)) && all.ends_with(&line(59)) && all.lines().count() < 60, "{all}");
     }
 
     #[test]
