@@ -71,7 +71,7 @@ impl Chaos {
                 4 => self.change_leader(),
                 5 => self.change_weather(),
                 6 => {
-                    let back = self.dice.between(600, 1500);
+                    let back = self.dice.between(1200, 2500);
                     self.compact(back);
                 }
                 _ => self.full_by_hand(),
@@ -94,6 +94,8 @@ impl Chaos {
     fn kill_follower(&mut self) {
         let Some(main) = self.main.take() else { return };
         let mut spool = main.spool;
+        let recorded = main.metric("quorate_backup_recorded_revision").unwrap_or(0.0);
+        let keeps_up = recorded + 150.0 > self.truth.seen() as f64;
         self.note(&format!("follower {spool}: kill"));
         main.kill();
         self.counts.kills += 1;
@@ -102,7 +104,8 @@ impl Chaos {
             let pause = self.dice.between(100, 1200);
             std::thread::sleep(Duration::from_millis(pause));
         }
-        if away == 2 && self.counts.races * RACE_EVERY_SECONDS <= self.began.elapsed().as_secs() {
+        let may_race = self.counts.races * RACE_EVERY_SECONDS <= self.began.elapsed().as_secs();
+        if away == 2 && keeps_up && may_race {
             return self.lose_a_race(spool);
         }
         // Sometimes a follower of long ago comes back, with an old spool.
