@@ -203,13 +203,13 @@ mod tests {
 
     #[test]
     fn providers_become_urls() {
-        let home = [("HOME", "/home/nonroot".to_owned()), ("STORAGE_CONTAINER", "bucket".to_owned())];
+        let home = [("HOME", "/var/lib/nonroot".to_owned()), ("STORAGE_CONTAINER", "bucket".to_owned())];
         let url = |line: &str| provided(line, &home).unwrap().map(|provided| provided.url);
         assert_eq!(url(""), None);
         assert_eq!(url("--storage-provider=S3 --store-prefix=/a/b/").as_deref(), Some("s3://bucket/a/b"));
         assert_eq!(url("--storage-provider=ABS --store-container=c").as_deref(), Some("az://c/"));
         assert_eq!(url("--storage-provider=GCS --store-prefix=p").as_deref(), Some("gs://bucket/p"));
-        assert_eq!(url("--storage-provider=Local --store-prefix=p").as_deref(), Some("file:///home/nonroot/bucket/p"));
+        assert_eq!(url("--storage-provider=Local --store-prefix=p").as_deref(), Some("file:///var/lib/nonroot/bucket/p"));
         for name in ["Swift", "OSS", "ECS", "OCS", "s3", "FAILED"] {
             let fault = provided(&format!("--storage-provider={name}"), &home).unwrap_err();
             assert!(fault.to_string().contains(name), "{fault}");

@@ -343,7 +343,7 @@ mod tests {
 
     fn read(line: &str) -> Result<Settings> {
         let words: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
-        Settings::read(&words, |name| (name == "HOME").then(|| "/home/nonroot".to_owned()))
+        Settings::read(&words, |name| (name == "HOME").then(|| "/var/lib/nonroot".to_owned()))
     }
 
     /// What druid's StatefulSet gives its sidecar.
@@ -363,9 +363,9 @@ mod tests {
     #[test]
     fn druids_flags_are_understood() {
         let words: Vec<String> = DRUID.split_whitespace().map(|word| word.replace('_', " ")).collect();
-        let settings = Settings::read(&words, |name| (name == "HOME").then(|| "/home/nonroot".to_owned())).unwrap();
+        let settings = Settings::read(&words, |name| (name == "HOME").then(|| "/var/lib/nonroot".to_owned())).unwrap();
         assert_eq!(settings.spool, PathBuf::from("/var/etcd/data/quorate-spool"));
-        assert_eq!(settings.store.unwrap().url, "file:///home/nonroot/bucket/etcd-main");
+        assert_eq!(settings.store.unwrap().url, "file:///var/lib/nonroot/bucket/etcd-main");
         assert_eq!(settings.delta_period, Duration::from_secs(300));
         assert_eq!(settings.keep.unwrap().last, 7);
         assert_eq!(settings.elsewhere, Elsewhere::Certified(None));

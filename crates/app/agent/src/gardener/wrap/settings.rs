@@ -197,7 +197,7 @@ mod tests {
 
     fn read(line: &str) -> Result<Settings> {
         let words: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
-        Settings::read(&words, |name| (name == "HOME").then(|| "/home/nonroot".to_owned()))
+        Settings::read(&words, |name| (name == "HOME").then(|| "/var/lib/nonroot".to_owned()))
     }
 
     #[test]
@@ -205,7 +205,7 @@ mod tests {
         let settings = read("").unwrap();
         assert_eq!((settings.port, settings.etcd_client_port), (9095, 2379));
         assert_eq!(settings.sidecar.url, "http://localhost:8080");
-        assert_eq!(settings.config_file, PathBuf::from("/home/nonroot/etcd.conf.yaml"));
+        assert_eq!(settings.config_file, PathBuf::from("/var/lib/nonroot/etcd.conf.yaml"));
         assert_eq!(settings.exit_code_file, PathBuf::from("/var/etcd/data/exit_code"));
         assert_eq!(settings.ready_limit, None);
         let probe = settings.probe(&EtcdYaml::parse("name: x", "a test").unwrap());
