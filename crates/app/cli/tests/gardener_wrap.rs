@@ -1,8 +1,6 @@
 //! `quorate wrap` with a real etcd, beside a sidecar that follows a script: what is asked, in which order, and what every
 //! answer leads to.
 
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on says where")]
-
 mod gardener_support;
 
 use std::process::Command;
