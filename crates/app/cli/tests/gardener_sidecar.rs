@@ -185,3 +185,40 @@ fn backups_on_demand_are_told_of_with_the_keys_of_the_original() {
     };
     wait_until("the last write to be in the store", Duration::from_secs(20), reaches);
 }
+
+#[test]
+fn a_bucket_is_reached_with_the_files_that_gardener_mounts() {
+    let (pod, s3) = (Pod::new("3.5.16"), quorate_testkit::s3());
+    pod.write("etcd.conf.yaml", &pod.etcd_config());
+    let server = Server::start(&pod.tools, &pod.seat, &pod.data_dir());
+    server.ctl(&["put", "a", "1"]);
+    let env: std::collections::BTreeMap<String, String> = s3.env().into_iter().collect();
+    std::fs::create_dir(pod.path("backup")).unwrap();
+    for (file, variable) in [
+        ("accessKeyID", "AWS_ACCESS_KEY_ID"),
+        ("secretAccessKey", "AWS_SECRET_ACCESS_KEY"),
+        ("endpoint", "AWS_ENDPOINT_URL"),
+    ] {
+        pod.write(&format!("backup/{file}"), &env[variable]);
+    }
+    let url = s3.url("sidecar/etcd-main");
+    let bucket = url.trim_start_matches("s3://").split('/').next().unwrap().to_owned();
+    let flags = [
+        "--storage-provider=S3".to_owned(),
+        format!("--store-container={bucket}"),
+        "--store-prefix=sidecar/etcd-main".to_owned(),
+        NEVER.to_owned(),
+        format!("--endpoints={}", pod.seat.client_url()),
+    ];
+    let mounted = pod.path("backup").display().to_string();
+    let mut sidecar = pod.sidecar(&flags, &[("AWS_APPLICATION_CREDENTIALS", &mounted)]);
+    pod.wait_sidecar(&mut sidecar);
+    wait_until("a full in the bucket", LIMIT, || {
+        pod.ask("GET", "/snapshot/latest")
+            .is_some_and(|answer| answer.body.contains("\"prefix\":\"sidecar/etcd-main/v2\""))
+    });
+    let secret = &env["AWS_SECRET_ACCESS_KEY"];
+    assert!(!sidecar.log().contains(secret.as_str()));
+    let command_line = std::fs::read(format!("/proc/{}/cmdline", sidecar.pid())).unwrap();
+    assert!(!String::from_utf8_lossy(&command_line).contains(secret.as_str()));
+}

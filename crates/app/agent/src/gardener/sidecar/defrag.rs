@@ -31,7 +31,7 @@ pub(super) async fn work(shared: Arc<Shared>, stop: CancellationToken) {
         if Timestamp::now().as_millisecond() < next_ms {
             continue;
         }
-        match defragment(&shared).await {
+        match defragment(&shared.settings, shared.members()).await {
             Ok(Some(count)) => info!(members = count, "defragmented on schedule"),
             Ok(None) => {}
             Err(fault) => {
@@ -47,11 +47,10 @@ pub(super) async fn work(shared: Arc<Shared>, stop: CancellationToken) {
 }
 
 /// `None`: this is another member's work.
-async fn defragment(shared: &Shared) -> Result<Option<usize>> {
-    let settings = &shared.settings;
+async fn defragment(settings: &super::Settings, declared: usize) -> Result<Option<usize>> {
     let client = Client::connect(&settings.etcd).await?;
     client.serves().await?;
-    if shared.members() == 1 {
+    if declared == 1 {
         client.with_timeout(settings.defrag_limit).defragment().await?;
         return Ok(Some(1));
     }
@@ -73,4 +72,26 @@ async fn defragment(shared: &Shared) -> Result<Option<usize>> {
         one.with_timeout(settings.defrag_limit).defragment().await?;
     }
     Ok(Some(clients.len()))
+}
+
+#[cfg(test)]
+mod tests {
+    use quorate_testkit::{Seat, Server, etcd};
+
+    use super::super::Settings;
+    use super::*;
+
+    #[tokio::test]
+    async fn a_member_that_leads_is_defragmented_and_one_that_is_away_is_not_waited_for() {
+        let dir = tempfile::tempdir().unwrap();
+        let server = Server::start(&etcd("3.5.16"), &Seat::new("n1"), &dir.path().join("n1"));
+        let flags = [format!("--endpoints={}", server.seat.client_url())];
+        let settings = Settings::read(&flags, |_| None).unwrap();
+        assert_eq!(defragment(&settings, 1).await.unwrap(), Some(1));
+        // The only member leads, so that a list of members comes to the same.
+        assert_eq!(defragment(&settings, 3).await.unwrap(), Some(1));
+        assert_eq!(server.running.log().matches("finished defragmenting directory").count(), 2);
+        server.stop();
+        assert!(defragment(&settings, 1).await.is_err());
+    }
 }

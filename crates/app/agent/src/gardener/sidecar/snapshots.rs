@@ -113,8 +113,8 @@ mod tests {
                  \"compressionSuffix\":\".gz\",\"startRevision\":{first},\"lastRevision\":{last},\"isChunk\":false,\"isFinal\":false}}"
             )
         };
-        let full = snapshot("Full", "Full-00000000-00000033-1794773646.gz", "2026-11-15T18:14:06Z", 0, 33);
-        let delta = snapshot("Incr", "Incr-00000034-00000066-1794773650.gz", "2026-11-15T18:14:10Z", 34, 66);
+        let full = snapshot("Full", "Full-00000000-00000033-1794773646.gz", "2026-11-15T20:14:06Z", 0, 33);
+        let delta = snapshot("Incr", "Incr-00000034-00000066-1794773650.gz", "2026-11-15T20:14:10Z", 34, 66);
         assert_eq!(said, format!("{{\"fullSnapshot\":{full},\"deltaSnapshots\":[{delta}]}}"));
         let nothing = serde_json::to_string(&latest(&[], "")).unwrap();
         assert_eq!(nothing, "{\"fullSnapshot\":null,\"deltaSnapshots\":null}");
