@@ -114,11 +114,17 @@ fn open_folder(url: &str, folder: &Path, create: bool) -> Result<Arc<dyn ObjectS
     if create {
         std::fs::create_dir_all(folder).map_err(|error| no_folder(url, folder, error))?;
     }
-    let inner = LocalFileSystem::new_with_prefix(folder).map_err(|error| {
-        Fault::new(Code::StoreUnreachable, format!("cannot open the store `{url}`"))
-            .hint("check that the folder exists and can be read")
-            .caused_by(error.to_string())
-    })?;
+    let attempt = || Fault::new(Code::StoreUnreachable, format!("cannot open the store `{url}`"));
+    match folder.try_exists() {
+        Ok(true) => {}
+        Ok(false) => {
+            let hint = format!("mount what belongs there; if the store is new, `mkdir -p {}`", folder.display());
+            return Err(attempt().hint(hint).caused_by("the folder does not exist"));
+        }
+        Err(error) => return Err(attempt().hint("check who may read the folders above it").caused_by(error)),
+    }
+    let inner = LocalFileSystem::new_with_prefix(folder)
+        .map_err(|error| attempt().hint("check that the folder can be read").caused_by(error.to_string()))?;
     Ok(Arc::new(inner.with_fsync(true)))
 }
 
