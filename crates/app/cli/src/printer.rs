@@ -141,7 +141,7 @@ impl Printer {
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => self.gone = true,
             Err(error) => {
                 self.failed.get_or_insert(error);
-            },
+            }
             Ok(()) => {}
         }
     }

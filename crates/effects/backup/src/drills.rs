@@ -63,8 +63,6 @@ fn names(store: &Store) -> Result<Vec<String>> {
 
 #[cfg(test)]
 mod tests {
-    #![expect(clippy::unwrap_used, reason = "a test that cannot go on says where")]
-
     use super::*;
 
     #[test]

@@ -12,8 +12,13 @@ fn contents(bytes: &[u8], hashes: bool) -> Contents {
     let buckets = db.buckets().expect("buckets");
     let compaction = Facts::read(&db, &buckets).expect("facts").compaction();
     assert_eq!(compaction, Compaction { revision: Some(4), finished: true });
-    examine(&db, &buckets, compaction, &Want { hashes, run: Run { workers: 2, progress: &AtomicU64::new(0), go_on: None } })
-        .expect("contents")
+    examine(
+        &db,
+        &buckets,
+        compaction,
+        &Want { hashes, run: Run { workers: 2, progress: &AtomicU64::new(0), go_on: None } },
+    )
+    .expect("contents")
 }
 
 #[test]

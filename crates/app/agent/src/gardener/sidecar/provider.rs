@@ -209,7 +209,10 @@ mod tests {
         assert_eq!(url("--storage-provider=S3 --store-prefix=/a/b/").as_deref(), Some("s3://bucket/a/b"));
         assert_eq!(url("--storage-provider=ABS --store-container=c").as_deref(), Some("az://c/"));
         assert_eq!(url("--storage-provider=GCS --store-prefix=p").as_deref(), Some("gs://bucket/p"));
-        assert_eq!(url("--storage-provider=Local --store-prefix=p").as_deref(), Some("file:///var/lib/nonroot/bucket/p"));
+        assert_eq!(
+            url("--storage-provider=Local --store-prefix=p").as_deref(),
+            Some("file:///var/lib/nonroot/bucket/p")
+        );
         for name in ["Swift", "OSS", "ECS", "OCS", "s3", "FAILED"] {
             let fault = provided(&format!("--storage-provider={name}"), &home).unwrap_err();
             assert!(fault.to_string().contains(name), "{fault}");
