@@ -23,7 +23,7 @@ const PERIOD: Duration = Duration::from_secs(10);
 /// What may come on top of it.
 const SLACK: Duration = Duration::from_secs(2);
 const LOAD: Duration = Duration::from_secs(45);
-const PAIRS: usize = 10;
+const PAIRS: usize = 6;
 const PAIR_LOAD: Duration = Duration::from_secs(6);
 const VALUE_BYTES: usize = 200;
 
