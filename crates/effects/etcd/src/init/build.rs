@@ -237,13 +237,14 @@ fn write_piece(
     let dir_access = Access { mode: DIR_MODE, owner };
     let mut lock = None;
     for dir in &piece.dirs {
-        disk.create_dir(&below(partial, dir), dir_access).map_err(|error| taken(error, partial))?;
+        disk.create_dir(&below(partial, dir), dir_access).map_err(|error| taken(error, partial, lock.as_ref()))?;
         own(partial, &mut lock)?;
     }
     for (name, content) in &piece.files {
         let path = below(partial, name);
-        let mut file =
-            disk.create_file(&path, Access { mode: FILE_MODE, owner }).map_err(|error| taken(error, partial))?;
+        let mut file = disk
+            .create_file(&path, Access { mode: FILE_MODE, owner })
+            .map_err(|error| taken(error, partial, lock.as_ref()))?;
         own(partial, &mut lock)?;
         match content {
             Content::Bytes(bytes) => file.write_all(bytes)?,
@@ -257,10 +258,12 @@ fn write_piece(
     lock.ok_or_else(|| Fault::new(Code::Internal, "cannot lock what was not made"))
 }
 
-/// A name with our own process id that exists already belongs to a run in another container, where ids repeat.
-fn taken(error: quorate_host::durable::DiskError, partial: &Path) -> Fault {
+/// A name with our own process id that exists already belongs to a run in another container, where ids repeat. One that is
+/// gone before it could be locked was taken for a left-over by a run that looked in between.
+fn taken(error: quorate_host::durable::DiskError, partial: &Path, lock: Option<&Lock>) -> Fault {
     match error.kind() {
         io::ErrorKind::AlreadyExists => left_overs::busy(partial),
+        io::ErrorKind::NotFound if lock.is_none() && parent(partial).is_dir() => left_overs::busy(partial),
         _ => error.into(),
     }
 }
