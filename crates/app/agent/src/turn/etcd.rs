@@ -16,7 +16,7 @@ use quorate_host::durable::RealDisk;
 use quorate_host::logs::Rotation;
 use quorate_host::shim::{self, ETCD_STOPPING, Rung, Running, Send, ShimSpec};
 use quorate_host::state::StateDir;
-use quorate_plan::etcd_config::{EtcdConfig, Minor, check_release, render};
+use quorate_plan::etcd_config::{EtcdConfig, Minor, render_for};
 use quorate_plan::server_log::{self, Level};
 use quorate_plan::spec::Stop;
 use quorate_plan::start::{classify, hindrance};
@@ -111,8 +111,8 @@ pub(super) struct Config {
 
 /// Renders the settings.
 pub(super) fn config(node: &Node, program: &Program) -> Result<Config, Fault> {
-    check_release(&node.spec, &program.binary.version)?;
-    let text = render(&EtcdConfig { spec: &node.spec, member: &node.member, join: None }, program.minor)?;
+    let config = EtcdConfig { spec: &node.spec, member: &node.member, join: None };
+    let text = render_for(&config, &program.binary.version)?;
     let hash = hex(&Sha256::digest(&text));
     Ok(Config { text, hash })
 }

@@ -8,10 +8,10 @@ mod table;
 
 use quorate_faults::{Code, Fault};
 
-pub use render::{EtcdConfig, render};
+pub use render::{EtcdConfig, render, render_for};
 
 use crate::roster::{nearest, quoted};
-use crate::spec::{Security, Setting, Spec, Value, parse_duration};
+use crate::spec::{Setting, Spec, Value, parse_duration};
 use table::{Form, GATES, OURS, RENAMED, ROWS, Row};
 
 /// A minor version of etcd.
@@ -79,11 +79,7 @@ pub fn has_allowed_hostname(version: &str) -> bool {
 
 /// Refuses what a release would pass over without a word. Ask before [`render`], with the version of the very program.
 pub fn check_release(spec: &Spec, version: &str) -> quorate_faults::Result<()> {
-    let named = match &spec.security {
-        Security::Tls(tls) => tls.peer_allowed_hostname.is_some(),
-        Security::Plaintext(_) => false,
-    };
-    if named && !has_allowed_hostname(version) {
+    if spec.required_hostname().is_some() && !has_allowed_hostname(version) {
         let attempt = format!("cannot start etcd {version}: its config file has no `peer-allowed-hostname`");
         return Err(Fault::new(Code::EtcdKeyVersion, attempt).hint(NO_HOSTNAME_HINT));
     }

@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 use quorate_faults::{Code, Fault, Result};
 use serde_json::{Value as Json, json};
 
-use super::{Minor, Placed, place};
-use crate::spec::{Member, Security, Spec, TlsFiles, for_member};
+use super::{Minor, Placed, check_release, has_allowed_hostname, place};
+use crate::spec::{Member, Spec, TlsFiles, for_member};
 
 /// What one start of etcd is told.
 #[derive(Debug, Clone)]
@@ -21,8 +21,22 @@ pub struct EtcdConfig<'a> {
     pub join: Option<String>,
 }
 
-/// The text of the file for etcd of `version`. Refuses what that version does not have.
+/// The text of the file for one very release of etcd, such as `3.5.16`. Refuses what it does not have, or would pass over.
+pub fn render_for(config: &EtcdConfig<'_>, release: &str) -> Result<String> {
+    check_release(config.spec, release)?;
+    let Some(version) = Minor::parse(release) else {
+        let attempt = format!("cannot start etcd {release}: its settings are not known");
+        return Err(Fault::new(Code::EtcdKeyVersion, attempt).hint("use etcd 3.4, 3.5, 3.6 or 3.7"));
+    };
+    text(config, version, has_allowed_hostname(release))
+}
+
+/// The text of the file for the latest release of `version`. Refuses what that version does not have.
 pub fn render(config: &EtcdConfig<'_>, version: Minor) -> Result<String> {
+    text(config, version, version >= Minor::V3_5)
+}
+
+fn text(config: &EtcdConfig<'_>, version: Minor, knows_hostnames: bool) -> Result<String> {
     let (spec, member) = (config.spec, config.member);
     let mut keys: BTreeMap<&str, Json> = BTreeMap::new();
     let mut gates: Vec<String> = Vec::new();
@@ -66,17 +80,21 @@ pub fn render(config: &EtcdConfig<'_>, version: Minor) -> Result<String> {
     keys.insert("initial-cluster", json!(config.join.as_ref().unwrap_or(&itself)));
     // A member never founds a cluster by being started: without data it can only join.
     keys.insert("initial-cluster-state", json!("existing"));
-    security(spec, member, version, &mut keys)?;
+    security(spec, member, knows_hostnames, &mut keys).map_err(|what| {
+        Fault::new(Code::EtcdKeyVersion, format!("cannot start etcd {version}: {what}")).hint(super::NO_HOSTNAME_HINT)
+    })?;
     let lines = keys.iter().map(|(key, value)| format!("{key}: {value}\n"));
     let head = format!("# Written by Quorate for etcd {version}; changes here are lost. Edit the cluster file.\n");
     Ok(head + &lines.collect::<String>())
 }
 
-fn security(spec: &Spec, member: &Member, version: Minor, keys: &mut BTreeMap<&str, Json>) -> Result<()> {
-    let tls = match &spec.security {
-        Security::Plaintext(_) => return Ok(()),
-        Security::Tls(tls) => tls,
-    };
+fn security(
+    spec: &Spec,
+    member: &Member,
+    knows_hostnames: bool,
+    keys: &mut BTreeMap<&str, Json>,
+) -> std::result::Result<(), &'static str> {
+    let Some(tls) = spec.tls_files() else { return Ok(()) };
     let files = |files: &TlsFiles| {
         json!({
             "cert-file": for_member(&files.cert_file, &member.name),
@@ -86,14 +104,13 @@ fn security(spec: &Spec, member: &Member, version: Minor, keys: &mut BTreeMap<&s
         })
     };
     let mut peer = files(&tls.peer);
-    if let Some(name) = &tls.peer_allowed_hostname {
-        if version < Minor::V3_5 {
-            let attempt = format!("cannot start etcd {version}: its config file has no `peer-allowed-hostname`");
-            return Err(Fault::new(Code::EtcdKeyVersion, attempt).hint(super::NO_HOSTNAME_HINT));
-        }
-        if let Some(map) = peer.as_object_mut() {
-            map.insert("allowed-hostname".to_owned(), json!([name]));
-        }
+    if !knows_hostnames && spec.required_hostname().is_some() {
+        return Err("its config file has no `peer-allowed-hostname`");
+    }
+    if let Some(name) = tls.peer_allowed_hostname.as_ref().filter(|_| knows_hostnames)
+        && let Some(map) = peer.as_object_mut()
+    {
+        map.insert("allowed-hostname".to_owned(), json!([name]));
     }
     keys.insert("client-transport-security", files(&tls.client));
     keys.insert("peer-transport-security", peer);

@@ -129,3 +129,17 @@ fn a_release_that_would_pass_over_the_name_of_peers_is_not_started() {
     let mistakes = Spec::parse(pinned.as_bytes(), "c.yaml").map(|_| ()).unwrap_err().render();
     assert!(mistakes.contains("the config file of etcd 3.5.9 has no `peer-allowed-hostname`"), "{mistakes}");
 }
+
+#[test]
+fn the_name_that_comes_with_a_folder_is_set_where_etcd_knows_such_names() {
+    let text = "token: t\nmembers: [{name: n1, address: 10.0.0.1}]\ntls: {dir: '/pki/{name}'}\n";
+    let (spec, _) = Spec::parse(text.as_bytes(), "c.yaml").map_err(|mistakes| mistakes.render()).unwrap();
+    let file = |release| render_for(&EtcdConfig { spec: &spec, member: &spec.members[0], join: None }, release);
+    for (release, named) in [("3.4.23", false), ("3.5.13", false), ("3.5.15", false), ("3.5.16", true), ("3.7.0", true)]
+    {
+        let text = file(release).unwrap();
+        assert_eq!(text.contains("\"allowed-hostname\":[\"peer.t.quorate.internal\"]"), named, "{release}: {text}");
+        assert!(text.contains("\"cert-file\":\"/pki/n1/peer.crt\"") && text.contains("\"client-cert-auth\":true"));
+    }
+    assert_eq!(file("3.9.1").unwrap_err().code(), Code::EtcdKeyVersion);
+}

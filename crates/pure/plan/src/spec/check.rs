@@ -2,9 +2,11 @@
 
 use std::collections::BTreeMap;
 
+use super::places::host_place;
 use super::read::Reader;
 use super::sections::Places;
-use super::{Member, Security, Spec};
+use super::{At, Spec};
+
 use crate::Warning;
 use crate::etcd_config;
 use crate::roster::{check_url, quoted};
@@ -13,6 +15,7 @@ pub(super) fn whole(reader: &mut Reader<'_>, spec: &Spec, places: &Places) -> Ve
     names_and_urls(reader, spec, places);
     schemes(reader, spec, places);
     directories(reader, spec, places);
+    agents(reader, spec, places);
     limits(reader, spec, places);
     if reader.has_mistakes() {
         return Vec::new();
@@ -63,16 +66,53 @@ fn schemes(reader: &mut Reader<'_>, spec: &Spec, places: &Places) {
         };
         reader.wrong(place.urls, "members", format!("URL {} {what}", quoted(url)), Some(hint.into()));
     }
+    for (member, place) in spec.members.iter().zip(&places.members) {
+        let urls = [("agent-url", &member.agent_url), ("listen-agent-url", &member.listen_agent_url)];
+        for (key, url) in urls {
+            let wrong = url.as_ref().is_some_and(|url| is_tls(url) == plaintext);
+            if wrong {
+                scheme_of_agent(reader, key, place.agent, plaintext)
+            }
+        }
+        if plaintext && member.listen_health_url.as_ref().is_some_and(|url| is_tls(url)) {
+            scheme_of_agent(reader, "listen-health-url", place.agent, plaintext);
+        }
+    }
     if is_tls(&spec.agent.api_listen) == plaintext {
-        let (what, hint) = match plaintext {
-            true => ("`api-listen` is for TLS, and `plaintext: true` is asked for", "write `http://`"),
-            false => ("`api-listen` is in the clear, and `tls` is given", "write `https://`"),
-        };
-        reader.wrong(places.agent, "agent.api-listen", what, Some(hint.into()));
+        scheme_of_agent(reader, "api-listen", places.agent, plaintext);
     }
     if plaintext && is_tls(&spec.agent.health_listen) {
-        let what = "`health-listen` is for TLS, and `plaintext: true` is asked for";
-        reader.wrong(places.agent, "agent.health-listen", what, Some("write `http://`".into()));
+        scheme_of_agent(reader, "health-listen", places.agent, plaintext);
+    }
+}
+
+fn scheme_of_agent(reader: &mut Reader<'_>, key: &str, at: At, plaintext: bool) {
+    let (what, hint) = match plaintext {
+        true => ("is for TLS, and `plaintext: true` is asked for", "write `http://`"),
+        false => ("is in the clear, and `tls` is given", "write `https://`"),
+    };
+    let path = if key.ends_with("url") { format!("members.{key}") } else { format!("agent.{key}") };
+    reader.wrong(at, &path, format!("`{key}` {what}"), Some(hint.into()));
+}
+
+/// Two members of one machine must not share an address of their agents.
+fn agents(reader: &mut Reader<'_>, spec: &Spec, places: &Places) {
+    let mut taken: BTreeMap<(String, String), &str> = BTreeMap::new();
+    for (member, place) in spec.members.iter().zip(&places.members) {
+        let (api, health) = (spec.api_listen_of(member), spec.health_listen_of(member));
+        let listens = [("listen-agent-url", api), ("listen-health-url", health)];
+        for (key, url) in listens {
+            let Ok(checked) = check_url(&url) else { continue };
+            let Some(other) = taken.insert((host_place(member), checked.place), &member.name) else { continue };
+            let (what, hint) = if other == member.name {
+                let what = format!("health and API of {} are served at one address, {}", quoted(other), quoted(&url));
+                (what, "health is served without client certificates: give it its own".to_owned())
+            } else {
+                let what = format!("{} on the same host has its agent at {} already", quoted(other), quoted(&url));
+                (what, format!("give each member of one host its own `{key}`"))
+            };
+            reader.wrong(place.agent, "members", what, Some(hint));
+        }
     }
 }
 
@@ -82,7 +122,9 @@ fn directories(reader: &mut Reader<'_>, spec: &Spec, places: &Places) {
     for (member, place) in spec.members.iter().zip(&places.members) {
         let dirs = std::iter::once(&member.data_dir).chain(&member.wal_dir);
         for dir in dirs {
-            let Some(other) = taken.insert((host(member), dir.trim_end_matches('/')), &member.name) else { continue };
+            let Some(other) = taken.insert((host_place(member), dir.trim_end_matches('/')), &member.name) else {
+                continue;
+            };
             let what = format!("{} on the same host has directory {} already", quoted(other), quoted(dir));
             let hint = "give each member of one host its own, such as `/srv/etcd/{name}`".to_owned();
             reader.wrong(place.at, "members", what, Some(hint));
@@ -96,21 +138,8 @@ fn limits(reader: &mut Reader<'_>, spec: &Spec, places: &Places) {
         let what = "`etcd-user` and `etcd-password-file` are given together or not at all";
         reader.wrong(places.agent, "agent", what, None);
     }
-    if agent.health_listen == agent.api_listen {
-        let what = "`health-listen` and `api-listen` are the same address";
-        reader.wrong(
-            places.agent,
-            "agent",
-            what,
-            Some("health is served without client certificates: give it its own".into()),
-        );
-    }
-    let named = match &spec.security {
-        Security::Tls(tls) => tls.peer_allowed_hostname.is_some(),
-        Security::Plaintext(_) => false,
-    };
     if let Some(version) = &agent.etcd_version
-        && named
+        && spec.required_hostname().is_some()
         && !etcd_config::has_allowed_hostname(version)
     {
         let what = format!("the config file of etcd {version} has no `peer-allowed-hostname`");
@@ -120,9 +149,4 @@ fn limits(reader: &mut Reader<'_>, spec: &Spec, places: &Places) {
 
 fn is_tls(url: &str) -> bool {
     url.starts_with("https://") || url.starts_with("unixs://")
-}
-
-fn host(member: &Member) -> String {
-    let place = member.peer_urls.first().and_then(|url| check_url(url).ok()).map(|url| url.place);
-    place.and_then(|place| place.rsplit_once(':').map(|(host, _)| host.to_owned())).unwrap_or_default()
 }

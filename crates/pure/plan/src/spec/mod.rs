@@ -5,10 +5,13 @@
 
 mod backup;
 mod check;
+mod members;
 mod mistake;
+mod places;
 mod read;
 mod sections;
 mod settings;
+mod tls;
 mod tree;
 mod units;
 
@@ -79,9 +82,15 @@ pub struct Member {
     /// The dir of its WAL, if that is a separate one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub wal_dir: Option<String>,
-    /// Where other agents reach its agent.
+    /// Where other agents reach its agent; see [`Spec::agent_url_of`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub agent_url: Option<String>,
+    /// Where its agent listens for agents and operators; see [`Spec::api_listen_of`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub listen_agent_url: Option<String>,
+    /// Where its agent serves health and metrics; see [`Spec::health_listen_of`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub listen_health_url: Option<String>,
 }
 
 /// Who may read what is sent.
@@ -98,6 +107,9 @@ pub enum Security {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct Tls {
+    /// The folder that the files below stand in, where it was given instead of them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub dir: Option<String>,
     /// Between members.
     pub peer: TlsFiles,
     /// Towards clients.
@@ -218,14 +230,6 @@ impl Spec {
     /// Whether everything is sent in the clear.
     pub fn is_plaintext(&self) -> bool {
         matches!(self.security, Security::Plaintext(_))
-    }
-
-    /// Where the agent of `name` keeps its ledger, exit records and logs: not on the data's disk, which may be lost.
-    pub fn state_dir_of(&self, name: &str) -> String {
-        if self.agent.state_dir.contains("{name}") {
-            return for_member(&self.agent.state_dir, name);
-        }
-        format!("{}/{name}", self.agent.state_dir.trim_end_matches('/'))
     }
 }
 

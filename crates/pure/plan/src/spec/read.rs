@@ -49,6 +49,10 @@ impl<'a> Reader<'a> {
         !self.mistakes.is_empty()
     }
 
+    pub(super) fn count(&self) -> usize {
+        self.mistakes.len()
+    }
+
     pub(super) fn finish(mut self, provenance: &str) -> Mistakes {
         self.mistakes.sort_by_key(|mistake| mistake.at);
         Mistakes { provenance: provenance.to_owned(), mistakes: self.mistakes }

@@ -2,18 +2,15 @@
 
 use quorate_faults::Code;
 
+use super::members::{self, MemberPlace};
 use super::read::{Reader, Section, Show};
 use super::tree::{BYTES_MAX, Kind, Node};
 use super::{
-    Agent, At, Bootstrap, Maintenance, Member, Mistakes, Security, Setting, Spec, Tls, TlsFiles, Validation, Value,
-    backup, check,
+    Agent, At, Bootstrap, Maintenance, Mistakes, Security, Setting, Spec, Validation, Value, backup, check, tls,
 };
 use crate::Warning;
 use crate::etcd_config;
-use crate::roster::{check_url, quoted};
-
-/// The data dir of a member that was not given one.
-const DATA_DIR: &str = "/var/lib/etcd";
+use crate::roster::quoted;
 
 pub(super) fn document(bytes: &[u8], provenance: &str) -> Result<(Spec, Vec<Warning>), Mistakes> {
     let unreadable = |at: At, what: String| {
@@ -45,14 +42,6 @@ pub(super) struct Places {
     pub(super) agent: At,
 }
 
-/// Where the parts of a member stand.
-#[derive(Clone, Default)]
-pub(super) struct MemberPlace {
-    pub(super) at: At,
-    pub(super) name: At,
-    pub(super) urls: At,
-}
-
 fn whole(reader: &mut Reader<'_>, node: Node) -> Option<(Spec, Places)> {
     let mut file = Section::open(reader, node, "")?;
     let token = file.text(reader, "token");
@@ -65,9 +54,9 @@ fn whole(reader: &mut Reader<'_>, node: Node) -> Option<(Spec, Places)> {
         reader.wrong(token_at, "token", "`token` holds more than letters, digits, `-`, `_` and `.`", None);
     }
     let bootstrap = bootstrap(reader, &mut file);
-    let security = security(reader, &mut file);
+    let security = tls::security(reader, &mut file, &token);
     let plaintext = matches!(security, Some(Security::Plaintext(_)));
-    let (members, places) = members(reader, &mut file, plaintext);
+    let (members, places) = members::section(reader, &mut file, plaintext);
     let (agent, agent_at) = agent(reader, &mut file, plaintext);
     let etcd = etcd(reader, &mut file, agent.etcd_version.as_deref());
     let backup = backup::section(reader, &mut file);
@@ -90,60 +79,8 @@ fn bootstrap(reader: &mut Reader<'_>, file: &mut Section) -> Option<Bootstrap> {
     id.map(|id| Bootstrap { id })
 }
 
-fn security(reader: &mut Reader<'_>, file: &mut Section) -> Option<Security> {
-    let plaintext = file.flag(reader, "plaintext");
-    let tls = file.section(reader, "tls");
-    match (plaintext, tls) {
-        (Some((true, at)), Some(_)) => {
-            reader.wrong(at, "plaintext", "`plaintext: true` stands beside `tls`", Some("keep one of the two".into()));
-            None
-        }
-        (Some((true, _)), None) => Some(Security::Plaintext(true)),
-        (_, Some(section)) => tls_section(reader, section).map(|tls| Security::Tls(Box::new(tls))),
-        (_, None) => {
-            let hint = "give the certificates under `tls:`, or write `plaintext: true` where everyone who can connect \
-                        may read and write everything";
-            reader.wrong(file.at, "tls", "neither `tls` nor `plaintext: true` is given", Some(hint.to_owned()));
-            None
-        }
-    }
-}
-
-fn tls_section(reader: &mut Reader<'_>, mut section: Section) -> Option<Tls> {
-    let at = section.at;
-    let mut needed = |reader: &mut Reader<'_>, key: &'static str| {
-        let files = section.section(reader, key);
-        if files.is_none() {
-            let hint = format!("`{key}: {{cert-file: …, key-file: …, trusted-ca-file: …}}`");
-            reader.wrong(at, &format!("tls.{key}"), format!("`tls` has no `{key}`"), Some(hint));
-        }
-        files.and_then(|files| tls_files(reader, files))
-    };
-    let (peer, client) = (needed(reader, "peer"), needed(reader, "client"));
-    let agent = section.section(reader, "agent").and_then(|files| tls_files(reader, files));
-    let admin = section.section(reader, "admin").and_then(|files| tls_files(reader, files));
-    let peer_allowed_hostname = section.text(reader, "peer-allowed-hostname").map(|(text, _)| text);
-    section.close(reader);
-    Some(Tls { peer: peer?, client: client?, agent, admin, peer_allowed_hostname })
-}
-
-fn tls_files(reader: &mut Reader<'_>, mut section: Section) -> Option<TlsFiles> {
-    let mut file = |reader: &mut Reader<'_>, key: &'static str| {
-        let given = section.text(reader, key);
-        match &given {
-            None => reader.wrong(section.at, &section.below(key), format!("`{}` has no `{key}`", section.path), None),
-            Some((text, at)) => secret_or_path(reader, &section.below(key), text, *at),
-        }
-        given.map(|(text, _)| text)
-    };
-    let (cert_file, key_file) = (file(reader, "cert-file"), file(reader, "key-file"));
-    let trusted_ca_file = file(reader, "trusted-ca-file");
-    section.close(reader);
-    Some(TlsFiles { cert_file: cert_file?, key_file: key_file?, trusted_ca_file: trusted_ca_file? })
-}
-
 /// A path; never the thing itself.
-fn secret_or_path(reader: &mut Reader<'_>, path: &str, text: &str, at: At) {
+pub(super) fn secret_or_path(reader: &mut Reader<'_>, path: &str, text: &str, at: At) {
     if text.contains('\n') || text.contains("-----BEGIN") {
         let hint = Some("write it to a file that only its user can read, and give the file's path".to_owned());
         reader.note(
@@ -158,90 +95,6 @@ fn secret_or_path(reader: &mut Reader<'_>, path: &str, text: &str, at: At) {
         let hint = Some("write it from the root: every node reads the same file".to_owned());
         reader.wrong(at, path, format!("{} is not an absolute path", quoted(text)), hint);
     }
-}
-
-fn members(reader: &mut Reader<'_>, file: &mut Section, plaintext: bool) -> (Vec<Member>, Vec<MemberPlace>) {
-    const SHAPE: &str = "write a list: `- {name: n1, address: 10.0.0.1}`";
-    let Some(node) = file.take("members") else {
-        reader.wrong(file.at, "members", "`members` is missing", Some(SHAPE.to_owned()));
-        return Default::default();
-    };
-    let (what, at) = (node.kind(), node.at);
-    let Kind::List(items) = node.kind else {
-        reader.wrong(at, "members", format!("`members` is {what}, not a list"), Some(SHAPE.to_owned()));
-        return Default::default();
-    };
-    if items.is_empty() {
-        reader.wrong(at, "members", "`members` is empty", Some(SHAPE.to_owned()));
-    }
-    let read = items.into_iter().enumerate();
-    read.filter_map(|(index, item)| member(reader, item, &format!("members[{}]", index + 1), plaintext)).unzip()
-}
-
-fn member(reader: &mut Reader<'_>, item: Node, path: &str, plaintext: bool) -> Option<(Member, MemberPlace)> {
-    let mut section = Section::open(reader, item, path)?;
-    let at = section.at;
-    let name = section.text(reader, "name");
-    if name.is_none() {
-        reader.wrong(at, path, "a member has no `name`", Some("give it one, such as `name: n1`".into()));
-    }
-    let (name, name_at) = name.unwrap_or_default();
-    let address = section.text(reader, "address");
-    let scheme = if plaintext { "http" } else { "https" };
-    let from_address = |port: u16| match &address {
-        Some((host, at)) if host.contains(':') && !host.starts_with('[') => {
-            vec![(format!("{scheme}://[{host}]:{port}"), *at)]
-        }
-        Some((host, at)) => vec![(format!("{scheme}://{host}:{port}"), *at)],
-        None => Vec::new(),
-    };
-    let mut urls = |reader: &mut Reader<'_>, key: &'static str, otherwise: Vec<(String, At)>| {
-        let texts = section.texts(reader, key).unwrap_or(otherwise);
-        let mut checked = Vec::new();
-        for (text, at) in texts {
-            match check_url(&text) {
-                Ok(url) => checked.push((url.text, at)),
-                Err(error) => {
-                    let what = format!("cannot use {} as one of `{key}`: {}", quoted(&text), error.why);
-                    reader.wrong(at, &format!("{path}.{key}"), what, Some(error.way_out));
-                }
-            }
-        }
-        checked.sort();
-        checked
-    };
-    let peers = urls(reader, "peer-urls", from_address(2380));
-    let clients = urls(reader, "client-urls", from_address(2379));
-    let listen_peers = urls(reader, "listen-peer-urls", peers.clone());
-    let listen_clients = urls(reader, "listen-client-urls", clients.clone());
-    if peers.is_empty() && address.is_none() {
-        let hint = "give its `address: 10.0.0.1`, or `peer-urls` and `client-urls`".to_owned();
-        reader.wrong(at, path, "a member has neither `address` nor `peer-urls`", Some(hint));
-    } else if clients.is_empty() && address.is_none() {
-        reader.wrong(at, path, "a member has no `client-urls`", Some("such as `https://10.0.0.1:2379`".into()));
-    }
-    let mut dir = |reader: &mut Reader<'_>, key: &'static str| {
-        let (text, at) = section.text(reader, key)?;
-        secret_or_path(reader, &section.below(key), &text, at);
-        Some(super::for_member(&text, &name))
-    };
-    let data_dir = dir(reader, "data-dir").unwrap_or_else(|| DATA_DIR.to_owned());
-    let wal_dir = dir(reader, "wal-dir");
-    let agent_url = section.text(reader, "agent-url").map(|(text, _)| text);
-    section.close(reader);
-    let place = MemberPlace { at, name: name_at, urls: peers.first().map_or(at, |(_, at)| *at) };
-    let bare = |urls: Vec<(String, At)>| urls.into_iter().map(|(text, _)| text).collect();
-    let member = Member {
-        name,
-        peer_urls: bare(peers),
-        client_urls: bare(clients),
-        listen_peer_urls: bare(listen_peers),
-        listen_client_urls: bare(listen_clients),
-        data_dir,
-        wal_dir,
-        agent_url,
-    };
-    Some((member, place))
 }
 
 fn etcd(reader: &mut Reader<'_>, file: &mut Section, version: Option<&str>) -> Vec<Setting> {
@@ -306,12 +159,8 @@ fn agent(reader: &mut Reader<'_>, file: &mut Section, plaintext: bool) -> (Agent
     let at = section.at;
     for (key, into) in [("health-listen", &mut found.health_listen), ("api-listen", &mut found.api_listen)] {
         let Some((text, at)) = section.text(reader, key) else { continue };
-        match check_url(&text) {
-            Ok(url) => *into = url.text,
-            Err(error) => {
-                let what = format!("cannot use {} as `{key}`: {}", quoted(&text), error.why);
-                reader.wrong(at, &section.below(key), what, Some(error.way_out));
-            }
+        if let Some(url) = members::one_url(reader, &section.below(key), key, &text, at) {
+            *into = url;
         }
     }
     if let Some((text, at)) = section.text(reader, "state-dir") {

@@ -88,8 +88,62 @@ fn a_whole_file_is_read() {
 }
 
 #[test]
+fn a_folder_of_certificates_stands_for_its_files() {
+    let text = "token: prod\nmembers: [{name: n1, address: 10.0.0.1}]\ntls: {dir: '/etc/quorate/{name}/'}\n";
+    let spec = read(text);
+    let tls = spec.tls_files().unwrap();
+    assert_eq!(tls.peer.cert_file, "/etc/quorate/{name}/peer.crt");
+    assert_eq!(tls.agent.as_ref().unwrap().trusted_ca_file, "/etc/quorate/{name}/agent-ca.crt");
+    let admin = tls.admin.as_ref().unwrap();
+    assert_eq!(
+        (admin.key_file.as_str(), admin.trusted_ca_file.as_str()),
+        ("/etc/quorate/{name}/admin.key", "/etc/quorate/{name}/client-ca.crt")
+    );
+    assert_eq!(tls.peer_allowed_hostname.as_deref(), Some("peer.prod.quorate.internal"));
+    assert_eq!(spec.required_hostname(), None, "an etcd that knows no such names is used without");
+    let own = read(&text.replace("{name}/'}", "{name}/', client: {cert-file: /c, key-file: /k, trusted-ca-file: /t}}"));
+    assert_eq!(own.tls_files().unwrap().client.cert_file, "/c");
+    assert_eq!(own.tls_files().unwrap().peer, tls.peer);
+    let named = read(&text.replace("{name}/'}", "{name}/', peer-allowed-hostname: p.internal}"));
+    assert_eq!(named.required_hostname(), Some("p.internal"));
+    let none = mistakes(&text.replace("dir: '/etc/quorate/{name}/'", ""));
+    assert!(none.contains("neither `dir` nor `peer`") && none.contains("neither `dir` nor `client`"), "{none}");
+    assert!(mistakes(&text.replace("'/etc", "'etc")).contains("not an absolute path"));
+}
+
+#[test]
+fn agents_are_found_on_the_host_of_their_member() {
+    let spec = read(WHOLE);
+    let url = |name: &str| spec.agent_url_of(spec.member(name).unwrap());
+    assert_eq!(url("n1"), "https://10.0.0.1:2382");
+    assert_eq!(url("n2"), "https://n2.example.com:2382");
+    assert_eq!(url("n3"), "https://[2001:db8::3]:2382");
+    let two = |more: &str| {
+        format!(
+            "token: t\nplaintext: true\nmembers:\n  - {{name: a, address: 127.0.0.1, listen-agent-url: 'http://127.0.0.1:1', \
+             listen-health-url: 'http://127.0.0.1:2'}}\n  - {{name: b, peer-urls: ['http://127.0.0.1:3'], client-urls: \
+             ['http://127.0.0.1:4'], data-dir: /b{more}}}\n"
+        )
+    };
+    let spec = read(&two(""));
+    assert_eq!(spec.agent_url_of(&spec.members[0]), "http://127.0.0.1:1");
+    assert_eq!(spec.health_listen_of(&spec.members[0]), "http://127.0.0.1:2");
+    assert_eq!(spec.agent_url_of(&spec.members[1]), "http://127.0.0.1:2382");
+    assert_eq!(spec.health_listen_of(&spec.members[1]), "http://127.0.0.1:2383");
+    assert!(
+        mistakes(&two(", listen-agent-url: 'http://127.0.0.1:1'")).contains("`a` on the same host has its agent at")
+    );
+    assert!(mistakes(&two(", listen-agent-url: 'http://127.0.0.1:2383'")).contains("served at one address"));
+    assert!(mistakes(&two(", agent-url: 'https://b:1'")).contains("`agent-url` is for TLS"));
+    assert!(mistakes(&two(", listen-agent-url: 'b:1'")).contains("it has no scheme"));
+}
+
+#[test]
 fn what_is_printed_is_read_back_the_same() {
-    for text in [SMALL, WHOLE] {
+    let dir = WHOLE.replace("tls:\n", "tls:\n  dir: /etc/quorate\n");
+    let dir =
+        dir.lines().filter(|line| !line.contains("peer-allowed")).map(|line| format!("{line}\n")).collect::<String>();
+    for text in [SMALL, WHOLE, &dir] {
         let spec = read(text);
         let printed = serde_json::to_string_pretty(&spec).unwrap();
         assert_eq!(read(&printed), spec, "{printed}");
