@@ -5,6 +5,7 @@
 
 mod etcd;
 mod fixtures;
+mod hosts;
 mod lived_in;
 mod ports;
 mod process;
@@ -16,6 +17,7 @@ pub use etcd::{Cluster, Launch, Seat, Server, Tools, VERSIONS, etcd};
 pub use fixtures::{
     FIXTURE_VERSIONS, expected, fixture_dir, fixtures_root, golden, golden_dir, golden_names, snapshot, snapshot_bytes,
 };
+pub use hosts::{Host, Hosts};
 pub use lived_in::lived_in_snapshot;
 pub use ports::{Port, free_port};
 pub use process::{Running, kill_hard, run, wait_until};
