@@ -196,3 +196,17 @@ fn etcd_outlives_its_shim_and_its_end_is_then_doubted() {
     place.assert_holds("k", "v");
     assert!(agent.stop().success());
 }
+
+#[test]
+fn a_stop_does_not_wait_for_backups_that_are_over() {
+    // Releases of this age wait up to seven seconds for whoever is still connected.
+    let mut place = Place::with_store("sid");
+    place.more += "etcd: {heartbeat-interval: 100, election-timeout: 1000}\n";
+    let mut agent = place.start();
+    place.put("k", "v");
+    wait_until("stored", LIMIT, || place.status()["backup"]["stored_revision"].as_u64().unwrap_or(0) >= 2);
+    let begun = std::time::Instant::now();
+    assert!(agent.stop().success(), "{}", agent.log());
+    assert!(begun.elapsed() < Duration::from_secs(5), "{:?}:\n{}", begun.elapsed(), agent.log());
+    assert_eq!(place.status()["last_end"], "stopped as asked by SIGTERM to the agent");
+}

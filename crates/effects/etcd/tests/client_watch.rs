@@ -84,3 +84,32 @@ async fn waiting_for_a_watch_can_be_given_up_anywhere_without_loss() {
         assert!(given_up > 20, "{version}: only {given_up} waits were given up");
     }
 }
+
+/// Connections to a port of this machine that are open now.
+fn connections(port: u16) -> usize {
+    let text = std::fs::read_to_string("/proc/net/tcp").unwrap();
+    let (to, established) = (format!("0100007F:{port:04X}"), "01");
+    text.lines().filter(|line| matches!(line.split_whitespace().collect::<Vec<_>>()[..], [_, _, remote, state, ..] if remote == to && state == established)).count()
+}
+
+#[tokio::test]
+async fn a_watch_that_is_dropped_leaves_no_connection() {
+    for version in VERSIONS {
+        let dir = TempDir::new().unwrap();
+        let (server, client) = lone(version, &dir, "--max-request-bytes=12582912").await;
+        let port = server.seat.client_url().rsplit(':').next().unwrap().parse().unwrap();
+        client.put("/k", "1").await.unwrap();
+        let before = connections(port);
+        let watch = client.watch(WatchFrom { revision: 2, progress: true }).await.unwrap();
+        assert_eq!(connections(port), before + 1, "{version}");
+        drop(watch);
+        let start = Instant::now();
+        while connections(port) > before {
+            assert!(start.elapsed() < LIMIT, "{version}: the connection of the watch is still there");
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        // An etcd that is asked to stop waits for open connections, up to its own limit.
+        drop(client);
+        server.stop();
+    }
+}

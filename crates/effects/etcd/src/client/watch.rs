@@ -5,10 +5,12 @@
 
 use futures_util::{Stream, StreamExt, stream};
 use quorate_faults::{Code, Fault};
+use tokio::sync::watch;
 
 use super::Client;
 use super::call::Procedure;
 use super::errors::Failure;
+use super::kv::prefix_end;
 use super::messages::{Event, ResponseHeader, WatchAsk, WatchCreateRequest, WatchRequest, WatchResponse};
 use super::stream::Incoming;
 
@@ -23,14 +25,49 @@ pub struct WatchFrom {
     pub progress: bool,
 }
 
-/// A running watch on all keys. Dropped, it ends.
+/// Which keys a watch tells of.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KeyRange {
+    key: Vec<u8>,
+    end: Vec<u8>,
+}
+
+impl KeyRange {
+    /// All keys.
+    pub fn all() -> KeyRange {
+        KeyRange::prefix(Vec::new())
+    }
+
+    /// One key.
+    pub fn one(key: impl Into<Vec<u8>>) -> KeyRange {
+        KeyRange { key: key.into(), end: Vec::new() }
+    }
+
+    /// All keys that begin so.
+    pub fn prefix(prefix: impl Into<Vec<u8>>) -> KeyRange {
+        let prefix = prefix.into();
+        let end = prefix_end(&prefix);
+        KeyRange { key: if prefix.is_empty() { vec![0] } else { prefix }, end }
+    }
+
+    /// The first key, and the first one after the range, as etcd wants them.
+    pub fn bounds(self) -> (Vec<u8>, Vec<u8>) {
+        (self.key, self.end)
+    }
+}
+
+/// A running watch. Dropped, it ends.
 #[derive(Debug)]
 pub struct Watch {
     incoming: Incoming<WatchResponse>,
     /// Told before anything else: that the wanted revision is gone.
     first: Option<WatchResponse>,
+    /// Who opened it, and the store's revision then.
+    opened: ResponseHeader,
     /// The lowest revision that may come next.
     least: i64,
+    /// Dropped with the watch: then our side of the stream ends too, and with it the connection.
+    _open: watch::Sender<()>,
 }
 
 /// What a watch tells.
@@ -63,24 +100,38 @@ impl Client {
     /// Watches all keys from a revision on, at one endpoint. A lost connection or a refusal is a fault: whoever wants to go
     /// on opens a new watch at the revision after the last whole one.
     pub async fn watch(&self, from: WatchFrom) -> Result<Watch, Fault> {
-        let asks = || create(from);
+        self.watch_range(&KeyRange::all(), from).await
+    }
+
+    /// The same for some keys only.
+    pub async fn watch_range(&self, keys: &KeyRange, from: WatchFrom) -> Result<Watch, Fault> {
+        let (open, _) = watch::channel(());
+        let asks = || create(keys.clone(), from, open.subscribe());
         let (incoming, first) = self.open(WATCH, asks, refused, self.timeout()).await?;
+        let opened = first.header.unwrap_or_default();
         let first = first.canceled.then_some(first);
-        Ok(Watch { incoming, first, least: from.revision })
+        Ok(Watch { incoming, first, opened, least: from.revision, _open: open })
     }
 }
 
-/// One request; the stream then stays open, because its end would end the watch.
-fn create(from: WatchFrom) -> impl Stream<Item = WatchRequest> + Send + 'static {
+/// One request; the stream then stays open as long as the watch does, because its end would end the watch. Without an end
+/// it would outlive the watch and hold the connection, and an etcd that is asked to stop waits for open connections.
+fn create(
+    keys: KeyRange,
+    from: WatchFrom,
+    mut open: watch::Receiver<()>,
+) -> impl Stream<Item = WatchRequest> + Send + 'static {
     let create = WatchCreateRequest {
-        key: vec![0],
-        range_end: vec![0],
+        key: keys.key,
+        range_end: keys.end,
         start_revision: from.revision,
         progress_notify: from.progress,
         fragment: true,
     };
     let request = WatchRequest { ask: Some(WatchAsk::Create(create)) };
-    stream::iter([request]).chain(stream::pending())
+    // Nothing is ever sent, so it changes when it is closed.
+    let closed = async move { while open.changed().await.is_ok() {} };
+    stream::iter([request]).chain(stream::pending()).take_until(closed)
 }
 
 /// etcd says no inside a message. That the revision is gone is not a refusal.
@@ -110,6 +161,11 @@ impl Watch {
     /// The endpoint that is watched.
     pub fn endpoint(&self) -> &str {
         self.incoming.url()
+    }
+
+    /// Who opened it, and the store's revision then. One below the wanted revision tells that the store went back in time.
+    pub fn opened(&self) -> ResponseHeader {
+        self.opened
     }
 
     fn turn(&mut self, message: WatchResponse) -> Result<Option<WatchTurn>, Fault> {
