@@ -348,6 +348,8 @@ codes! {
     SpecMistake = "Q0931", ConfigInvalid;
     /// The cluster file has a key that means nothing.
     SpecUnknownKey = "Q0932", ConfigInvalid;
+    /// The list from the cluster file's source does not fit the file.
+    SourceSize = "Q0933", Waiting;
     /// The ledger of this node cannot be read.
     LedgerUnreadable = "Q0935", Refused;
     /// It cannot be seen what the data dir holds.

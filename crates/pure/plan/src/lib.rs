@@ -4,6 +4,7 @@
 
 #![cfg_attr(not(test), deny(clippy::wildcard_enum_match_arm))]
 
+pub mod auth;
 pub mod chain;
 pub mod estimate;
 pub mod etcd_config;

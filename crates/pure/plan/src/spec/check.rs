@@ -17,7 +17,7 @@ pub(super) fn whole(reader: &mut Reader<'_>, spec: &Spec, places: &Places) -> Ve
     directories(reader, spec, places);
     agents(reader, spec, places);
     limits(reader, spec, places);
-    if reader.has_mistakes() {
+    if reader.has_mistakes() || !spec.is_resolved() {
         return Vec::new();
     }
     // The same rules as for every other list of members; what is left of them are warnings.

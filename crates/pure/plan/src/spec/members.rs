@@ -18,9 +18,27 @@ pub(super) struct MemberPlace {
     pub(super) agent: At,
 }
 
-pub(super) fn section(reader: &mut Reader<'_>, file: &mut Section, plaintext: bool) -> (Vec<Member>, Vec<MemberPlace>) {
-    const SHAPE: &str = "write a list: `- {name: n1, address: 10.0.0.1}`";
+/// Where the addresses of members stand.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Addresses {
+    /// In the file, without TLS.
+    Plain,
+    /// In the file, with TLS.
+    Tls,
+    /// A source has them.
+    Elsewhere,
+}
+
+pub(super) fn section(
+    reader: &mut Reader<'_>,
+    file: &mut Section,
+    addresses: Addresses,
+) -> (Vec<Member>, Vec<MemberPlace>) {
+    const SHAPE: &str = "write a list: `- {name: n1, address: 10.0.0.1}`, or name a `source`";
     let Some(node) = file.take("members") else {
+        if addresses == Addresses::Elsewhere {
+            return Default::default();
+        }
         reader.wrong(file.at, "members", "`members` is missing", Some(SHAPE.to_owned()));
         return Default::default();
     };
@@ -33,10 +51,10 @@ pub(super) fn section(reader: &mut Reader<'_>, file: &mut Section, plaintext: bo
         reader.wrong(at, "members", "`members` is empty", Some(SHAPE.to_owned()));
     }
     let read = items.into_iter().enumerate();
-    read.filter_map(|(index, item)| member(reader, item, &format!("members[{}]", index + 1), plaintext)).unzip()
+    read.filter_map(|(index, item)| member(reader, item, &format!("members[{}]", index + 1), addresses)).unzip()
 }
 
-fn member(reader: &mut Reader<'_>, item: Node, path: &str, plaintext: bool) -> Option<(Member, MemberPlace)> {
+fn member(reader: &mut Reader<'_>, item: Node, path: &str, addresses: Addresses) -> Option<(Member, MemberPlace)> {
     let mut section = Section::open(reader, item, path)?;
     let at = section.at;
     let name = section.text(reader, "name");
@@ -45,7 +63,7 @@ fn member(reader: &mut Reader<'_>, item: Node, path: &str, plaintext: bool) -> O
     }
     let (name, name_at) = name.unwrap_or_default();
     let address = section.text(reader, "address");
-    let scheme = if plaintext { "http" } else { "https" };
+    let scheme = if addresses == Addresses::Plain { "http" } else { "https" };
     let from_address = |port: u16| match &address {
         Some((host, at)) if host.contains(':') && !host.starts_with('[') => {
             vec![(format!("{scheme}://[{host}]:{port}"), *at)]
@@ -72,7 +90,12 @@ fn member(reader: &mut Reader<'_>, item: Node, path: &str, plaintext: bool) -> O
     let clients = urls(reader, "client-urls", from_address(2379));
     let listen_peers = urls(reader, "listen-peer-urls", peers.clone());
     let listen_clients = urls(reader, "listen-client-urls", clients.clone());
-    if peers.is_empty() && address.is_none() {
+    if addresses == Addresses::Elsewhere {
+        if !peers.is_empty() {
+            let hint = "leave `address` and `peer-urls` out, or the `source`".to_owned();
+            reader.wrong(at, path, "the addresses of members come from `source`, and stand here as well", Some(hint));
+        }
+    } else if peers.is_empty() && address.is_none() {
         let hint = "give its `address: 10.0.0.1`, or `peer-urls` and `client-urls`".to_owned();
         reader.wrong(at, path, "a member has neither `address` nor `peer-urls`", Some(hint));
     } else if clients.is_empty() && address.is_none() {
@@ -110,6 +133,22 @@ fn member(reader: &mut Reader<'_>, item: Node, path: &str, plaintext: bool) -> O
         listen_health_url,
     };
     Some((member, place))
+}
+
+/// A member of which nothing but the name is known.
+pub(super) fn bare(name: &str) -> Member {
+    Member {
+        name: name.to_owned(),
+        peer_urls: Vec::new(),
+        client_urls: Vec::new(),
+        listen_peer_urls: Vec::new(),
+        listen_client_urls: Vec::new(),
+        data_dir: DATA_DIR.to_owned(),
+        wal_dir: None,
+        agent_url: None,
+        listen_agent_url: None,
+        listen_health_url: None,
+    }
 }
 
 /// One URL of ours, or a mistake.

@@ -3,6 +3,7 @@
 //! **Rule:** a key that means nothing here is a mistake, never skipped; every mistake is reported with its line and column, all
 //! of them at once. Secrets do not stand in the file, only the paths of the files that hold them.
 
+mod auth;
 mod backup;
 mod check;
 mod members;
@@ -11,6 +12,7 @@ mod places;
 mod read;
 mod sections;
 mod settings;
+mod source;
 mod tls;
 mod tree;
 mod units;
@@ -23,8 +25,10 @@ use quorate_faults::Result;
 use serde::Serialize;
 use sha2::{Digest, Sha256};
 
+pub use auth::{ADMIN, Access, AuthSpec, Keys, Permission, ROOT, Role, User};
 pub use mistake::{At, Mistake, Mistakes};
 pub use settings::{Agent, Backup, Defrag, Keep, Layout, Logs, Maintenance, Stop, Validation};
+pub use source::Source;
 pub use units::{duration_text, parse_duration, parse_size, size_text};
 
 use crate::Warning;
@@ -39,7 +43,11 @@ pub struct Spec {
     /// The declaration that founds it, if there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bootstrap: Option<Bootstrap>,
-    /// Who belongs to it.
+    /// Where the addresses of its members come from, where they do not stand in the file.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub source: Option<Source>,
+    /// Who belongs to it. With a `source` it is complete once [`Spec::with_roster`] has filled it in.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub members: Vec<Member>,
     /// Certificates, or plaintext by its name.
     #[serde(flatten)]
@@ -50,6 +58,9 @@ pub struct Spec {
     /// Where backups go, if anywhere.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub backup: Option<Backup>,
+    /// Users and roles, if they are kept here.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub auth: Option<AuthSpec>,
     /// How data is checked, kept small and stopped.
     pub maintenance: Maintenance,
     /// The agent of each node.
@@ -70,12 +81,16 @@ pub struct Member {
     /// Its name.
     pub name: String,
     /// Where other members reach it.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub peer_urls: Vec<String>,
     /// Where clients reach it.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub client_urls: Vec<String>,
     /// Where it listens for members; by default its peer URLs.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub listen_peer_urls: Vec<String>,
     /// Where it listens for clients; by default its client URLs.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub listen_client_urls: Vec<String>,
     /// Its data dir.
     pub data_dir: String,
@@ -206,9 +221,9 @@ impl Spec {
         self.bootstrap.map(|bootstrap| format!("{}-b{}", self.token, bootstrap.id))
     }
 
-    /// The ids that the declared bootstrap leads to.
+    /// The ids that the declared bootstrap leads to; none while a source has not been asked.
     pub fn founding_ids(&self) -> Option<FoundingIds> {
-        let token = self.etcd_token()?;
+        let token = self.etcd_token().filter(|_| self.is_resolved())?;
         let members: BTreeMap<String, MemberId> =
             self.members.iter().map(|member| (member.name.clone(), member_id(&member.peer_urls, &token))).collect();
         Some(FoundingIds { cluster: cluster_id(members.values().copied()), members, token })
@@ -257,3 +272,6 @@ fn hash(what: &impl Serialize) -> String {
 
 #[cfg(test)]
 mod tests;
+
+#[cfg(test)]
+mod more_tests;

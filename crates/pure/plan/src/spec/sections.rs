@@ -2,11 +2,12 @@
 
 use quorate_faults::Code;
 
-use super::members::{self, MemberPlace};
+use super::members::{self, Addresses, MemberPlace};
 use super::read::{Reader, Section, Show};
 use super::tree::{BYTES_MAX, Kind, Node};
 use super::{
-    Agent, At, Bootstrap, Maintenance, Mistakes, Security, Setting, Spec, Validation, Value, backup, check, tls,
+    Agent, At, Bootstrap, Maintenance, Mistakes, Security, Setting, Spec, Validation, Value, auth, backup, check,
+    source, tls,
 };
 use crate::Warning;
 use crate::etcd_config;
@@ -42,6 +43,13 @@ pub(super) struct Places {
     pub(super) agent: At,
 }
 
+impl Places {
+    /// For what does not stand in a file.
+    pub(super) fn nowhere(members: usize) -> Places {
+        Places { members: vec![MemberPlace::default(); members], agent: At::default() }
+    }
+}
+
 fn whole(reader: &mut Reader<'_>, node: Node) -> Option<(Spec, Places)> {
     let mut file = Section::open(reader, node, "")?;
     let token = file.text(reader, "token");
@@ -56,14 +64,21 @@ fn whole(reader: &mut Reader<'_>, node: Node) -> Option<(Spec, Places)> {
     let bootstrap = bootstrap(reader, &mut file);
     let security = tls::security(reader, &mut file, &token);
     let plaintext = matches!(security, Some(Security::Plaintext(_)));
-    let (members, places) = members::section(reader, &mut file, plaintext);
+    let source = source::section(reader, &mut file);
+    let addresses = match (&source, plaintext) {
+        (Some(_), _) => Addresses::Elsewhere,
+        (None, true) => Addresses::Plain,
+        (None, false) => Addresses::Tls,
+    };
+    let (members, places) = members::section(reader, &mut file, addresses);
     let (agent, agent_at) = agent(reader, &mut file, plaintext);
     let etcd = etcd(reader, &mut file, agent.etcd_version.as_deref());
     let backup = backup::section(reader, &mut file);
+    let auth = auth::section(reader, &mut file, &agent, security.as_ref());
     let maintenance = maintenance(reader, &mut file);
     file.close(reader);
     let security = security?;
-    let spec = Spec { token, bootstrap, members, security, etcd, backup, maintenance, agent };
+    let spec = Spec { token, bootstrap, source, members, security, etcd, backup, auth, maintenance, agent };
     Some((spec, Places { members: places, agent: agent_at }))
 }
 
