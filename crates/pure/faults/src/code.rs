@@ -415,6 +415,51 @@ codes! {
     WrongVolume = "Q0993", CannotMeet;
     /// The sidecar does not let etcd start.
     InitRefused = "Q0994", CannotMeet;
+
+    /// There is no certificate authority here, or not a whole one.
+    CaMissing = "Q1000", CannotMeet;
+    /// Another certificate authority is there already.
+    CaOther = "Q1001", Refused;
+    /// The passphrase of the issuing keys is wrong, or was not given.
+    CaPassphrase = "Q1002", CannotMeet;
+    /// A token, name or address that cannot stand in a certificate.
+    CertificateName = "Q1003", ConfigInvalid;
+    /// A file of requests or certificates that cannot be read.
+    BundleUnreadable = "Q1004", ConfigInvalid;
+    /// A request that is not signed.
+    RequestRefused = "Q1005", Refused;
+    /// Certificates that do not fit this node.
+    InstallRefused = "Q1006", Refused;
+    /// This node trusts another authority than the one that signed.
+    InstallOtherCa = "Q1007", Refused;
+    /// Someone else works on the folder of the certificates.
+    CertificatesBusy = "Q1008", Temporary;
+    /// The cluster file names no folder for certificates.
+    NoCertificateDir = "Q1009", ConfigInvalid;
+    /// A certificate, key or authority is missing or cannot be read.
+    CertificateMissing = "Q1010", CannotMeet;
+    /// A key does not belong to its certificate.
+    CertificateKeyOther = "Q1011", CannotMeet;
+    /// A certificate has ended, or does not hold yet.
+    CertificateExpired = "Q1012", CannotMeet;
+    /// A certificate is not of the authority that others trust.
+    CertificateUntrusted = "Q1013", CannotMeet;
+    /// A certificate does not cover an address.
+    CertificateAddress = "Q1014", CannotMeet;
+    /// A certificate may not be used in this way.
+    CertificateUsage = "Q1015", CannotMeet;
+    /// Peers and clients have one authority (warning).
+    CertificateSharedCa = "Q1016", CannotMeet;
+    /// Others can read a private key (warning).
+    KeyExposed = "Q1017", CannotMeet;
+    /// A certificate ends soon (warning).
+    CertificateEnding = "Q1018", CannotMeet;
+    /// Certificates could not be renewed (warning).
+    RenewalFailed = "Q1019", Temporary;
+    /// This etcd cannot ask peers for a name (warning).
+    PeerNameUnchecked = "Q1020", CannotMeet;
+    /// Another node's certificates were asked for.
+    RenewalForeign = "Q1021", Refused;
 }
 
 impl Code {

@@ -5,6 +5,7 @@
 #![cfg_attr(not(test), deny(clippy::wildcard_enum_match_arm))]
 
 pub mod auth;
+pub mod certificates;
 pub mod chain;
 pub mod estimate;
 pub mod etcd_config;

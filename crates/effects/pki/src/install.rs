@@ -1,0 +1,207 @@
+//! Puts signed certificates into the folder of a node.
+//!
+//! **Invariant:** what is installed fits: its key lies here, the authority beside it signed it, and it names what the cluster
+//! file declares. A renewal with the same key replaces one file, so there is no moment without a pair. New keys wait as
+//! `*.next` until both halves are durable; a swap that was cut off is finished before anything else is done here.
+
+use std::path::Path;
+
+use jiff::Timestamp;
+use quorate_faults::{Code, Fault};
+use quorate_plan::certificates::{Authority, NodeNames, Role, SignedBundle, pem};
+use rcgen::PublicKeyData;
+
+use crate::files::{self, Folder, PUBLIC, SECRET};
+use crate::keys;
+use crate::read::{Certificate, parse_pem};
+
+/// What installing came to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Installed {
+    /// The certificates that are new here.
+    pub replaced: Vec<Role>,
+    /// The first end among all of them.
+    pub until: Timestamp,
+}
+
+/// The name of a file that waits for its other half.
+pub(crate) fn next(name: &str) -> String {
+    format!("{name}.next")
+}
+
+/// Installs them in `dir`, whose keys they were made for.
+pub fn ensure_installed(
+    dir: &Path,
+    names: &NodeNames,
+    bundle: &SignedBundle,
+    now: Timestamp,
+) -> Result<Installed, Fault> {
+    if (&bundle.token, &bundle.name) != (&names.token, &names.name) {
+        let (name, token) = (bundle.name.escape_debug(), bundle.token.escape_debug());
+        return Err(refused(&format!(
+            "they are of `{name}` in cluster `{token}`, and this is `{}` in `{}`",
+            names.name, names.token
+        )));
+    }
+    let folder = Folder::open(dir, 0o755)?;
+    finish_swaps(&folder)?;
+    let [peer, client, agent] = Authority::ALL.map(|authority| check_authority(&folder, bundle, authority, now));
+    let authorities = [peer?, client?, agent?];
+    let mut leaves = Vec::new();
+    for role in Role::ALL {
+        let authority = authorities.iter().find(|(found, _)| *found == role.authority());
+        let authority = authority.map(|(_, certificate)| certificate);
+        leaves.push((role, check_leaf(names, bundle, role, authority, now)?));
+    }
+    // All of it is decided before the first byte is written.
+    let mut writes = Vec::new();
+    for (role, leaf) in &leaves {
+        writes.push((*role, leaf, half(&folder, *role, leaf)?));
+    }
+    let mut replaced = Vec::new();
+    for (authority, certificate) in &authorities {
+        if files::read_if_there(&folder.at(&authority.cert_file()))?.is_none() {
+            folder.write(&authority.cert_file(), pem(&certificate.der).as_bytes(), PUBLIC)?;
+        }
+    }
+    for (role, leaf, half) in writes {
+        let text = pem(&leaf.der);
+        let there = files::read_if_there(&folder.at(&role.cert_file()))?;
+        match half {
+            Half::InUse if there.as_deref() == Some(text.as_bytes()) => continue,
+            Half::InUse => folder.write(&role.cert_file(), text.as_bytes(), PUBLIC)?,
+            Half::Next => {
+                folder.write(&next(&role.cert_file()), text.as_bytes(), PUBLIC)?;
+                finish_swap(&folder, role)?;
+            }
+        }
+        replaced.push(role);
+    }
+    let until = leaves.iter().map(|(_, leaf)| leaf.life.until).min().unwrap_or(now);
+    Ok(Installed { replaced, until })
+}
+
+/// Finishes a change of keys that was cut off; for whoever is about to use the files.
+pub fn ensure_swaps_finished(dir: &Path) -> Result<(), Fault> {
+    let waits = |role: &Role| dir.join(next(&role.cert_file())).exists() || dir.join(next(&role.key_file())).exists();
+    // A folder that somebody else filled is not even locked.
+    if !Role::ALL.iter().any(waits) {
+        return Ok(());
+    }
+    finish_swaps(&Folder::open(dir, 0o755)?)
+}
+
+pub(crate) fn finish_swaps(folder: &Folder) -> Result<(), Fault> {
+    Role::ALL.into_iter().try_for_each(|role| finish_swap(folder, role))
+}
+
+/// Moves a waiting pair into place: the key, then its certificate. Cut off anywhere, the next call goes on.
+fn finish_swap(folder: &Folder, role: Role) -> Result<(), Fault> {
+    let (cert_name, key_name) = (role.cert_file(), role.key_file());
+    let waiting_key = files::read_if_there(&folder.at(&next(&key_name)))?;
+    let waiting_cert = files::read_if_there(&folder.at(&next(&cert_name)))?;
+    let key = files::read_if_there(&folder.at(&key_name))?;
+    if let (Some(waiting), Some(cert)) = (&waiting_key, &waiting_cert) {
+        if key.as_ref() != Some(waiting) {
+            folder.write(&key_name, waiting, SECRET)?;
+        }
+        if files::read_if_there(&folder.at(&cert_name))?.as_ref() != Some(cert) {
+            folder.write(&cert_name, cert, PUBLIC)?;
+        }
+    }
+    if waiting_cert.is_some() {
+        folder.drop_copy(&next(&cert_name))?;
+    }
+    // A waiting key whose certificate is still to come stays.
+    let spent = waiting_key.is_some() && (waiting_cert.is_some() || waiting_key == key);
+    if spent { folder.drop_copy(&next(&key_name)) } else { Ok(()) }
+}
+
+/// Which key a certificate belongs to.
+enum Half {
+    InUse,
+    Next,
+}
+
+fn half(folder: &Folder, role: Role, leaf: &Certificate) -> Result<Half, Fault> {
+    for (name, half) in [(role.key_file(), Half::InUse), (next(&role.key_file()), Half::Next)] {
+        let Some(bytes) = files::read_if_there(&folder.at(&name))? else { continue };
+        if keys::decode(&bytes, &folder.at(&name), None)?.subject_public_key_info() == leaf.public_key {
+            return Ok(half);
+        }
+    }
+    let word = role.word();
+    Err(refused(&format!(
+        "the {word} certificate belongs to another key than `{}`",
+        folder.at(&role.key_file()).display()
+    )))
+}
+
+fn check_authority(
+    folder: &Folder,
+    bundle: &SignedBundle,
+    authority: Authority,
+    now: Timestamp,
+) -> Result<(Authority, Certificate), Fault> {
+    let word = authority.word();
+    let certificate = Certificate::parse(bundle.authority(authority));
+    let certificate = certificate.map_err(|why| refused(&format!("of the {word}, {why}")))?;
+    if !certificate.is_ca || !certificate.is_signed_by(&certificate) {
+        return Err(refused(&format!("the {word} is no authority")));
+    }
+    check_time(&certificate, word, now)?;
+    let path = folder.at(&authority.cert_file());
+    if let Some(bytes) = files::read_if_there(&path)? {
+        let trusted = parse_pem(&bytes).unwrap_or_default();
+        if !trusted.iter().any(|trusted| trusted.der == certificate.der) {
+            return Err(Fault::new(
+                Code::InstallOtherCa,
+                format!("`{}` is another authority than the one that signed", path.display()),
+            )
+            .hint("nothing was changed; issue from the authorities that this node trusts"));
+        }
+    }
+    Ok((authority, certificate))
+}
+
+fn check_leaf(
+    names: &NodeNames,
+    bundle: &SignedBundle,
+    role: Role,
+    authority: Option<&Certificate>,
+    now: Timestamp,
+) -> Result<Certificate, Fault> {
+    let word = role.word();
+    let leaf = Certificate::parse(bundle.certificate(role));
+    let leaf = leaf.map_err(|why| refused(&format!("of the {word} certificate, {why}")))?;
+    if !authority.is_some_and(|authority| leaf.is_signed_by(authority)) {
+        return Err(refused(&format!("the {word} certificate was not signed by the {}", role.authority().word())));
+    }
+    check_time(&leaf, &format!("{word} certificate"), now)?;
+    let hosts = names.dns_of(role).into_iter().chain(names.ips_of(role).into_iter().map(|ip| ip.to_string()));
+    if let Some(host) = { hosts }.find(|host| !leaf.covers(host)) {
+        return Err(refused(&format!(
+            "the {word} certificate does not name `{host}`, which the cluster file declares"
+        )));
+    }
+    if leaf.is_ca || !leaf.client_auth || (role.serves() && !leaf.server_auth) {
+        return Err(refused(&format!("the {word} certificate may not be used for that")));
+    }
+    Ok(leaf)
+}
+
+fn check_time(certificate: &Certificate, what: &str, now: Timestamp) -> Result<(), Fault> {
+    let life = certificate.life;
+    if now < life.from {
+        return Err(refused(&format!("the {what} holds from {}, and here it is {now:.0}", life.from)));
+    }
+    if now >= life.until {
+        return Err(refused(&format!("the {what} ended at {}, and here it is {now:.0}", life.until)));
+    }
+    Ok(())
+}
+
+fn refused(why: &str) -> Fault {
+    Fault::new(Code::InstallRefused, format!("did not install the certificates: {why}"))
+        .hint("what was installed before is unchanged; ask again with `quorate ca csr`")
+}
