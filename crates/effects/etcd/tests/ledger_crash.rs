@@ -11,8 +11,13 @@ use quorate_plan::ledger::{Ledger, LedgerSeen, Promise, State};
 use tempfile::TempDir;
 
 fn ledger(generation: u64) -> Ledger {
-    let promise =
-        Promise { bootstrap: 1, declaration: "d".repeat(64), cluster: ClusterId(0x1234), member: MemberId(generation) };
+    let promise = Promise {
+        bootstrap: 1,
+        declaration: "d".repeat(64),
+        cluster: ClusterId(0x1234),
+        member: MemberId(generation),
+        members: Vec::new(),
+    };
     Ledger { generation, state: State::Promised(promise), ..Ledger::default() }
 }
 

@@ -29,6 +29,9 @@ pub struct Ledger {
     /// Bootstrap declarations that have been used. They stay inert for ever, also after a reset.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub consumed: Vec<u64>,
+    /// Promises that were given up before anyone started on them. Nobody's start on them is written down here any more.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub dropped: Vec<Dropped>,
     /// What is known of the other members, by name.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub peers: BTreeMap<String, PeerMemory>,
@@ -77,6 +80,21 @@ pub struct Promise {
     pub cluster: ClusterId,
     /// Our member in it.
     pub member: MemberId,
+    /// The names of all its members.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub members: Vec<String>,
+}
+
+/// A promise that was given up.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Dropped {
+    /// The declaration's number.
+    pub bootstrap: u64,
+    /// The cluster that would have come of it.
+    pub cluster: ClusterId,
+    /// The names of all its members.
+    pub members: Vec<String>,
 }
 
 /// Which member of which cluster this node is.
@@ -116,6 +134,12 @@ pub struct PendingAdd {
     pub member: Option<MemberId>,
     /// Under which URLs.
     pub peer_urls: Vec<String>,
+    /// The member of this node that it takes the place of.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub replaces: Option<MemberId>,
+    /// The generation of the cluster that was asked.
+    #[serde(default)]
+    pub generation: u64,
 }
 
 /// A member that is no more.
@@ -264,27 +288,66 @@ impl Ledger {
         }
         consumed.sort_unstable();
         consumed.dedup();
-        Ledger { consumed, ..Ledger::default() }
+        Ledger { consumed, dropped: self.dropped.clone(), ..Ledger::default() }
     }
 
-    /// The same with another state. Once started, the declaration that led there is used up; once restored, the cluster
-    /// that it was before is remembered.
+    /// The same with another state. Once started, the declaration that led there is used up; a promise that makes room for
+    /// nothing is given up for good; once restored, the cluster that it was before is remembered; and who asks to join keeps
+    /// what it takes the place of, and takes over the generation.
     #[must_use]
     pub fn with(&self, state: State) -> Ledger {
         let mut next = Ledger { state, ..self.clone() };
-        if let (State::Started(_), State::Promised(promise) | State::Inited(promise)) = (&next.state, &self.state)
-            && !next.consumed.contains(&promise.bootstrap)
-        {
-            next.consumed.push(promise.bootstrap);
-        }
-        if let (State::Started(new), State::Started(old)) = (&next.state, &self.state)
-            && new.origin == Origin::Restored
-            && new.cluster != old.cluster
-            && !next.was.contains(&old.cluster)
-        {
-            next.was.push(old.cluster);
+        match (&mut next.state, &self.state) {
+            (State::Started(_), State::Promised(promise) | State::Inited(promise)) => {
+                if !next.consumed.contains(&promise.bootstrap) {
+                    next.consumed.push(promise.bootstrap);
+                }
+            }
+            (State::Empty, State::Promised(promise) | State::Inited(promise)) => next.give_up(promise),
+            (State::Started(new), State::Started(old)) => {
+                if new.origin == Origin::Restored && new.cluster != old.cluster && !next.was.contains(&old.cluster) {
+                    next.was.push(old.cluster);
+                }
+            }
+            (State::PendingAdd(new), earlier) => {
+                if let State::PendingAdd(old) = earlier
+                    && old.cluster == new.cluster
+                {
+                    new.replaces = new.replaces.or(old.replaces);
+                }
+                new.generation = new.generation.max(self.generation);
+                next.generation = new.generation;
+            }
+            (
+                State::Empty | State::Promised(_) | State::Inited(_) | State::Started(_) | State::Tombstone(_),
+                State::Empty
+                | State::Promised(_)
+                | State::Inited(_)
+                | State::Started(_)
+                | State::PendingAdd(_)
+                | State::Tombstone(_),
+            ) => {}
         }
         next
+    }
+
+    /// What others were said to have started was in this founding, of which now nothing comes.
+    fn give_up(&mut self, promise: &Promise) {
+        let Promise { bootstrap, cluster, members, .. } = promise;
+        if !self.consumed.contains(bootstrap) {
+            self.consumed.push(*bootstrap);
+        }
+        self.dropped.push(Dropped { bootstrap: *bootstrap, cluster: *cluster, members: members.clone() });
+        for memory in self.peers.values_mut() {
+            (memory.started, memory.member) = (false, None);
+        }
+    }
+}
+
+impl Promise {
+    /// Whether both lead to the very same cluster.
+    pub fn is_same_founding(&self, other: &Promise) -> bool {
+        self.bootstrap == other.bootstrap && self.declaration == other.declaration && self.cluster == other.cluster
     }
 }
 

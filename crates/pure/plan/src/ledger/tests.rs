@@ -8,7 +8,8 @@ fn arb_state() -> impl Strategy<Value = State> {
     let ids = (any::<u64>(), any::<u64>());
     (0..6_u8, ids, any::<u64>(), "[ -~]{0,20}").prop_map(|(kind, (cluster, member), number, text)| {
         let (cluster, member) = (ClusterId(cluster), MemberId(member));
-        let promise = Promise { bootstrap: number, declaration: text.clone(), cluster, member };
+        let promise =
+            Promise { bootstrap: number, declaration: text.clone(), cluster, member, members: vec![text.clone()] };
         match kind {
             0 => State::Empty,
             1 => State::Promised(promise),
@@ -16,7 +17,13 @@ fn arb_state() -> impl Strategy<Value = State> {
             3 => State::Started(Identity { cluster, member, origin: Origin::Restored }),
             4 => {
                 let member = (number % 2 == 0).then_some(member);
-                State::PendingAdd(PendingAdd { cluster, member, peer_urls: vec![text] })
+                State::PendingAdd(PendingAdd {
+                    cluster,
+                    member,
+                    peer_urls: vec![text],
+                    replaces: Some(MemberId(number)),
+                    generation: number,
+                })
             }
             _ => State::Tombstone(Tombstone { cluster, member, why: text, at_ms: number }),
         }
@@ -73,7 +80,13 @@ proptest! {
 }
 
 fn promise() -> Promise {
-    Promise { bootstrap: 1, declaration: "d".into(), cluster: ClusterId(0xc1), member: MemberId(0xa1) }
+    Promise {
+        bootstrap: 1,
+        declaration: "d".into(),
+        cluster: ClusterId(0xc1),
+        member: MemberId(0xa1),
+        members: Vec::new(),
+    }
 }
 
 #[test]

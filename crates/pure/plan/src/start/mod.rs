@@ -16,7 +16,7 @@ use crate::spec::{Spec, Validation};
 
 pub use last_words::{classify, hindrance};
 pub use observed::{
-    ClusterSeen, DataFacts, DataSeen, EndSeen, ListedMember, Observed, PeerAnswer, PeerFounding, PeerSeen, StoreSeen,
+    ClusterSeen, DataFacts, DataSeen, EndSeen, Health, ListedMember, Observed, PeerAnswer, PeerFounding, PeerSeen, StoreSeen,
     Verdict,
 };
 pub use restart::{Ended, Restart, RestartPolicy, Run, plan_restart};

@@ -99,8 +99,23 @@ pub struct ListedMember {
     pub name: String,
     /// Where peers reach it.
     pub peer_urls: Vec<String>,
-    /// Whether it ever started.
+    /// Whether it ever started: it has told its client URLs. A founding member has its name before that.
     pub started: bool,
+    /// Whether it only listens to the log and does not vote.
+    pub learner: bool,
+    /// How it is.
+    pub health: Health,
+}
+
+/// How a member is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Health {
+    /// It was not asked, or its answer got lost.
+    Unknown(String),
+    /// It answered that it takes part.
+    Healthy,
+    /// It is known not to take part, and why.
+    Unhealthy(String),
 }
 
 /// The agent of another member.
@@ -123,8 +138,14 @@ pub struct PeerAnswer {
     pub my_tombstone: bool,
     /// Its generation of the cluster.
     pub generation: u64,
-    /// The highest index that it knows this member to have acknowledged.
+    /// The highest index that it knows this very member (not an earlier one of this node) to have acknowledged.
     pub acknowledged: Option<u64>,
+    /// Bootstrap declarations that have been used there.
+    pub consumed: Vec<u64>,
+    /// Those of them that it gave up before anyone had started on them.
+    pub dropped: Vec<u64>,
+    /// Whom it remembers as started.
+    pub started: Vec<String>,
 }
 
 /// How far another node has come.
@@ -134,8 +155,10 @@ pub enum PeerFounding {
     Nothing,
     /// It has promised to found this.
     Promised(Promise),
-    /// It runs a member of this cluster.
+    /// It is, or is about to become, a member of this cluster.
     Founded(ClusterId),
+    /// It was removed for good, and takes part in nothing until it is reset.
+    Removed,
 }
 
 /// The store of backups.

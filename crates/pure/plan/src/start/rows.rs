@@ -219,7 +219,7 @@ impl Case<'_> {
                 Some(PeerSeen::Answered(answer)) => &answer.founding,
             };
             match founding {
-                PeerFounding::Nothing => waiting.push(peer),
+                PeerFounding::Nothing | PeerFounding::Removed => waiting.push(peer),
                 PeerFounding::Promised(theirs)
                     if theirs.declaration == promise.declaration && theirs.cluster == promise.cluster => {}
                 PeerFounding::Promised(_) => disagreeing.push(peer),
@@ -266,7 +266,13 @@ impl Case<'_> {
         let (Some(bootstrap), Some(ids)) = (self.spec.bootstrap, self.spec.founding_ids()) else { return Ok(None) };
         let Some(member) = ids.members.get(self.name) else { return Ok(None) };
         let declaration = self.spec.declaration_hash();
-        let promise = Promise { bootstrap: bootstrap.id, declaration, cluster: ids.cluster, member: *member };
+        let promise = Promise {
+            bootstrap: bootstrap.id,
+            declaration,
+            cluster: ids.cluster,
+            member: *member,
+            members: self.spec.members.iter().map(|member| member.name.clone()).collect(),
+        };
         match &self.ledger.state {
             State::Promised(earlier) | State::Inited(earlier) if *earlier != promise => {
                 let why = format!("this node promised founding {} of another declaration", earlier.bootstrap);
@@ -373,7 +379,13 @@ impl Case<'_> {
     fn join_steps(&self) -> Vec<Step> {
         let mut steps = Vec::new();
         if let ClusterSeen::Confirmed { cluster, .. } = &self.seen.cluster {
-            let add = PendingAdd { cluster: *cluster, member: None, peer_urls: self.peer_urls().to_vec() };
+            let add = PendingAdd {
+                cluster: *cluster,
+                member: None,
+                peer_urls: self.peer_urls().to_vec(),
+                replaces: None,
+                generation: 0,
+            };
             steps.push(Step::Write(State::PendingAdd(add)));
         }
         steps.extend([Step::AddLearner, Step::Start { joining: true }, Step::Promote]);
@@ -383,7 +395,13 @@ impl Case<'_> {
     fn resume_steps(&self, member: &ListedMember) -> Vec<Step> {
         let mut steps = Vec::new();
         if let ClusterSeen::Confirmed { cluster, .. } = &self.seen.cluster {
-            let add = PendingAdd { cluster: *cluster, member: Some(member.id), peer_urls: member.peer_urls.clone() };
+            let add = PendingAdd {
+                cluster: *cluster,
+                member: Some(member.id),
+                peer_urls: member.peer_urls.clone(),
+                replaces: None,
+                generation: 0,
+            };
             steps.push(Step::Write(State::PendingAdd(add)));
         }
         steps.extend([Step::Start { joining: true }, Step::Promote]);

@@ -26,7 +26,11 @@ fn ids(spec: &Spec) -> (ClusterId, MemberId) {
 
 fn promise(spec: &Spec) -> Promise {
     let (cluster, member) = ids(spec);
-    Promise { bootstrap: 1, declaration: spec.declaration_hash(), cluster, member }
+    Promise { bootstrap: 1, declaration: spec.declaration_hash(), cluster, member, members: names(spec) }
+}
+
+fn names(spec: &Spec) -> Vec<String> {
+    spec.members.iter().map(|member| member.name.clone()).collect()
 }
 
 fn started(spec: &Spec) -> State {
@@ -51,7 +55,16 @@ fn seen(data: DataSeen, state: State) -> Observed {
 }
 
 fn answer(founding: PeerFounding) -> PeerAnswer {
-    PeerAnswer { founding, remembers_me_started: false, my_tombstone: false, generation: 0, acknowledged: None }
+    PeerAnswer {
+        founding,
+        remembers_me_started: false,
+        my_tombstone: false,
+        generation: 0,
+        acknowledged: None,
+        consumed: Vec::new(),
+        dropped: Vec::new(),
+        started: Vec::new(),
+    }
 }
 
 fn listed(spec: &Spec, mine: Option<(MemberId, bool)>) -> ClusterSeen {
@@ -60,11 +73,20 @@ fn listed(spec: &Spec, mine: Option<(MemberId, bool)>) -> ClusterSeen {
         name: "n2".into(),
         peer_urls: vec!["http://10.0.0.2:2380".into()],
         started: true,
+        learner: false,
+        health: Health::Healthy,
     }];
     if let Some((id, started)) = mine {
         let name = if started { "n1" } else { "" };
         let peer_urls = vec!["http://10.0.0.1:2380".into()];
-        members.push(ListedMember { id, name: name.into(), peer_urls, started });
+        members.push(ListedMember {
+            id,
+            name: name.into(),
+            peer_urls,
+            started,
+            learner: !started,
+            health: Health::Unhealthy("down".into()),
+        });
     }
     ClusterSeen::Confirmed { cluster: ids(spec).0, members }
 }
@@ -285,7 +307,8 @@ fn a_new_node_joins_and_an_interrupted_join_is_resumed() {
         steps(&three, &new, Row::Join),
         "1. write `pending add` into the ledger | 2. add this node to the cluster as a learner | 3. start etcd without data; it joins the cluster | 4. promote it to a voter once it has caught up"
     );
-    let pending = PendingAdd { cluster: ClusterId(0xc1), member: None, peer_urls: vec![] };
+    let pending =
+        PendingAdd { cluster: ClusterId(0xc1), member: None, peer_urls: vec![], replaces: None, generation: 0 };
     let mut asked = seen(DataSeen::Absent, State::PendingAdd(pending));
     row(&three, &asked, Row::WaitForCluster);
     asked.cluster = listed(&three, Some((MemberId(0xa1), false)));
@@ -330,7 +353,13 @@ fn arb_seen(spec: Spec) -> impl Strategy<Value = Observed> {
         Just(State::Promised(promise(&spec))),
         Just(State::Inited(promise(&spec))),
         Just(started(&spec)),
-        Just(State::PendingAdd(PendingAdd { cluster, member: Some(member), peer_urls: vec![] })),
+        Just(State::PendingAdd(PendingAdd {
+            cluster,
+            member: Some(member),
+            peer_urls: vec![],
+            replaces: None,
+            generation: 0
+        })),
         Just(State::Tombstone(Tombstone { cluster, member, why: "w".into(), at_ms: 1 }))
     ];
     let ledger = prop_oneof![
@@ -356,7 +385,8 @@ fn arb_seen(spec: Spec) -> impl Strategy<Value = Observed> {
         1 => Just(PeerSeen::Unknown("u".into())),
         4 => (founding, any::<bool>(), 0..8_u8, 0_u64..2, proptest::option::of(0_u64..9)).prop_map(
             |(founding, remembers_me_started, stone, generation, acknowledged)| PeerSeen::Answered(PeerAnswer {
-                founding, remembers_me_started, my_tombstone: stone == 0, generation, acknowledged
+                founding, remembers_me_started, my_tombstone: stone == 0, generation, acknowledged,
+                consumed: Vec::new(), dropped: Vec::new(), started: Vec::new()
             })
         )
     ];

@@ -1,0 +1,127 @@
+//! What a node tells its peers, what it writes down for them, and what it takes over from them.
+//!
+//! **Invariant:** a node that gave a founding up never writes down that someone started on it; so whoever may give one up
+//! proves by it that nobody ever started on it.
+
+use quorate_etcd_formats::membership::{ClusterId, MemberId};
+
+use crate::ledger::{Ledger, State};
+use crate::start::{ListedMember, PeerAnswer, PeerFounding};
+
+/// What this node answers the node `asker`. `acknowledged`: the highest index that `asker`'s present member was seen at.
+pub fn answer(ledger: &Ledger, asker: &str, acknowledged: Option<u64>) -> PeerAnswer {
+    let memory = ledger.peers.get(asker);
+    PeerAnswer {
+        founding: founding(ledger),
+        remembers_me_started: memory.is_some_and(|memory| memory.started),
+        my_tombstone: memory.is_some_and(|memory| memory.tombstone),
+        generation: ledger.generation,
+        acknowledged,
+        consumed: ledger.consumed.clone(),
+        dropped: ledger.dropped.iter().map(|dropped| dropped.bootstrap).collect(),
+        started: ledger.peers.iter().filter(|(_, memory)| memory.started).map(|(name, _)| name.clone()).collect(),
+    }
+}
+
+/// How far this node has come, for others.
+pub fn founding(ledger: &Ledger) -> PeerFounding {
+    match &ledger.state {
+        State::Empty => PeerFounding::Nothing,
+        State::Promised(promise) | State::Inited(promise) => PeerFounding::Promised(promise.clone()),
+        State::Started(identity) => PeerFounding::Founded(identity.cluster),
+        State::PendingAdd(add) => PeerFounding::Founded(add.cluster),
+        State::Tombstone(_) => PeerFounding::Removed,
+    }
+}
+
+/// Writes down that the peer `name` is about to start as `member` of `cluster`, or says why not. Whoever has promised
+/// nothing writes it down too: it may have lost what it knew, and is remembered by others.
+pub fn record_started(ledger: &Ledger, name: &str, cluster: ClusterId, member: MemberId) -> Result<Ledger, String> {
+    if let Some(dropped) = ledger.dropped.iter().find(|dropped| dropped.cluster == cluster) {
+        return Err(format!("it gave founding {} up", dropped.bootstrap));
+    }
+    let ours = match &ledger.state {
+        State::Empty => cluster,
+        State::Promised(promise) | State::Inited(promise) => promise.cluster,
+        State::Started(identity) => identity.cluster,
+        State::PendingAdd(add) => add.cluster,
+        State::Tombstone(_) => return Err("it was removed for good".to_owned()),
+    };
+    if ours != cluster {
+        return Err(format!("it belongs to cluster `{ours}`, and not to `{cluster}`"));
+    }
+    let mut next = ledger.clone();
+    let memory = next.peers.entry(name.to_owned()).or_default();
+    (memory.started, memory.member) = (true, Some(member));
+    Ok(next)
+}
+
+/// Takes over what a confirmed list and the peers know, so that the memory of who started outlives those who saw it. To be
+/// written down before this node is promoted, and whenever the list changes.
+#[must_use]
+pub fn remember<'a>(
+    ledger: &Ledger,
+    me: &str,
+    members: &[ListedMember],
+    answers: impl IntoIterator<Item = &'a PeerAnswer>,
+) -> Ledger {
+    let mut next = ledger.clone();
+    for member in members.iter().filter(|member| member.started && member.name != me && !member.name.is_empty()) {
+        let memory = next.peers.entry(member.name.clone()).or_default();
+        (memory.started, memory.member) = (true, Some(member.id));
+    }
+    for answer in answers {
+        for name in answer.started.iter().filter(|name| *name != me) {
+            next.peers.entry(name.clone()).or_default().started = true;
+        }
+        next.consumed.extend(answer.consumed.iter().filter(|id| !ledger.consumed.contains(id)));
+    }
+    next.consumed.sort_unstable();
+    next.consumed.dedup();
+    next
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ledger::{Dropped, Identity, Origin, Promise};
+
+    const C: ClusterId = ClusterId(7);
+
+    fn promise(bootstrap: u64, cluster: ClusterId) -> Promise {
+        let members = vec!["n1".to_owned(), "n2".to_owned()];
+        Promise { bootstrap, declaration: "d".to_owned(), cluster, member: MemberId(1), members }
+    }
+
+    #[test]
+    fn a_start_is_written_down_by_whoever_does_not_know_better() {
+        let empty = Ledger::default();
+        let promised = empty.with(State::Promised(promise(1, C)));
+        for ledger in [&empty, &promised] {
+            let next = record_started(ledger, "n2", C, MemberId(2)).unwrap();
+            assert!(answer(&next, "n2", None).remembers_me_started && !answer(&next, "n3", None).remembers_me_started);
+            assert_eq!(record_started(&next, "n2", C, MemberId(2)).unwrap(), next);
+        }
+        let other = record_started(&promised, "n2", ClusterId(8), MemberId(2)).unwrap_err();
+        assert_eq!(other, "it belongs to cluster `7`, and not to `8`");
+    }
+
+    #[test]
+    fn what_was_given_up_is_not_written_down() {
+        let dropped = Ledger::default().with(State::Promised(promise(1, C))).with(State::Empty);
+        assert_eq!(dropped.dropped, [Dropped { bootstrap: 1, cluster: C, members: promise(1, C).members }]);
+        assert_eq!(record_started(&dropped, "n2", C, MemberId(2)).unwrap_err(), "it gave founding 1 up");
+        assert_eq!((answer(&dropped, "n2", None).dropped, answer(&dropped, "n2", None).consumed), (vec![1], vec![1]));
+    }
+
+    #[test]
+    fn who_joins_remembers_what_the_others_know() {
+        let identity = Identity { cluster: C, member: MemberId(1), origin: Origin::Founded };
+        let mut old = Ledger { consumed: vec![1], ..Ledger::default() }.with(State::Started(identity));
+        old = record_started(&old, "n2", C, MemberId(2)).unwrap();
+        let new = remember(&Ledger::default(), "n3", &[], [&answer(&old, "n3", None)]);
+        assert!(new.peers["n2"].started && new.consumed == [1]);
+        let new = remember(&Ledger::default(), "n2", &[], [&answer(&old, "n2", None)]);
+        assert!(new.peers.is_empty());
+    }
+}
