@@ -2,6 +2,7 @@
 
 pub mod backups;
 pub mod gardener;
+pub mod peers;
 pub mod serve;
 pub mod sources;
 pub mod turn;

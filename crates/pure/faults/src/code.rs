@@ -404,6 +404,30 @@ codes! {
     NoAgent = "Q0973", Unreachable;
     /// Something else runs in this member's place.
     StrangerRuns = "Q0974", Refused;
+    /// Another node's agent does not answer.
+    PeerSilent = "Q0975", Unreachable;
+    /// A request was meant for another cluster.
+    PeerOtherCluster = "Q0976", Refused;
+    /// A request comes from an older generation of the cluster.
+    PeerOutdated = "Q0977", Refused;
+    /// An agent did not take a request.
+    PeerRequest = "Q0978", CannotMeet;
+    /// The founding still waits for nodes.
+    BootstrapWaiting = "Q0979", Waiting;
+    /// Two clusters live under one name (warning).
+    SplitBrain = "Q0980", Refused;
+    /// Members hold other data at the same revision (warning).
+    HashesDiffer = "Q0981", Refused;
+    /// Nodes run with other files, versions or settings than declared (warning).
+    Drift = "Q0982", CannotMeet;
+    /// A change of members would not be safe now.
+    UnsafeChange = "Q0983", Waiting;
+    /// A learner has not caught up yet.
+    StillLearning = "Q0984", Waiting;
+    /// The cluster's members are not the declared ones (warning).
+    OtherMembers = "Q0985", CannotMeet;
+    /// Leadership could not be handed over before a stop (warning).
+    StillLeads = "Q0986", Temporary;
 
     /// A flag of `wrap` or `sidecar` that cannot be used.
     GardenerFlag = "Q0990", CannotMeet;

@@ -3,13 +3,12 @@
 use std::hash::BuildHasher;
 use std::time::Duration;
 
-use quorate_etcd::ledger::observe_ledger;
 use quorate_faults::{Code, Fault};
 use quorate_host::shim::{self, Adoption};
 use quorate_plan::ledger::{LedgerSeen, State};
 use quorate_plan::phase::Phase;
 use quorate_plan::spec::duration_text;
-use quorate_plan::start::{Ended, Halt, Restart, RestartPolicy, plan_restart, plan_start};
+use quorate_plan::start::{Ended, Halt, Restart, RestartPolicy, StartPlan, plan_restart, plan_start};
 use tracing::{debug, info};
 
 use super::etcd::Program;
@@ -17,9 +16,15 @@ use super::execute::{Did, halt_of, halted, phase_of};
 use super::observe::{end_words, observe};
 use super::publish::now_ms;
 use super::{Agent, Finish, Found, Wish};
+use crate::peers::PlanAnswer;
 
 /// Between two looks at something that does not change, at first and at most.
 const LOOK_AGAIN: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
+
+/// The same where others are involved, at first: they may be a moment behind us.
+const FIRST_AMONG_PEERS: Duration = Duration::from_millis(50);
+/// And at most: who was down tells us nothing, and is asked.
+const AMONG_PEERS: Duration = Duration::from_secs(5);
 
 pub(super) enum Adopted {
     Running(Found),
@@ -82,8 +87,11 @@ impl Agent {
 
     /// Whether the ledger knows of a member that may run here.
     fn is_ours(&self) -> Result<(), String> {
-        match observe_ledger(&self.node.ledger()) {
+        match self.book.read() {
             LedgerSeen::There(ledger) if matches!(ledger.state, State::Started(_)) => Ok(()),
+            LedgerSeen::There(ledger) if matches!(&ledger.state, State::PendingAdd(add) if add.member.is_some()) => {
+                Ok(())
+            }
             LedgerSeen::There(ledger) => Err(format!("the ledger says `{}`", ledger.state.word())),
             LedgerSeen::Absent => Err("there is no ledger".to_owned()),
             LedgerSeen::Unreadable(why) => Err(format!("the ledger cannot be read: {why}")),
@@ -92,7 +100,7 @@ impl Agent {
 
     /// Looks, decides and acts until etcd runs.
     pub(super) async fn bring_up(&mut self) -> Result<Up, Fault> {
-        let mut wait = LOOK_AGAIN.0;
+        let (mut wait, mut first) = (LOOK_AGAIN.0, true);
         loop {
             if let Some(finish) = self.restart_gate().await {
                 return Ok(Up::Finish(finish));
@@ -101,24 +109,28 @@ impl Agent {
                 self.shared.phase(Phase::Observing, "looking at data and ledger");
             }
             let node = std::sync::Arc::clone(&self.node);
-            let memory = self.memory.clone();
+            let (peers, memory) = (std::sync::Arc::clone(&self.peers), self.memory.clone());
             // Asking etcd for its version takes as long as all the rest, so both are done at once.
             let (there, before) = (std::sync::Arc::clone(&node), self.program.take());
             let program = tokio::task::spawn_blocking(move || Program::find(&there, before.as_ref()));
             let (seen, program) = tokio::select! {
-                both = async { tokio::join!(observe(&node, &memory), program) } => both,
+                both = async { tokio::join!(observe(&node, &peers, &memory), program) } => both,
                 wish = self.wished() => return Ok(Up::Finish(self.leave(&wish))),
             };
             // Whoever needs one that is not there says so.
             self.program = program.ok().and_then(Result::ok);
             let plan = plan_start(&self.node.spec, self.node.name(), &seen);
             debug!("{}", plan.render());
-            match self.execute(&plan).await {
+            self.tell_plan(&plan);
+            match self.execute(&plan, &seen).await {
                 Did::Started(running) => return Ok(Up::Running(running)),
-                Did::Again => wait = LOOK_AGAIN.0,
+                Did::Again => (wait, first) = (LOOK_AGAIN.0, true),
                 Did::Wished(wish) => return Ok(Up::Finish(self.leave(&wish))),
                 Did::Halted(phase, halt) => {
                     self.shared.halt(phase, &halt);
+                    if std::mem::take(&mut first) && self.node.has_peers() {
+                        wait = FIRST_AMONG_PEERS;
+                    }
                     // What was found in the data may be another thing the next time; only a verdict that led nowhere stays.
                     if let Some(finish) = self.pause(&mut wait, halt.code).await {
                         return Ok(Up::Finish(finish));
@@ -126,6 +138,17 @@ impl Agent {
                 }
             }
         }
+    }
+
+    /// Shows what was decided.
+    fn tell_plan(&self, plan: &StartPlan) {
+        self.shared.set_plan(PlanAnswer {
+            because: plan.row.text().to_owned(),
+            steps: plan.steps.iter().map(ToString::to_string).collect(),
+            waiting: plan.waiting().is_some(),
+            refused: plan.refused().is_some(),
+            ..PlanAnswer::default()
+        });
     }
 
     /// Waits as long as the runs so far demand before etcd is started again.
@@ -182,8 +205,12 @@ impl Agent {
         }
         let pause = *wait;
         *wait = (*wait * 2).min(LOOK_AGAIN.1);
+        let pause = if self.node.has_peers() { pause.min(AMONG_PEERS) } else { pause };
+        let shared = std::sync::Arc::clone(&self.shared);
         tokio::select! {
             () = tokio::time::sleep(pause) => None,
+            // Their news ends the wait; it does not make the next one shorter.
+            () = shared.news() => None,
             wish = self.wished() => Some(self.leave(&wish)),
         }
     }

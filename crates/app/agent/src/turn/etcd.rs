@@ -111,15 +111,28 @@ pub(super) struct Config {
 
 /// Renders the settings.
 pub(super) fn config(node: &Node, program: &Program) -> Result<Config, Fault> {
-    let config = EtcdConfig { spec: &node.spec, member: &node.member, join: None };
-    let text = render_for(&config, &program.binary.version)?;
-    let hash = hex(&Sha256::digest(&text));
-    Ok(Config { text, hash })
+    joining_config(node, program, None)
 }
 
-/// Starts etcd through a shim. Returns when it has been executed.
-pub(super) fn start(node: &Node, state: &StateDir, program: &Program, shim: &Path) -> Result<Running, Fault> {
-    let config = config(node, program)?;
+/// The same for a member that joins. Whom it joins matters to its first start alone, and is not part of the hash.
+fn joining_config(node: &Node, program: &Program, join: Option<String>) -> Result<Config, Fault> {
+    let text = |join| {
+        let config = EtcdConfig { spec: &node.spec, member: &node.member, join };
+        render_for(&config, &program.binary.version)
+    };
+    let hash = hex(&Sha256::digest(text(None)?));
+    Ok(Config { text: text(join)?, hash })
+}
+
+/// Starts etcd through a shim. Returns when it has been executed. `join`: whom it joins, where it has no data.
+pub(super) fn start(
+    node: &Node,
+    state: &StateDir,
+    program: &Program,
+    shim: &Path,
+    join: Option<String>,
+) -> Result<Running, Fault> {
+    let config = joining_config(node, program, join)?;
     ensure_file(&RealDisk, &node.etcd_config(), config.text.as_bytes())?;
     let logs = &node.spec.agent.logs;
     let env = ENVIRONMENT.iter().filter_map(|name| Some(((*name).to_owned(), std::env::var(name).ok()?)));

@@ -10,15 +10,14 @@ use std::time::Instant;
 use jiff::Timestamp;
 use quorate_etcd::aside::{ensure_set_aside, ensure_tail_cut};
 use quorate_etcd::init::{self, Request};
-use quorate_etcd::ledger::{ensure_ledger, observe_ledger};
 use quorate_etcd_formats::founding::Founding;
 use quorate_etcd_formats::membership::{ClusterId, MemberId};
 use quorate_faults::{Code, Exit, Fault};
 use quorate_host::durable::RealDisk;
 use quorate_host::shim::Running;
-use quorate_plan::ledger::{Ledger, LedgerSeen, State};
+use quorate_plan::ledger::State;
 use quorate_plan::phase::Phase;
-use quorate_plan::start::{Depth, Halt, Mode, StartPlan, Step, Verdict};
+use quorate_plan::start::{Depth, Halt, Mode, Observed, StartPlan, Step, Verdict};
 use tracing::info;
 
 use super::Agent;
@@ -44,7 +43,10 @@ pub(super) enum Did {
 
 impl Agent {
     /// Takes the steps.
-    pub(super) async fn execute(&mut self, plan: &StartPlan) -> Did {
+    pub(super) async fn execute(&mut self, plan: &StartPlan, seen: &Observed) -> Did {
+        if let Err(fault) = self.audit(plan, seen) {
+            return Did::Halted(Phase::Waiting, halt_of(&fault));
+        }
         for (at, step) in plan.steps.iter().enumerate() {
             let restores_next = matches!(plan.steps.get(at + 1), Some(Step::Restore { .. }));
             match self.step(step, restores_next).await {
@@ -63,17 +65,19 @@ impl Agent {
             Step::Archive => self.archive(restores_next).await,
             Step::Restore { revision } => self.restore(*revision).await,
             Step::Init { cluster, member } => self.init(*cluster, *member).await,
-            Step::Write(state) => self.write(state).map(|()| None),
-            Step::Start { joining: false } => self.start().await.map(Some),
+            Step::Write(state) => self.write(state.clone()).await.map(|()| None),
+            Step::TellPeers => self.tell_peers().await,
+            Step::RemoveMember(member) => self.remove_member(*member).await,
+            Step::AddLearner => self.add_learner().await,
+            // What is left is done beside a running etcd: whoever learns is promoted when it has caught up.
+            Step::Promote => Ok(None),
+            Step::Start { joining: false } => self.start(None).await.map(Some),
+            Step::Start { joining: true } => {
+                let join = self.initial_cluster().await?;
+                self.start(Some(join)).await.map(Some)
+            }
             Step::Wait(halt) => Ok(Some(Did::Halted(Phase::Waiting, halt.clone()))),
             Step::Refuse(halt) => Ok(Some(Did::Halted(Phase::Refused, halt.clone()))),
-            Step::TellPeers
-            | Step::RemoveMember(_)
-            | Step::AddLearner
-            | Step::Promote
-            | Step::Start { joining: true } => {
-                Err(Fault::new(Code::SeveralMembers, format!("cannot {step}: this agent runs clusters of one member")))
-            }
         }
     }
 
@@ -200,30 +204,27 @@ impl Agent {
     }
 
     /// Writes how far we have come.
-    fn write(&mut self, state: &State) -> Result<(), Fault> {
-        let before = match observe_ledger(&self.node.ledger()) {
-            LedgerSeen::There(ledger) => *ledger,
-            LedgerSeen::Absent => Ledger::default(),
-            LedgerSeen::Unreadable(why) => {
-                let attempt = format!("cannot read the ledger `{}`", self.node.ledger().display());
-                return Err(Fault::new(Code::LedgerUnreadable, attempt).caused_by(why));
-            }
-        };
-        let mut next = before.with(state.clone());
-        next.spec_hash = Some(self.node.spec.hash());
-        ensure_ledger(&RealDisk, &self.node.ledger(), &next)?;
+    pub(super) async fn write(&mut self, state: State) -> Result<(), Fault> {
+        let (book, hash) = (Arc::clone(&self.book), self.node.spec.hash());
+        let written = tokio::task::spawn_blocking(move || {
+            book.change(|ledger| {
+                *ledger = ledger.with(state);
+                ledger.spec_hash = Some(hash);
+            })
+        });
+        written.await.map_err(halted)??;
         self.tell_ledger();
         Ok(())
     }
 
-    async fn start(&mut self) -> Result<Did, Fault> {
+    async fn start(&mut self, join: Option<String>) -> Result<Did, Fault> {
         let program = self.program()?;
         program.check_data(&self.node)?;
         let version = program.binary.version.clone();
         self.shared.phase(Phase::Starting, format!("etcd {version} starts"));
         self.log_before = etcd::log_length(&self.node);
         let (node, state, shim) = (Arc::clone(&self.node), self.state.clone(), self.shim.clone());
-        let started = tokio::task::spawn_blocking(move || etcd::start(&node, &state, &program, &shim)).await;
+        let started = tokio::task::spawn_blocking(move || etcd::start(&node, &state, &program, &shim, join)).await;
         // Whatever comes of it, etcd may have touched the data.
         self.memory = super::observe::Memory::default();
         self.shared.measures.started();

@@ -9,13 +9,18 @@
 //! **Invariant:** etcd never depends on us: its parent is the shim, and an agent that is killed at any point finds it again.
 //! Nothing that can be observed is remembered.
 
+mod beside;
+mod book;
 mod bring;
+mod cluster;
 mod data;
+mod drift;
 mod etcd;
 mod execute;
 mod keep;
 mod listen;
 mod measure;
+mod membership;
 mod node;
 mod observe;
 mod preview;
@@ -25,13 +30,13 @@ mod restore;
 mod status;
 mod systemd;
 mod takeover;
+mod talk;
 mod tend;
 
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use quorate_etcd::ledger::observe_ledger;
 use quorate_faults::{Code, Fault};
 use quorate_host::shim::Running;
 use quorate_host::state::StateDir;
@@ -42,17 +47,19 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tracing::info;
 
+pub(crate) use book::Book;
 pub use listen::{Wish, ask_status, ask_stop};
 pub use node::Node;
 pub use preview::{Preview, offline_status, preview, stop_alone};
-pub use status::{AgentNow, BackupNow, CheckedNow, EtcdNow, Notice, Status};
+pub(crate) use publish::Shared;
+pub use status::{AgentNow, BackupNow, CheckedNow, ClusterNow, EtcdNow, MemberNow, Notice, Status};
 pub use takeover::{Adopted, Reset, adopt_member, reset_member};
 
+use crate::peers::{self, Peers};
 use crate::serve;
 use etcd::Program;
 use listen::Wishes;
 use observe::Memory;
-use publish::Shared;
 
 /// How to run.
 #[derive(Debug)]
@@ -90,10 +97,20 @@ pub async fn run(settings: RunSettings) -> Result<Finish, Fault> {
     let bound = serve::bind(&node.health()?).await?;
     tokio::spawn(bound.serve(listen::health(&shared), stop.clone()));
     listen::api(&state, &shared, &wishes, stop.clone())?;
+    let book = Arc::new(Book::new(node.ledger()));
+    let node = Arc::new(node);
+    let peers = Arc::new(Peers::new(&node.spec, node.name(), node.name()));
+    if node.has_peers() {
+        let api = peers::Api { node: Arc::clone(&node), book: Arc::clone(&book), shared: Arc::clone(&shared) };
+        let bound = serve::bind(&node.api()?).await?;
+        tokio::spawn(bound.serve(peers::router(&api), stop.clone()));
+    }
     listen_for_signals(&wishes, keep_running)?;
     info!(member = node.name(), file = %node.file.display(), "the agent runs");
     let mut agent = Agent {
-        node: Arc::new(node),
+        node,
+        book,
+        peers,
         state,
         shared,
         wished: wishes.subscribe(),
@@ -132,6 +149,8 @@ fn listen_for_signals(wishes: &Wishes, keep_running: bool) -> Result<(), Fault> 
 /// The agent at work.
 struct Agent {
     node: Arc<Node>,
+    book: Arc<Book>,
+    peers: Arc<Peers>,
     state: StateDir,
     shared: Arc<Shared>,
     wished: watch::Receiver<Vec<Wish>>,
@@ -186,7 +205,7 @@ impl Agent {
 
     /// Shows what the ledger says.
     fn tell_ledger(&self) {
-        let (word, ids) = match observe_ledger(&self.node.ledger()) {
+        let (word, ids) = match self.book.read() {
             LedgerSeen::Absent => ("empty".to_owned(), None),
             LedgerSeen::Unreadable(why) => (format!("cannot be read: {why}"), None),
             LedgerSeen::There(ledger) => (ledger.state.word().to_owned(), ledger.ids()),

@@ -36,10 +36,6 @@ impl Node {
         let bytes = std::fs::read(file).map_err(|error| Fault::io(format!("cannot read `{shown}`"), error))?;
         let (spec, warnings) = Spec::parse(&bytes, &shown).map_err(|mistakes| mistakes.fault())?;
         let member = spec.local(name, &shown)?.clone();
-        if spec.members.len() > 1 {
-            let attempt = format!("cannot run a member of `{shown}`: it declares {} members", spec.members.len());
-            return Err(Fault::new(Code::SeveralMembers, attempt).hint("this agent runs clusters of one member"));
-        }
         let target = Target::new(Path::new(&member.data_dir), member.wal_dir.as_deref().map(Path::new))?;
         let state = PathBuf::from(spec.state_dir_of(&member.name));
         let file = std::path::absolute(file).unwrap_or_else(|_| file.to_owned());
@@ -91,8 +87,19 @@ impl Node {
 
     /// How to ask this very member.
     pub fn client(&self) -> Result<Settings, Fault> {
+        self.client_at(self.member.client_urls.iter().take(1).cloned().collect())
+    }
+
+    /// How to ask the other declared members, whichever answers.
+    pub fn client_of_others(&self) -> Result<Settings, Fault> {
+        let others = self.spec.members.iter().filter(|member| member.name != self.name());
+        self.client_at(others.flat_map(|member| member.client_urls.iter().take(1).cloned()).collect())
+    }
+
+    /// How to ask members at these URLs, as the administrator that this node is.
+    pub fn client_at(&self, urls: Vec<String>) -> Result<Settings, Fault> {
         let agent = &self.spec.agent;
-        let mut settings = Settings::new(self.member.client_urls.iter().take(1).cloned());
+        let mut settings = Settings::new(urls);
         settings.timeout = agent.ready_timeout;
         if let Security::Tls(tls) = &self.spec.security {
             let TlsFiles { cert_file, key_file, trusted_ca_file } = tls.admin.as_ref().unwrap_or(&tls.client);
@@ -109,7 +116,7 @@ impl Node {
     /// Where health and metrics are served: TLS where the file has it, and no client certificates, so that kubelets and
     /// load balancers can ask.
     pub fn health(&self) -> Result<Address, Fault> {
-        let text = &self.spec.agent.health_listen;
+        let text = &self.spec.health_listen_of(&self.member);
         let tls = match &self.spec.security {
             Security::Tls(tls) if text.starts_with("https://") => {
                 let path = |text: &str| PathBuf::from(for_member(text, self.name()));
@@ -119,6 +126,21 @@ impl Node {
             Security::Tls(_) | Security::Plaintext(_) => None,
         };
         Address::parse(text, tls)
+    }
+
+    /// Where agents and operators are answered: only with a certificate, except where the whole cluster is in the clear.
+    pub fn api(&self) -> Result<Address, Fault> {
+        let tls = self.spec.tls_files().map(|tls| {
+            let path = |text: &str| PathBuf::from(for_member(text, self.name()));
+            let TlsFiles { cert_file, key_file, trusted_ca_file } = tls.agent.as_ref().unwrap_or(&tls.peer);
+            serve::TlsFiles { cert: path(cert_file), key: path(key_file), client_ca: Some(path(trusted_ca_file)) }
+        });
+        Address::parse(&self.spec.api_listen_of(&self.member), tls)
+    }
+
+    /// Whether there is anyone else.
+    pub fn has_peers(&self) -> bool {
+        self.spec.members.len() > 1
     }
 }
 

@@ -14,8 +14,10 @@ use quorate_host::exit_record::{self, ExitRecord, Reason, Recorded};
 use quorate_plan::chain::Target;
 use quorate_plan::start::{ClusterSeen, DataSeen, EndSeen, Observed, StoreSeen, Verdict};
 
+use super::cluster;
 use super::data::{Checked, in_words, observe_data};
 use super::node::Node;
+use crate::peers::Peers;
 
 /// How long the store may take to be listed before it counts as silent.
 const STORE_LIMIT: Duration = Duration::from_secs(60);
@@ -30,31 +32,32 @@ pub(super) struct Memory {
 }
 
 /// Looks at all of it.
-pub(super) async fn observe(node: &Arc<Node>, memory: &Memory) -> Observed {
+pub(super) async fn observe(node: &Arc<Node>, peers: &Arc<Peers>, memory: &Memory) -> Observed {
     let (there, known) = (Arc::clone(node), memory.clone());
     let local = tokio::task::spawn_blocking(move || {
         let (data, full_check) = observe_data(&there.target, known.checked.as_ref());
         let end = if known.fresh { EndSeen::NeverRan } else { end_seen(&there) };
-        (data, full_check, end, observe_ledger(&there.ledger()))
+        (data, full_check, end)
     });
-    let (data, full_check, end, ledger) = match local.await {
-        Ok(seen) => seen,
-        Err(error) => {
+    let ledger = observe_ledger(&node.ledger());
+    let here = async {
+        let (data, full_check, end) = local.await.unwrap_or_else(|error| {
             let why = format!("looking at it came to a halt: {error}");
-            let ledger = quorate_plan::ledger::LedgerSeen::Unreadable(why.clone());
-            (DataSeen::Unknown(why.clone()), None, EndSeen::Unreadable(why), ledger)
-        }
+            (DataSeen::Unknown(why.clone()), None, EndSeen::Unreadable(why))
+        });
+        let store = if store_matters(&data) { observe_store(node).await } else { not_asked(node) };
+        (data, full_check, end, store)
     };
-    let store = if store_matters(&data) { observe_store(node).await } else { not_asked(node) };
-    Observed {
-        data,
-        ledger,
-        end,
-        full_check,
-        cluster: ClusterSeen::Unreachable("this is the only member".to_owned()),
-        peers: BTreeMap::new(),
-        store,
-    }
+    let elsewhere = async {
+        if !node.has_peers() {
+            return (ClusterSeen::Unreachable("this is the only member".to_owned()), BTreeMap::new());
+        }
+        let heard = cluster::hear(peers, &ledger).await;
+        let confirmed = cluster::observe_cluster(node, &heard, &ledger).await;
+        (confirmed, cluster::seen(&heard, node.name(), &ledger))
+    };
+    let ((data, full_check, end, store), (cluster, peers)) = tokio::join!(here, elsewhere);
+    Observed { data, ledger, end, full_check, cluster, peers, store }
 }
 
 /// How etcd last ended, in a few words.

@@ -18,6 +18,7 @@ use super::etcd::{self, Program};
 use super::node::Node;
 use super::observe::{Memory, end_words, observe};
 use super::status::{EtcdNow, Status};
+use crate::peers::Peers;
 
 /// What the next turn would do.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -58,7 +59,8 @@ pub async fn preview(node: Node) -> Result<Preview, Fault> {
         Adoption::Gone(_) | Adoption::Lost(_) | Adoption::None => {}
     }
     let node = Arc::new(node);
-    let seen = observe(&node, &Memory::default()).await;
+    let peers = Arc::new(Peers::new(&node.spec, node.name(), node.name()));
+    let seen = observe(&node, &peers, &Memory::default()).await;
     let plan = plan_start(&node.spec, node.name(), &seen);
     let halt = plan.waiting().or(plan.refused());
     Ok(Preview {
@@ -122,6 +124,7 @@ pub fn offline_status(name: &str, token: &str, state: &Path) -> Result<Status, F
         done: Vec::new(),
         backup: None,
         warnings: Vec::new(),
+        cluster: None,
         agent: None,
     })
 }

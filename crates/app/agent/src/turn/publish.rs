@@ -16,16 +16,18 @@ use super::measure::Measures;
 use super::node::Node;
 use super::status::{AgentNow, BackupNow, Notice, Status};
 use super::systemd;
+use super::talk::Talk;
 use crate::backups;
 
 /// What all parts of the agent share.
 #[derive(Debug)]
-pub(super) struct Shared {
+pub(crate) struct Shared {
     status: Mutex<Status>,
     phase: Mutex<PhaseNow>,
     /// When a read through this member last succeeded.
     read: Mutex<Option<Instant>>,
     ready_limit: Duration,
+    pub(super) talk: Talk,
     pub(super) measures: Measures,
     pub(super) backups: backups::metrics::Metrics,
 }
@@ -59,6 +61,7 @@ impl Shared {
                 lag_seconds: 0.0,
             }),
             warnings: Vec::new(),
+            cluster: None,
             agent: Some(AgentNow {
                 pid: std::process::id(),
                 version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -70,13 +73,14 @@ impl Shared {
             phase: Mutex::new(now),
             read: Mutex::new(None),
             ready_limit: node.spec.agent.ready_timeout,
+            talk: Talk::default(),
             measures,
             backups,
         })
     }
 
     /// The document as it is now.
-    pub(super) fn status(&self) -> Status {
+    pub(crate) fn status(&self) -> Status {
         let mut status = lock(&self.status).clone();
         if let Some(backup) = &mut status.backup {
             let position = &self.backups.position;

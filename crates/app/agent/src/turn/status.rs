@@ -53,9 +53,49 @@ pub struct Status {
     /// What an operator should look at.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<Notice>,
+    /// The whole cluster, as this member last saw it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cluster: Option<ClusterNow>,
     /// The agent, while it runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub agent: Option<AgentNow>,
+}
+
+/// The whole cluster.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ClusterNow {
+    /// When a quorum confirmed it, in ms since 1970.
+    pub seen_ms: u64,
+    /// Its members.
+    pub members: Vec<MemberNow>,
+}
+
+/// A member of a cluster, as another one sees it.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MemberNow {
+    /// Its id.
+    pub id: String,
+    /// Its name; empty while it never started.
+    pub name: String,
+    /// `leader`, `voter` or `learner`.
+    pub role: String,
+    /// Whether it answered.
+    pub answers: bool,
+    /// Why not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub why: Option<String>,
+    /// Its version.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub version: Option<String>,
+    /// Its newest revision.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub revision: Option<u64>,
+    /// Raft entries that it is behind the furthest member.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lag: Option<u64>,
+    /// Bytes of its database.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub db_bytes: Option<u64>,
 }
 
 /// etcd, while it runs.

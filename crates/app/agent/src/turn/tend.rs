@@ -6,7 +6,6 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use quorate_etcd::ledger::observe_ledger;
 use quorate_faults::{Code, Fault};
 use quorate_host::shim::{Ended, Running, StopOrder};
 use quorate_plan::ledger::LedgerSeen;
@@ -16,14 +15,14 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
-use tokio_util::sync::CancellationToken;
+use tokio_util::sync::{CancellationToken, DropGuard};
 use tracing::{info, warn};
 
 use super::observe::end_words;
 use super::probe::{Answer, Probe};
 use super::publish::now_ms;
 use super::status::{EtcdNow, Notice};
-use super::{Agent, Finish, etcd, keep, probe};
+use super::{Agent, Finish, beside, etcd, keep, probe};
 
 /// How long backups may take to notice that they are to end, beyond their own time for uploads.
 const BACKUPS_LIMIT: Duration = Duration::from_secs(7);
@@ -49,6 +48,7 @@ impl Agent {
         }
         let (told, mut probes) = watch::channel(Probe::None);
         let prober = tokio::spawn(probe::run(Arc::clone(&self.node), told));
+        let beside = self.begin_beside();
         let tended = loop {
             let end = watched(&running)?;
             tokio::select! {
@@ -74,11 +74,13 @@ impl Agent {
                 }
                 wish = self.wished() => {
                     prober.abort();
+                    drop(beside);
                     return self.stop(running, &wish).await.map(Some);
                 }
             }
         };
         prober.abort();
+        drop(beside);
         self.shared.read(false);
         Ok(tended)
     }
@@ -125,7 +127,7 @@ impl Agent {
     /// Why who answered is not this member.
     fn mistaken(&self, answer: Option<Answer>) -> Option<Halt> {
         let answer = answer?;
-        let ids = match observe_ledger(&self.node.ledger()) {
+        let ids = match self.book.read() {
             LedgerSeen::There(ledger) => ledger.ids(),
             LedgerSeen::Absent | LedgerSeen::Unreadable(_) => None,
         };
@@ -165,6 +167,17 @@ impl Agent {
             Notice::new(Code::SettingsChanged, text)
         });
         self.shared.warnings(&[Code::SettingsChanged, Code::ShimSilent], notice.into_iter().collect());
+    }
+
+    /// What is done because there are others; it ends with what is returned.
+    fn begin_beside(&self) -> Option<DropGuard> {
+        if !self.node.has_peers() {
+            return None;
+        }
+        let stop = CancellationToken::new();
+        let beside = beside::Beside::new(&self.node, &self.book, &self.peers, &self.shared);
+        tokio::spawn(stop.clone().run_until_cancelled_owned(beside.run()));
+        Some(stop.drop_guard())
     }
 
     fn begin_keeping(&mut self) {
@@ -224,6 +237,9 @@ impl Agent {
         self.shared.phase(Phase::Draining, format!("asked by {}: etcd is being stopped", wish.asked_by));
         self.shared.read(false);
         self.rest().await;
+        if self.node.has_peers() {
+            beside::hand_over(&self.node, &self.shared).await;
+        }
         let ladder = etcd::ladder(&self.node.spec.maintenance.stop);
         let limit: u64 = ladder.iter().map(|rung| rung.wait_ms).sum();
         let last_revision = self.shared.status().etcd.and_then(|etcd| etcd.revision);

@@ -1,0 +1,291 @@
+//! Asks other agents.
+//!
+//! **Rule:** every question has a limit in time and in size, certificates are read again when their files change, and a no is
+//! told apart from silence.
+
+use std::collections::BTreeMap;
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use quorate_faults::{Code, Fault};
+use quorate_plan::spec::{Spec, TlsFiles, for_member};
+use reqwest::{Certificate, Client, Identity, Method, RequestBuilder};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use super::messages::{NodeAnswer, PlanAnswer, Refusal, StartedAnswer, StartedRequest};
+use super::{BODY_MAX, CLUSTER_HEADER, FROM_HEADER, GENERATION_HEADER, NO_GENERATION, STATE_HEADER};
+use crate::turn::Status;
+
+/// How long a connection may take: agents are near each other.
+const CONNECT_LIMIT: Duration = Duration::from_millis(1500);
+/// How long a question may take, of agents that answer from memory.
+const ASK_LIMIT: Duration = Duration::from_secs(3);
+/// How long a request may take that the other side writes down durably.
+const TELL_LIMIT: Duration = Duration::from_secs(10);
+/// Connections that nobody used for so long are closed.
+const IDLE: Duration = Duration::from_secs(60);
+
+/// Why there is no answer.
+#[derive(Debug)]
+pub enum PeerError {
+    /// It did not answer, or not in a way that can be understood.
+    Silent(Fault),
+    /// It has a newer generation of the cluster.
+    Newer(u64),
+    /// It said no.
+    Refused(Fault),
+}
+
+impl PeerError {
+    /// The same as a fault.
+    pub fn fault(self, peer: &str) -> Fault {
+        match self {
+            PeerError::Silent(fault) | PeerError::Refused(fault) => fault,
+            PeerError::Newer(generation) => {
+                let attempt = format!("`{peer}` has generation {generation} of this cluster, which is newer");
+                Fault::new(Code::PeerOutdated, attempt).hint("see `quorate explain Q0977`")
+            }
+        }
+    }
+}
+
+/// The agents of a cluster, and how to reach them.
+#[derive(Debug)]
+pub struct Peers {
+    token: String,
+    /// Who asks.
+    me: String,
+    urls: BTreeMap<String, String>,
+    files: Option<Files>,
+    client: Mutex<Option<(Vec<Stamp>, Client)>>,
+    /// How far we are.
+    state: Mutex<&'static str>,
+}
+
+#[derive(Debug)]
+struct Files {
+    cert: PathBuf,
+    key: PathBuf,
+    ca: PathBuf,
+}
+
+/// What changes when a file is replaced or rewritten.
+type Stamp = Option<(u64, u64, i64, i64)>;
+
+impl Peers {
+    /// The agents that a cluster file declares, asked as `me`: a member, or an operator with the files of member `files_of`.
+    pub fn new(spec: &Spec, me: &str, files_of: &str) -> Peers {
+        let files = spec.tls_files().map(|tls| {
+            let TlsFiles { cert_file, key_file, trusted_ca_file } = tls.agent.as_ref().unwrap_or(&tls.peer);
+            let path = |text: &str| PathBuf::from(for_member(text, files_of));
+            Files { cert: path(cert_file), key: path(key_file), ca: path(trusted_ca_file) }
+        });
+        let urls = spec.members.iter().map(|member| {
+            let url = spec.agent_url_of(member);
+            (member.name.clone(), url.trim_end_matches('/').to_owned())
+        });
+        let (token, me) = (spec.token.clone(), me.to_owned());
+        Peers { token, me, urls: urls.collect(), files, client: Mutex::new(None), state: Mutex::new("none") }
+    }
+
+    /// Every declared member but `me`.
+    pub fn others(&self) -> Vec<String> {
+        self.urls.keys().filter(|name| **name != self.me).cloned().collect()
+    }
+
+    /// Where the agent of a member is asked.
+    pub fn url(&self, peer: &str) -> Option<&str> {
+        self.urls.get(peer).map(String::as_str)
+    }
+
+    /// Says how far we are in each question from here on.
+    pub fn say(&self, state: &'static str) {
+        *self.state.lock().unwrap_or_else(PoisonError::into_inner) = state;
+    }
+
+    /// What a node tells of itself. `generation`: ours; `None`: we hold nothing.
+    pub async fn node(&self, peer: &str, generation: Option<u64>) -> Result<NodeAnswer, PeerError> {
+        let answer: NodeAnswer = self.ask(peer, "/v1/node", generation).await?;
+        if answer.name == peer {
+            return Ok(answer);
+        }
+        let why = format!("it is the agent of `{}`", answer.name);
+        Err(PeerError::Silent(silent(peer, self.url(peer), why).hint("correct its `agent-url` in the cluster file")))
+    }
+
+    /// What its agent shows.
+    pub async fn status(&self, peer: &str, generation: Option<u64>) -> Result<Status, PeerError> {
+        self.ask(peer, "/v1/status", generation).await
+    }
+
+    /// What it decided last.
+    pub async fn plan(&self, peer: &str, generation: Option<u64>) -> Result<PlanAnswer, PeerError> {
+        self.ask(peer, "/v1/plan", generation).await
+    }
+
+    /// Has a peer write down that this node is about to start.
+    pub async fn tell_started(&self, peer: &str, generation: u64, request: &StartedRequest) -> Result<(), PeerError> {
+        let answer: StartedAnswer = self.tell(peer, "/v1/started", generation, request).await?;
+        match answer.recorded {
+            true => Ok(()),
+            false => Err(PeerError::Refused(silent(peer, self.url(peer), "it did not write it down"))),
+        }
+    }
+
+    /// Any question.
+    pub async fn ask<T: DeserializeOwned>(
+        &self,
+        peer: &str,
+        path: &str,
+        generation: Option<u64>,
+    ) -> Result<T, PeerError> {
+        let request = self.request(peer, Method::GET, path, generation)?.timeout(ASK_LIMIT);
+        self.exchange(peer, request).await
+    }
+
+    /// Any request that changes something at the other node.
+    pub async fn tell<B: Serialize, T: DeserializeOwned>(
+        &self,
+        peer: &str,
+        path: &str,
+        generation: u64,
+        body: &B,
+    ) -> Result<T, PeerError> {
+        let body = serde_json::to_vec(body)
+            .map_err(|error| PeerError::Silent(silent(peer, None, "the request cannot be written").caused_by(error)))?;
+        let request = self.request(peer, Method::POST, path, Some(generation))?;
+        let request = request.header("content-type", "application/json").body(body).timeout(TELL_LIMIT);
+        self.exchange(peer, request).await
+    }
+
+    fn request(
+        &self,
+        peer: &str,
+        method: Method,
+        path: &str,
+        generation: Option<u64>,
+    ) -> Result<RequestBuilder, PeerError> {
+        let Some(url) = self.url(peer) else {
+            return Err(PeerError::Silent(silent(peer, None, "the cluster file does not declare it")));
+        };
+        let client = self.client().map_err(PeerError::Silent)?;
+        let generation = generation.map_or_else(|| NO_GENERATION.to_owned(), |number| number.to_string());
+        let request = client.request(method, format!("{url}{path}"));
+        Ok(request
+            .header(CLUSTER_HEADER, &self.token)
+            .header(GENERATION_HEADER, generation)
+            .header(FROM_HEADER, &self.me)
+            .header(STATE_HEADER, *self.state.lock().unwrap_or_else(PoisonError::into_inner)))
+    }
+
+    async fn exchange<T: DeserializeOwned>(&self, peer: &str, request: RequestBuilder) -> Result<T, PeerError> {
+        let url = self.url(peer);
+        let broke = |error: reqwest::Error| PeerError::Silent(unreachable(peer, url, error));
+        let mut response = request.send().await.map_err(broke)?;
+        let status = response.status();
+        let mut body = Vec::new();
+        while let Some(chunk) = response.chunk().await.map_err(broke)? {
+            body.extend_from_slice(&chunk);
+            if body.len() > BODY_MAX {
+                return Err(PeerError::Silent(silent(peer, url, "its answer is too long")));
+            }
+        }
+        if status.is_success() {
+            return serde_json::from_slice(&body).map_err(|error| {
+                PeerError::Silent(silent(peer, url, "its answer cannot be understood").caused_by(error))
+            });
+        }
+        Err(match serde_json::from_slice::<Refusal>(&body) {
+            Ok(Refusal { generation: Some(generation), .. }) => PeerError::Newer(generation),
+            Ok(refusal) => {
+                let code = Code::parse(&refusal.code).unwrap_or(Code::PeerRequest);
+                let attempt = format!("the agent of `{peer}` says no: {}", shown(&refusal.why));
+                PeerError::Refused(Fault::new(code, attempt).hint(format!("see `quorate explain {code}`")))
+            }
+            Err(_) => PeerError::Silent(silent(peer, url, format!("it answered `{status}`"))),
+        })
+    }
+
+    /// The client, made anew when certificates have changed.
+    fn client(&self) -> Result<Client, Fault> {
+        let mut known = self.client.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = self.files.as_ref().map(stamps).unwrap_or_default();
+        if let Some((stamps, client)) = known.as_ref()
+            && *stamps == now
+        {
+            return Ok(client.clone());
+        }
+        match build(self.files.as_ref()) {
+            Ok(client) => {
+                *known = Some((now, client.clone()));
+                Ok(client)
+            }
+            // Files that are being replaced do not fit together for a moment.
+            Err(fault) => known.as_ref().map(|(_, client)| client.clone()).ok_or(fault),
+        }
+    }
+}
+
+fn build(files: Option<&Files>) -> Result<Client, Fault> {
+    let fail = |what: &str, path: &std::path::Path, cause: Box<dyn std::error::Error + Send + Sync>| {
+        Fault::new(Code::PeerSilent, format!("cannot use the {what} in `{}`", path.display()))
+            .hint("agents show each other certificates: see `tls` in the cluster file")
+            .caused_by(cause)
+    };
+    let mut builder = Client::builder()
+        .user_agent(concat!("quorate/", env!("CARGO_PKG_VERSION")))
+        .no_proxy()
+        .redirect(reqwest::redirect::Policy::none())
+        .connect_timeout(CONNECT_LIMIT)
+        .pool_idle_timeout(IDLE)
+        .tcp_nodelay(true);
+    if let Some(Files { cert, key, ca }) = files {
+        let read = |what: &str, path: &PathBuf| std::fs::read(path).map_err(|error| fail(what, path, error.into()));
+        let authorities = Certificate::from_pem_bundle(&read("authorities", ca)?);
+        let authorities = authorities.map_err(|error| fail("authorities", ca, error.into()))?;
+        let both = [read("certificate", cert)?, b"\n".to_vec(), read("key", key)?].concat();
+        let identity = Identity::from_pem(&both).map_err(|error| fail("certificate", cert, error.into()))?;
+        builder = builder.https_only(true).tls_certs_only(authorities).identity(identity);
+    }
+    builder.build().map_err(|error| {
+        Fault::new(Code::PeerSilent, "cannot prepare to ask other agents")
+            .hint("see that the files under `tls` belong together")
+            .caused_by(error)
+    })
+}
+
+fn stamps(files: &Files) -> Vec<Stamp> {
+    let stamp = |path: &PathBuf| {
+        let meta = std::fs::metadata(path).ok()?;
+        Some((meta.ino(), meta.len(), meta.mtime(), meta.mtime_nsec()))
+    };
+    [&files.cert, &files.key, &files.ca].map(stamp).to_vec()
+}
+
+fn silent(peer: &str, url: Option<&str>, why: impl std::fmt::Display) -> Fault {
+    let place = url.map(|url| format!(" at `{url}`")).unwrap_or_default();
+    Fault::new(Code::PeerSilent, format!("no answer from the agent of `{peer}`{place}: {why}"))
+        .hint("see that it runs and can be reached from here; see `quorate explain Q0975`")
+}
+
+fn unreachable(peer: &str, url: Option<&str>, error: reqwest::Error) -> Fault {
+    let why = if error.is_timeout() {
+        "it did not answer in time".to_owned()
+    } else {
+        // The innermost cause is the one that says something.
+        let mut inner: &dyn std::error::Error = &error;
+        while let Some(next) = inner.source() {
+            inner = next;
+        }
+        shown(&inner.to_string())
+    };
+    silent(peer, url, why)
+}
+
+/// What others say may be long, and must not break our lines.
+fn shown(text: &str) -> String {
+    text.chars().filter(|c| !c.is_control()).take(300).collect()
+}

@@ -1,0 +1,171 @@
+//! What agents tell each other.
+//!
+//! **Rule:** readers pass over what they do not know, so that agents of neighbouring versions understand each other; what is
+//! missing is never made up.
+
+use std::collections::BTreeMap;
+
+use quorate_etcd_formats::membership::{ClusterId, MemberId};
+use quorate_plan::ledger::{Confirmed, Ledger, PeerMemory, Promise};
+use quorate_plan::peers::founding;
+use quorate_plan::start::{PeerAnswer, PeerFounding};
+use serde::{Deserialize, Serialize};
+
+/// What a node tells of itself.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeAnswer {
+    /// Its name.
+    pub name: String,
+    /// Its generation of the cluster.
+    pub generation: u64,
+    /// What its cluster file declares to found, as a hash.
+    pub declaration: String,
+    /// Its whole cluster file, as a hash.
+    pub file: String,
+    /// How far it has come.
+    pub founding: FoundingAnswer,
+    /// Which member it is, where it is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub member: Option<MemberId>,
+    /// Bootstrap declarations that it has used.
+    #[serde(default)]
+    pub consumed: Vec<u64>,
+    /// Those of them that it gave up before anyone had started on them.
+    #[serde(default)]
+    pub dropped: Vec<u64>,
+    /// What it remembers of others, by name.
+    #[serde(default)]
+    pub peers: BTreeMap<String, PeerMemory>,
+    /// The member list that a quorum last confirmed to it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub confirmed: Option<Confirmed>,
+    /// The highest index that it saw each member at.
+    #[serde(default)]
+    pub acknowledged: Vec<Acknowledged>,
+    /// What its agent is doing, in one word.
+    pub phase: String,
+    /// Whether it pauses its member for upkeep.
+    #[serde(default)]
+    pub upkeep: Upkeep,
+}
+
+/// How far a member was seen to have come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Acknowledged {
+    /// The member.
+    pub member: MemberId,
+    /// The raft index.
+    pub index: u64,
+}
+
+/// How far a node has come.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "state", rename_all = "kebab-case")]
+pub enum FoundingAnswer {
+    /// It has promised nothing.
+    Nothing,
+    /// It has promised to found this.
+    Promised(Promise),
+    /// It belongs, or belonged, to this cluster.
+    Founded {
+        /// The cluster.
+        cluster: ClusterId,
+    },
+    /// It was removed for good.
+    Removed,
+}
+
+/// Upkeep that pauses a member.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Upkeep {
+    /// None.
+    #[default]
+    None,
+    /// It would like to, and asks whether it may.
+    Wanted,
+    /// It does, or is about to.
+    Running,
+}
+
+impl FoundingAnswer {
+    /// What a ledger says.
+    pub fn of(ledger: &Ledger) -> FoundingAnswer {
+        match founding(ledger) {
+            PeerFounding::Nothing => FoundingAnswer::Nothing,
+            PeerFounding::Promised(promise) => FoundingAnswer::Promised(promise),
+            PeerFounding::Founded(cluster) => FoundingAnswer::Founded { cluster },
+            PeerFounding::Removed => FoundingAnswer::Removed,
+        }
+    }
+}
+
+impl NodeAnswer {
+    /// What it means for the node `me`, which is member `mine`.
+    pub fn seen_by(&self, me: &str, mine: Option<MemberId>) -> PeerAnswer {
+        let memory = self.peers.get(me);
+        let acknowledged = self.acknowledged.iter().find(|seen| Some(seen.member) == mine);
+        PeerAnswer {
+            founding: match &self.founding {
+                FoundingAnswer::Nothing => PeerFounding::Nothing,
+                FoundingAnswer::Promised(promise) => PeerFounding::Promised(promise.clone()),
+                FoundingAnswer::Founded { cluster } => PeerFounding::Founded(*cluster),
+                FoundingAnswer::Removed => PeerFounding::Removed,
+            },
+            remembers_me_started: memory.is_some_and(|memory| memory.started),
+            my_tombstone: memory.is_some_and(|memory| memory.tombstone),
+            generation: self.generation,
+            acknowledged: acknowledged.map(|seen| seen.index),
+            consumed: self.consumed.clone(),
+            dropped: self.dropped.clone(),
+            started: self.peers.iter().filter(|(_, memory)| memory.started).map(|(name, _)| name.clone()).collect(),
+        }
+    }
+}
+
+/// "I am about to start": what a peer writes down before it says yes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StartedRequest {
+    /// Who.
+    pub name: String,
+    /// In which cluster.
+    pub cluster: ClusterId,
+    /// As which member.
+    pub member: MemberId,
+}
+
+/// It is written down.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StartedAnswer {
+    /// Always true: it would have been refused otherwise.
+    pub recorded: bool,
+}
+
+/// What a node decided last.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PlanAnswer {
+    /// Its name.
+    pub name: String,
+    /// Why.
+    pub because: String,
+    /// The steps, in their order.
+    pub steps: Vec<String>,
+    /// Whether something has to happen first.
+    pub waiting: bool,
+    /// Whether someone has to decide first.
+    pub refused: bool,
+    /// The hash of its cluster file.
+    pub file: String,
+}
+
+/// No.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Refusal {
+    /// The page that says more.
+    pub code: String,
+    /// Lower case, no full stop.
+    pub why: String,
+    /// The generation of who refuses, where that is the reason.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub generation: Option<u64>,
+}

@@ -1,0 +1,34 @@
+//! How agents talk to each other: HTTP and JSON over mutual TLS, on `api-listen`.
+//!
+//! ```text
+//!   n1: client ── quorate-cluster, quorate-generation, quorate-from ──► n2: server ── ledger, status
+//! ```
+//!
+//! **Invariant:** every request names its cluster and its generation, and is refused where either is not the asked node's; no
+//! answer is Unknown, never empty; and whoever shows no certificate of the agents' authority learns nothing.
+
+mod client;
+mod messages;
+mod openapi;
+mod server;
+
+pub use client::{PeerError, Peers};
+pub use messages::{
+    Acknowledged, FoundingAnswer, NodeAnswer, PlanAnswer, Refusal, StartedAnswer, StartedRequest, Upkeep,
+};
+pub(crate) use server::{Api, router};
+
+/// Names the cluster: the token of the cluster file.
+pub const CLUSTER_HEADER: &str = "quorate-cluster";
+/// Names the generation: a number, or [`NO_GENERATION`].
+pub const GENERATION_HEADER: &str = "quorate-generation";
+/// Names who asks: a member, or [`OPERATOR`].
+pub const FROM_HEADER: &str = "quorate-from";
+/// Names how far who asks has come, in one word, so that the other side looks again when it is news.
+pub const STATE_HEADER: &str = "quorate-state";
+/// Of a node that holds nothing yet, and of operators: it may look, and change nothing.
+pub const NO_GENERATION: &str = "none";
+/// Who asks, where that is no member.
+pub const OPERATOR: &str = "operator";
+/// Requests and answers are a few kilobytes; certificates are the longest.
+pub const BODY_MAX: usize = 256 << 10;

@@ -1,0 +1,187 @@
+//! Answers other agents and operators.
+//!
+//! **Invariant:** what is promised or remembered is on disk before it is told; a request that is not for this very cluster, or
+//! of an older generation, is answered with nothing but no.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::extract::rejection::JsonRejection;
+use axum::extract::{DefaultBodyLimit, Request, State};
+use axum::http::{HeaderMap, StatusCode};
+use axum::middleware::{Next, from_fn_with_state};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use axum::{Json, Router};
+use quorate_faults::Code;
+use quorate_plan::ledger::{Ledger, LedgerSeen};
+use quorate_plan::peers::record_started;
+
+use super::messages::{FoundingAnswer, NodeAnswer, PlanAnswer, Refusal, StartedAnswer, StartedRequest};
+use super::{BODY_MAX, CLUSTER_HEADER, FROM_HEADER, GENERATION_HEADER, NO_GENERATION, STATE_HEADER, openapi};
+use crate::turn::{Book, Node, Shared, Status};
+
+/// How long one request may take, from its last header on: a write to the ledger is the slowest.
+const REQUEST_LIMIT: Duration = Duration::from_secs(15);
+
+/// What answers are made of.
+#[derive(Clone)]
+pub(crate) struct Api {
+    pub(crate) node: Arc<Node>,
+    pub(crate) book: Arc<Book>,
+    pub(crate) shared: Arc<Shared>,
+}
+
+/// Every route. [`openapi::document`] describes each.
+pub(crate) fn router(api: &Api) -> Router {
+    Router::new()
+        .route("/v1/node", get(node))
+        .route("/v1/started", post(started))
+        .route("/v1/status", get(status))
+        .route("/v1/plan", get(plan))
+        .route("/openapi.json", get(|| async { Json(openapi::document()) }))
+        .layer(DefaultBodyLimit::max(BODY_MAX))
+        .layer(from_fn_with_state(api.clone(), guard))
+        .with_state(api.clone())
+}
+
+/// Lets in who names this cluster and no older generation of it.
+async fn guard(State(api): State<Api>, request: Request, next: Next) -> Response {
+    if let Err(refusal) = admit(&api, request.headers()) {
+        return refusal.into_response();
+    }
+    listen_to(&api, request.headers());
+    match tokio::time::timeout(REQUEST_LIMIT, next.run(request)).await {
+        Ok(response) => response,
+        Err(_) => {
+            refuse(StatusCode::REQUEST_TIMEOUT, Code::PeerRequest, "the request took too long", None).into_response()
+        }
+    }
+}
+
+/// How far another node says it is.
+fn listen_to(api: &Api, headers: &HeaderMap) {
+    let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
+    if let (Some(from), Some(state)) = (text(FROM_HEADER), text(STATE_HEADER))
+        && api.node.spec.member(from).is_some()
+        && from != api.node.name()
+    {
+        api.shared.heard_from(from, state);
+    }
+}
+
+fn admit(api: &Api, headers: &HeaderMap) -> Result<(), No> {
+    let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
+    let bad = |why: &str| refuse(StatusCode::BAD_REQUEST, Code::PeerRequest, why, None);
+    match text(CLUSTER_HEADER) {
+        None => return Err(bad("the request does not name its cluster")),
+        Some(cluster) if cluster == api.node.spec.token => {}
+        // Which cluster this is, is not told.
+        Some(_) => {
+            let why = "the request is for another cluster";
+            return Err(refuse(StatusCode::CONFLICT, Code::PeerOtherCluster, why, None));
+        }
+    }
+    let generation = match text(GENERATION_HEADER) {
+        None => return Err(bad("the request does not name its generation")),
+        Some(NO_GENERATION) => return Ok(()),
+        Some(number) => number.parse::<u64>().map_err(|_| bad("the generation is no number"))?,
+    };
+    let ours = ledger(api)?.generation;
+    if generation < ours {
+        let why = format!("the request is of generation {generation}, and this node of {ours}");
+        return Err(refuse(StatusCode::CONFLICT, Code::PeerOutdated, &why, Some(ours)));
+    }
+    Ok(())
+}
+
+async fn node(State(api): State<Api>) -> Result<Json<NodeAnswer>, No> {
+    let ledger = ledger(&api)?;
+    let status = api.shared.status();
+    Ok(Json(NodeAnswer {
+        name: api.node.name().to_owned(),
+        generation: ledger.generation,
+        declaration: api.node.spec.declaration_hash(),
+        file: api.node.spec.hash(),
+        founding: FoundingAnswer::of(&ledger),
+        member: ledger.ids().map(|(_, member)| member),
+        dropped: ledger.dropped.iter().map(|dropped| dropped.bootstrap).collect(),
+        consumed: ledger.consumed,
+        peers: ledger.peers,
+        confirmed: ledger.confirmed,
+        acknowledged: api.shared.acknowledged(),
+        phase: status.phase,
+        upkeep: api.shared.upkeep(),
+    }))
+}
+
+async fn status(State(api): State<Api>) -> Json<Status> {
+    Json(api.shared.status())
+}
+
+async fn plan(State(api): State<Api>) -> Json<PlanAnswer> {
+    let plan = api.shared.plan();
+    Json(PlanAnswer { name: api.node.name().to_owned(), file: api.node.spec.hash(), ..plan })
+}
+
+/// Writes down durably that a peer is about to start.
+async fn started(
+    State(api): State<Api>,
+    headers: HeaderMap,
+    body: Result<Json<StartedRequest>, JsonRejection>,
+) -> Result<Json<StartedAnswer>, No> {
+    let bad = |why: &str| refuse(StatusCode::BAD_REQUEST, Code::PeerRequest, why, None);
+    let Json(request) = body.map_err(|rejection| bad(&rejection.body_text()))?;
+    let header = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
+    if header(GENERATION_HEADER) == Some(NO_GENERATION) {
+        return Err(bad("a node that starts has a generation"));
+    }
+    let declared = api.node.spec.member(&request.name).is_some() && request.name != api.node.name();
+    if !declared || header(FROM_HEADER) != Some(request.name.as_str()) {
+        return Err(bad("the node that asks is no other member of this cluster file"));
+    }
+    let book = Arc::clone(&api.book);
+    let StartedRequest { name, cluster, member } = request;
+    let written = tokio::task::spawn_blocking(move || {
+        let mut objection = None;
+        let written = book.change(|ledger| match record_started(ledger, &name, cluster, member) {
+            Ok(next) => *ledger = next,
+            Err(why) => objection = Some(why),
+        });
+        written.map(|_| objection)
+    });
+    match written.await {
+        Ok(Ok(None)) => Ok(Json(StartedAnswer { recorded: true })),
+        Ok(Ok(Some(why))) => Err(refuse(StatusCode::CONFLICT, Code::PeerOtherCluster, &why, None)),
+        Ok(Err(fault)) => Err(refuse(StatusCode::SERVICE_UNAVAILABLE, fault.code(), &fault.to_string(), None)),
+        Err(_) => {
+            let why = "writing it down came to a halt";
+            Err(refuse(StatusCode::SERVICE_UNAVAILABLE, Code::Internal, why, None))
+        }
+    }
+}
+
+fn ledger(api: &Api) -> Result<Ledger, No> {
+    match api.book.read() {
+        LedgerSeen::Absent => Ok(Ledger::default()),
+        LedgerSeen::There(ledger) => Ok(*ledger),
+        // Not the same as empty: whoever asks must not take it for that.
+        LedgerSeen::Unreadable(_) => {
+            let why = "the ledger of this node cannot be read";
+            Err(refuse(StatusCode::SERVICE_UNAVAILABLE, Code::LedgerUnreadable, why, None))
+        }
+    }
+}
+
+/// A no, and how it is said in HTTP.
+struct No(StatusCode, Refusal);
+
+impl IntoResponse for No {
+    fn into_response(self) -> Response {
+        (self.0, Json(self.1)).into_response()
+    }
+}
+
+fn refuse(status: StatusCode, code: Code, why: &str, generation: Option<u64>) -> No {
+    No(status, Refusal { code: code.as_str().to_owned(), why: why.to_owned(), generation })
+}

@@ -1,0 +1,334 @@
+//! What goes on beside a running etcd because there are others: from learner to voter, the confirmed list, where peers reach us,
+//! and whether all is as declared.
+//!
+//! **Rule:** what is found is written down or shown; nothing is repaired by guessing. A member list is believed only when a
+//! quorum confirmed it just now.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use quorate_etcd::client::Client;
+use quorate_etcd::client::messages::{Member, StatusResponse};
+use quorate_etcd_formats::membership::{ClusterId, MemberId};
+use quorate_faults::{Code, Fault};
+use quorate_plan::ledger::{Confirmed, ConfirmedMember, Identity, Ledger, LedgerSeen, Origin, PendingAdd, State};
+use quorate_plan::phase::Phase;
+use quorate_plan::start::Halt;
+use tokio::task::JoinSet;
+use tracing::{info, warn};
+
+use super::book::Book;
+use super::cluster::{hear, quorum_list};
+use super::data::in_words;
+use super::drift;
+use super::execute::halted;
+use super::node::Node;
+use super::publish::{Shared, now_ms};
+use super::status::{ClusterNow, MemberNow};
+use crate::peers::{FoundingAnswer, Peers};
+
+/// Between two surveys of a cluster that serves.
+const SURVEY_EVERY: Duration = Duration::from_secs(2);
+/// Between two looks at a member that starts or learns.
+const SOON: Duration = Duration::from_millis(100);
+/// How long another member may take to tell its status.
+const STATUS_LIMIT: Duration = Duration::from_secs(2);
+/// The time of a confirmed list is written anew no more often than this.
+const CONFIRMED_AGE_MS: u64 = 10 * 60 * 1000;
+
+/// The work, and what it works with.
+pub(super) struct Beside {
+    pub(super) node: Arc<Node>,
+    pub(super) book: Arc<Book>,
+    pub(super) peers: Arc<Peers>,
+    pub(super) shared: Arc<Shared>,
+    /// When hashes were last compared.
+    pub(super) hashed: Option<Instant>,
+}
+
+/// One look at all members.
+pub(super) struct Survey {
+    pub(super) cluster: ClusterId,
+    pub(super) me: MemberId,
+    pub(super) leader: MemberId,
+    pub(super) members: Vec<(Member, Result<StatusResponse, String>)>,
+}
+
+impl Beside {
+    pub(super) fn new(node: &Arc<Node>, book: &Arc<Book>, peers: &Arc<Peers>, shared: &Arc<Shared>) -> Beside {
+        let (node, book) = (Arc::clone(node), Arc::clone(book));
+        Beside { node, book, peers: Arc::clone(peers), shared: Arc::clone(shared), hashed: None }
+    }
+
+    /// Goes on until it is dropped.
+    pub(super) async fn run(mut self) {
+        loop {
+            let pause = match self.turn().await {
+                Ok(pause) => pause,
+                Err(fault) => {
+                    // That reads fail is told by the phase; a user without the right to ask is a choice.
+                    tracing::debug!(code = %fault.code(), "beside etcd: {}", in_words(&fault));
+                    if self.shared.readiness().0 == Phase::Serving { SURVEY_EVERY } else { SOON }
+                }
+            };
+            tokio::time::sleep(pause).await;
+        }
+    }
+
+    async fn turn(&mut self) -> Result<Duration, Fault> {
+        let client = Client::connect(&self.node.client()?).await?;
+        let status = client.status().await?;
+        if status.is_learner {
+            self.promote(&status).await?;
+            return Ok(SOON);
+        }
+        self.finish_joining().await?;
+        let survey = self.survey(&client).await?;
+        self.remember(&survey).await?;
+        self.follow_urls(&client, &survey).await?;
+        let heard = hear(&self.peers, &self.book.read()).await;
+        drift::look(self, &client, &survey, &heard).await;
+        Ok(SURVEY_EVERY)
+    }
+
+    /// Asks the others to let this learner vote; etcd says no while it is behind.
+    async fn promote(&self, status: &StatusResponse) -> Result<(), Fault> {
+        let Some(me) = status.header.as_ref().map(|header| header.member_id) else { return Ok(()) };
+        self.copy_memory().await?;
+        let others = Client::connect(&self.node.client_of_others()?).await?;
+        match others.member_promote(me).await {
+            Ok(_) => {
+                info!("member {} has caught up, and votes", MemberId(me));
+                self.shared.done(format!("joined the cluster as member {}", MemberId(me)));
+            }
+            Err(fault) => {
+                let why = format!("this member learns, and does not vote yet: {}", in_words(&fault));
+                let way_out = "it is promoted once it has caught up".to_owned();
+                let halt = Halt { code: Code::StillLearning, why, way_out, lost: None };
+                self.shared.halt(Phase::Waiting, &halt);
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes over what the others remember, before this member votes: their memory then survives them.
+    async fn copy_memory(&self) -> Result<(), Fault> {
+        let ledger = self.book.read();
+        let LedgerSeen::There(there) = &ledger else { return Ok(()) };
+        let Some((cluster, _)) = there.ids() else { return Ok(()) };
+        let heard = hear(&self.peers, &ledger).await;
+        let me = self.node.name().to_owned();
+        let answers = heard.into_values().filter_map(Result::ok);
+        let same: Vec<_> = answers.filter(|answer| answer.founding == FoundingAnswer::Founded { cluster }).collect();
+        self.change(move |ledger| {
+            for answer in same {
+                ledger.generation = ledger.generation.max(answer.generation);
+                ledger.consumed.extend(answer.consumed);
+                ledger.consumed.sort_unstable();
+                ledger.consumed.dedup();
+                for (name, memory) in answer.peers.into_iter().filter(|(name, _)| *name != me) {
+                    let mine = ledger.peers.entry(name).or_default();
+                    mine.started |= memory.started;
+                    mine.tombstone |= memory.tombstone;
+                    mine.member = mine.member.or(memory.member);
+                }
+            }
+        })
+        .await
+        .map(|_| ())
+    }
+
+    /// A member that votes has joined.
+    async fn finish_joining(&self) -> Result<(), Fault> {
+        let LedgerSeen::There(ledger) = self.book.read() else { return Ok(()) };
+        let State::PendingAdd(PendingAdd { cluster, member: Some(member), .. }) = ledger.state else { return Ok(()) };
+        let identity = Identity { cluster, member, origin: Origin::Joined };
+        self.change(move |ledger| *ledger = ledger.with(State::Started(identity))).await?;
+        self.shared.change(|status| status.ledger = "started".to_owned());
+        Ok(())
+    }
+
+    /// Asks a quorum for the list, and every member for its status.
+    async fn survey(&self, client: &Client) -> Result<Survey, Fault> {
+        let list = quorum_list(client).await?;
+        let own = client.status().await?;
+        let missing = || Fault::new(Code::EtcdUnreachable, "an answer of etcd without a header");
+        let header = own.header.clone().ok_or_else(missing)?;
+        let mut asked = JoinSet::new();
+        for member in list.members {
+            if member.id == header.member_id {
+                let own = own.clone();
+                asked.spawn(async move { (member, Ok(own)) });
+                continue;
+            }
+            let settings = member.client_urls.first().cloned().map(|url| self.node.client_at(vec![url])).transpose()?;
+            asked.spawn(async move {
+                let Some(mut settings) = settings else { return (member, Err("it has not started".to_owned())) };
+                settings.timeout = settings.timeout.min(STATUS_LIMIT);
+                let status = async { Client::connect(&settings).await?.status().await };
+                let status = status.await.map_err(|fault| in_words(&fault));
+                (member, status)
+            });
+        }
+        let mut members = Vec::new();
+        while let Some(answer) = asked.join_next().await {
+            members.push(answer.map_err(halted)?);
+        }
+        members.sort_by(|(a, _), (b, _)| a.name.cmp(&b.name));
+        let survey = Survey {
+            cluster: ClusterId(header.cluster_id),
+            me: MemberId(header.member_id),
+            leader: MemberId(own.leader),
+            members,
+        };
+        self.show(&survey);
+        Ok(survey)
+    }
+
+    fn show(&self, survey: &Survey) {
+        let number = |value: i64| u64::try_from(value).ok();
+        let applied = |status: &StatusResponse| status.raft_applied_index.max(status.raft_index);
+        let answers = survey.members.iter().filter_map(|(_, status)| status.as_ref().ok());
+        let furthest = answers.map(applied).max().unwrap_or(0);
+        let members = survey.members.iter().map(|(member, status)| {
+            let role = match () {
+                () if MemberId(member.id) == survey.leader => "leader",
+                () if member.is_learner => "learner",
+                () => "voter",
+            };
+            let now = MemberNow {
+                id: MemberId(member.id).to_string(),
+                name: member.name.clone(),
+                role: role.to_owned(),
+                ..MemberNow::default()
+            };
+            match status {
+                Err(why) => MemberNow { why: Some(why.clone()), ..now },
+                Ok(status) => MemberNow {
+                    answers: true,
+                    version: Some(status.version.clone()),
+                    revision: status.header.as_ref().and_then(|header| number(header.revision)),
+                    lag: Some(furthest.saturating_sub(applied(status))),
+                    db_bytes: number(status.db_size),
+                    ..now
+                },
+            }
+        });
+        let now = ClusterNow { seen_ms: now_ms(), members: members.collect() };
+        self.shared.change(|status| status.cluster = Some(now));
+        let indexes = survey
+            .members
+            .iter()
+            .map(|(member, status)| (MemberId(member.id), status.as_ref().ok().map(|status| status.raft_index)));
+        self.shared.saw_indexes(&indexes.collect::<Vec<_>>());
+    }
+
+    /// Writes the confirmed list into the ledger, and who has started.
+    async fn remember(&self, survey: &Survey) -> Result<(), Fault> {
+        let members: Vec<ConfirmedMember> = survey
+            .members
+            .iter()
+            .map(|(member, _)| ConfirmedMember {
+                id: MemberId(member.id),
+                name: member.name.clone(),
+                peer_urls: member.peer_urls.clone(),
+                learner: member.is_learner,
+            })
+            .collect();
+        let started: Vec<(String, MemberId)> = survey
+            .members
+            .iter()
+            .filter(|(member, _)| !member.client_urls.is_empty() && MemberId(member.id) != survey.me)
+            .map(|(member, _)| (member.name.clone(), MemberId(member.id)))
+            .collect();
+        let (now, cluster) = (now_ms(), survey.cluster);
+        self.change(move |ledger| {
+            // What another cluster says does not belong into this ledger.
+            if ledger.ids().map(|(ours, _)| ours) != Some(cluster) {
+                return;
+            }
+            let fresh = ledger.confirmed.as_ref().is_some_and(|confirmed| {
+                confirmed.members == members && now.saturating_sub(confirmed.at_ms) < CONFIRMED_AGE_MS
+            });
+            if !fresh {
+                ledger.confirmed = Some(Confirmed { at_ms: now, members });
+            }
+            for (name, member) in started {
+                let memory = ledger.peers.entry(name).or_default();
+                memory.started = true;
+                memory.member = Some(member);
+            }
+        })
+        .await
+        .map(|_| ())
+    }
+
+    /// Tells the cluster where peers reach this member, where the file says something else than the list.
+    async fn follow_urls(&self, client: &Client, survey: &Survey) -> Result<(), Fault> {
+        let Some((mine, _)) = survey.members.iter().find(|(member, _)| MemberId(member.id) == survey.me) else {
+            return Ok(());
+        };
+        let (mut listed, mut declared) = (mine.peer_urls.clone(), self.node.member.peer_urls.clone());
+        listed.sort();
+        declared.sort();
+        if listed == declared {
+            return Ok(());
+        }
+        client.member_update(mine.id, declared.clone()).await?;
+        let (before, now) = (listed.join(","), declared.join(","));
+        self.shared.done(format!("told the cluster that peers reach this member at `{now}`, no longer at `{before}`"));
+        Ok(())
+    }
+
+    async fn change(&self, with: impl FnOnce(&mut Ledger) + Send + 'static) -> Result<Ledger, Fault> {
+        let book = Arc::clone(&self.book);
+        tokio::task::spawn_blocking(move || book.change(with)).await.map_err(halted)?
+    }
+}
+
+/// Hands leadership to the voter that is furthest, if this member leads. The stop goes on whatever comes of it.
+pub(super) async fn hand_over(node: &Arc<Node>, shared: &Shared) {
+    let limit = node.spec.maintenance.stop.move_leader_timeout;
+    let why = match tokio::time::timeout(limit, move_leader(node)).await {
+        Ok(Ok(None)) => return,
+        Ok(Ok(Some(to))) => return info!("handed leadership to member {to}"),
+        Ok(Err(fault)) => in_words(&fault),
+        Err(_) => format!("nobody took it within {}", quorate_plan::spec::duration_text(limit)),
+    };
+    shared.change(|status| status.done.push(format!("leadership was not handed over: {why}")));
+    warn!(code = %Code::StillLeads, "leadership could not be handed over: {why}");
+}
+
+async fn move_leader(node: &Arc<Node>) -> Result<Option<MemberId>, Fault> {
+    let client = Client::connect(&node.client()?).await?;
+    let own = client.status().await?;
+    let me = own.header.as_ref().map_or(0, |header| header.member_id);
+    if own.leader != me || me == 0 {
+        return Ok(None);
+    }
+    let list = client.member_list(quorate_etcd::client::Consistency::Local).await?;
+    let mut asked = JoinSet::new();
+    for member in list.members.into_iter().filter(|member| member.id != me && !member.is_learner) {
+        let Some(url) = member.client_urls.first().cloned() else { continue };
+        let mut settings = node.client_at(vec![url])?;
+        settings.timeout = settings.timeout.min(STATUS_LIMIT);
+        asked.spawn(async move {
+            let status = async { Client::connect(&settings).await?.status().await };
+            Ok::<_, Fault>((member.id, status.await?.raft_index))
+        });
+    }
+    let mut furthest: Option<(u64, u64)> = None;
+    while let Some(answer) = asked.join_next().await {
+        if let Ok(Ok((id, index))) = answer
+            && furthest.is_none_or(|(_, known)| index > known)
+        {
+            furthest = Some((id, index));
+        }
+    }
+    let Some((to, _)) = furthest else {
+        // Alone in the list there is nobody to hand it to; with others that are silent there is no quorum to lead.
+        return Ok(None);
+    };
+    client.move_leader(to).await?;
+    Ok(Some(MemberId(to)))
+}

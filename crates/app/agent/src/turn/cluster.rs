@@ -1,0 +1,205 @@
+//! Looks at the others: their agents, and the cluster as their etcd sees it.
+//!
+//! **Invariant:** whoever does not answer is Unknown, with why; a member list counts only if a quorum confirmed it just now.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use quorate_etcd::client::messages::{Member, MemberListResponse};
+use quorate_etcd::client::{Client, Consistency};
+use quorate_etcd_formats::membership::{ClusterId, MemberId};
+use quorate_faults::{Code, Fault};
+use quorate_plan::ledger::{Ledger, LedgerSeen, State};
+use quorate_plan::phase::Phase;
+use quorate_plan::start::{ClusterSeen, Health, ListedMember, PeerAnswer, PeerFounding, PeerSeen};
+use tokio::task::JoinSet;
+
+use super::data::in_words;
+use super::node::Node;
+use crate::peers::{NodeAnswer, PeerError, Peers};
+
+/// How long the members may take to confirm their list: a linearizable read of a healthy cluster takes milliseconds.
+const CONFIRM_LIMIT: Duration = Duration::from_secs(2);
+
+/// What the agents of others said, by name.
+pub(super) type Heard = BTreeMap<String, Result<NodeAnswer, PeerError>>;
+
+/// Our generation, as requests name it: who holds nothing has none.
+pub(super) fn generation(ledger: &LedgerSeen) -> Option<u64> {
+    match ledger {
+        LedgerSeen::There(ledger) if ledger.state != State::Empty => Some(ledger.generation),
+        LedgerSeen::There(_) | LedgerSeen::Absent | LedgerSeen::Unreadable(_) => None,
+    }
+}
+
+/// Asks every other agent at once.
+pub(super) async fn hear(peers: &Arc<Peers>, ledger: &LedgerSeen) -> Heard {
+    let generation = generation(ledger);
+    peers.say(match ledger {
+        LedgerSeen::There(ledger) => ledger.state.word(),
+        LedgerSeen::Absent | LedgerSeen::Unreadable(_) => "empty",
+    });
+    let mut asked = JoinSet::new();
+    for peer in peers.others() {
+        let peers = Arc::clone(peers);
+        asked.spawn(async move {
+            let answer = peers.node(&peer, generation).await;
+            (peer, answer)
+        });
+    }
+    let mut heard = Heard::new();
+    while let Some(answer) = asked.join_next().await {
+        // One that came to a halt is missing: unknown.
+        if let Ok((peer, answer)) = answer {
+            heard.insert(peer, answer);
+        }
+    }
+    heard
+}
+
+/// The same for the planner.
+pub(super) fn seen(heard: &Heard, me: &str, ledger: &LedgerSeen) -> BTreeMap<String, PeerSeen> {
+    let mine = match ledger {
+        LedgerSeen::There(ledger) => ledger.ids().map(|(_, member)| member),
+        LedgerSeen::Absent | LedgerSeen::Unreadable(_) => None,
+    };
+    let one = |answer: &Result<NodeAnswer, PeerError>| match answer {
+        Ok(answer) => PeerSeen::Answered(answer.seen_by(me, mine)),
+        Err(PeerError::Silent(fault) | PeerError::Refused(fault)) => PeerSeen::Unknown(in_words(fault)),
+        // It refuses to tell more to an older generation; that it is newer is what matters.
+        Err(PeerError::Newer(generation)) => PeerSeen::Answered(PeerAnswer {
+            founding: PeerFounding::Nothing,
+            remembers_me_started: false,
+            my_tombstone: false,
+            generation: *generation,
+            acknowledged: None,
+            consumed: Vec::new(),
+            dropped: Vec::new(),
+            started: Vec::new(),
+        }),
+    };
+    heard.iter().map(|(name, answer)| (name.clone(), one(answer))).collect()
+}
+
+/// Asks the etcd of others for a list that a quorum confirms. Members whose agents say that they do not serve are not asked.
+pub(super) async fn observe_cluster(node: &Arc<Node>, heard: &Heard, ledger: &LedgerSeen) -> ClusterSeen {
+    let mut asked = JoinSet::new();
+    for member in node.spec.members.iter().filter(|member| member.name != node.name()) {
+        let serves = match heard.get(&member.name) {
+            Some(Ok(answer)) => answer.phase == Phase::Serving.word(),
+            // etcd goes on without its agent.
+            Some(Err(_)) | None => true,
+        };
+        if serves && let Some(url) = member.client_urls.first() {
+            let (node, url, name) = (Arc::clone(node), url.clone(), member.name.clone());
+            asked.spawn(async move { (name, confirm(&node, url).await) });
+        }
+    }
+    if asked.is_empty() {
+        return ClusterSeen::Unreachable("no other member serves".to_owned());
+    }
+    let (mut found, mut whys): (Vec<(String, ClusterSeen)>, Vec<String>) = (Vec::new(), Vec::new());
+    while let Some(answer) = asked.join_next().await {
+        match answer {
+            Ok((name, Ok(confirmed))) => found.push((name, confirmed)),
+            Ok((name, Err(fault))) => whys.push(format!("`{name}`: {}", in_words(&fault))),
+            Err(_) => {}
+        }
+    }
+    choose(found, whys, ledger)
+}
+
+/// The one cluster that is ours; two that could be are none.
+fn choose(found: Vec<(String, ClusterSeen)>, mut whys: Vec<String>, ledger: &LedgerSeen) -> ClusterSeen {
+    let ours = match ledger {
+        LedgerSeen::There(ledger) => ours(ledger),
+        LedgerSeen::Absent | LedgerSeen::Unreadable(_) => None,
+    };
+    let mut chosen: Option<(ClusterId, ClusterSeen)> = None;
+    for (name, seen) in found {
+        let ClusterSeen::Confirmed { cluster, .. } = &seen else { continue };
+        let cluster = *cluster;
+        match &chosen {
+            _ if ours.is_some_and(|ours| ours != cluster) => whys.push(format!("`{name}` serves cluster `{cluster}`")),
+            Some((other, _)) if *other != cluster => {
+                let why = format!("two clusters answer, `{other}` and `{cluster}`");
+                return ClusterSeen::Unreachable(why);
+            }
+            Some(_) => {}
+            None => chosen = Some((cluster, seen)),
+        }
+    }
+    match chosen {
+        Some((_, seen)) => seen,
+        None => ClusterSeen::Unreachable(whys.join("; ")),
+    }
+}
+
+fn ours(ledger: &Ledger) -> Option<ClusterId> {
+    match &ledger.state {
+        State::Started(identity) => Some(identity.cluster),
+        State::PendingAdd(add) => Some(add.cluster),
+        State::Promised(promise) | State::Inited(promise) => Some(promise.cluster),
+        State::Tombstone(stone) => Some(stone.cluster),
+        State::Empty => None,
+    }
+}
+
+async fn confirm(node: &Node, url: String) -> Result<ClusterSeen, Fault> {
+    let mut settings = node.client_at(vec![url])?;
+    settings.timeout = settings.timeout.min(CONFIRM_LIMIT);
+    let ask = async {
+        let client = Client::connect(&settings).await?;
+        let list = quorum_list(&client).await?;
+        let header = list.header.clone();
+        let cluster = header.map(|header| ClusterId(header.cluster_id)).ok_or_else(|| {
+            Fault::new(Code::EtcdUnreachable, "a member list without a cluster").hint("see etcd's log")
+        })?;
+        Ok(ClusterSeen::Confirmed { cluster, members: listed(node, &list).await })
+    };
+    match tokio::time::timeout(CONFIRM_LIMIT, ask).await {
+        Ok(confirmed) => confirmed,
+        Err(_) => Err(Fault::new(Code::EtcdUnreachable, "no quorum confirmed its list in time")),
+    }
+}
+
+/// The member list, confirmed by a quorum. A read first: 3.4 answers lists from what it has, and has all that the read saw.
+pub(super) async fn quorum_list(client: &Client) -> Result<MemberListResponse, Fault> {
+    client.serves().await?;
+    client.member_list(Consistency::Linearizable).await
+}
+
+/// The members of a list, and how each of them is: whoever answers takes part.
+pub(super) async fn listed(node: &Node, list: &MemberListResponse) -> Vec<ListedMember> {
+    let mut asked = JoinSet::new();
+    for (at, member) in list.members.iter().enumerate() {
+        let Some(url) = member.client_urls.first().cloned() else { continue };
+        let Ok(mut settings) = node.client_at(vec![url]) else { continue };
+        settings.timeout = settings.timeout.min(CONFIRM_LIMIT);
+        asked.spawn(async move {
+            let status = async { Client::connect(&settings).await?.status().await };
+            (at, status.await.map_err(|fault| in_words(&fault)))
+        });
+    }
+    let mut health: BTreeMap<usize, Health> = BTreeMap::new();
+    while let Some(answer) = asked.join_next().await {
+        let Ok((at, status)) = answer else { continue };
+        let said = match status {
+            Ok(status) if status.leader == 0 => Health::Unhealthy("it knows no leader".to_owned()),
+            Ok(_) => Health::Healthy,
+            Err(why) => Health::Unknown(why),
+        };
+        health.insert(at, said);
+    }
+    let one = |(at, member): (usize, &Member)| ListedMember {
+        id: MemberId(member.id),
+        name: member.name.clone(),
+        peer_urls: member.peer_urls.clone(),
+        // A founding member has its name from the beginning; client URLs come with its first start.
+        started: !member.client_urls.is_empty(),
+        learner: member.is_learner,
+        health: health.remove(&at).unwrap_or_else(|| Health::Unknown("it was not asked".to_owned())),
+    };
+    list.members.iter().enumerate().map(one).collect()
+}

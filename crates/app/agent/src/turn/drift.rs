@@ -1,0 +1,140 @@
+//! Whether the cluster is as declared: one cluster under one name, the same data at one revision, the same file everywhere.
+//!
+//! **Rule:** what differs is shown with its page; nothing is repaired here.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+use quorate_etcd::client::Client;
+use quorate_etcd_formats::membership::{ClusterId, MemberId};
+use quorate_faults::Code;
+use quorate_plan::roster::names;
+use tokio::task::JoinSet;
+
+use super::beside::{Beside, Survey};
+use super::cluster::Heard;
+use super::status::Notice;
+use crate::peers::FoundingAnswer;
+
+/// Between two comparisons of hashes: each reads all keys of every member.
+const HASHES_EVERY: Duration = Duration::from_secs(10 * 60);
+/// How long a member may take to hash all its keys.
+const HASH_LIMIT: Duration = Duration::from_secs(60);
+
+/// Looks, and shows what differs.
+pub(super) async fn look(beside: &mut Beside, client: &Client, survey: &Survey, heard: &Heard) {
+    let notices = [clusters(beside, survey, heard), members(beside, survey), files(beside, heard)];
+    let notices: Vec<Notice> = notices.into_iter().flatten().collect();
+    beside.shared.warnings(&[Code::SplitBrain, Code::OtherMembers, Code::Drift], notices);
+    let due = beside.hashed.is_none_or(|at| at.elapsed() >= HASHES_EVERY);
+    let all_answer = survey.members.iter().all(|(_, status)| status.is_ok());
+    // One of them is enough, and the leader is always there.
+    if due && all_answer && survey.me == survey.leader {
+        beside.hashed = Some(Instant::now());
+        if let Some(notice) = hashes(beside, client, survey).await {
+            beside.shared.warnings(&[Code::HashesDiffer], notice);
+        }
+    }
+}
+
+/// Declared members that belong to another cluster.
+fn clusters(beside: &Beside, survey: &Survey, heard: &Heard) -> Option<Notice> {
+    let mut elsewhere: BTreeMap<ClusterId, BTreeSet<&str>> = BTreeMap::new();
+    for (name, answer) in heard {
+        if let Ok(answer) = answer
+            && let FoundingAnswer::Founded { cluster } = &answer.founding
+            && *cluster != survey.cluster
+        {
+            elsewhere.entry(*cluster).or_default().insert(name);
+        }
+    }
+    for (member, status) in &survey.members {
+        let cluster = status.as_ref().ok().and_then(|status| status.header.as_ref()).map(|header| header.cluster_id);
+        if let Some(cluster) = cluster.map(ClusterId).filter(|cluster| *cluster != survey.cluster) {
+            elsewhere.entry(cluster).or_default().insert(&member.name);
+        }
+    }
+    let (cluster, who) = elsewhere.into_iter().next()?;
+    let (who, ours, token) = (names(who), survey.cluster, &beside.node.spec.token);
+    let text = format!("two clusters are called `{token}`: this member is in `{ours}`, and {who} in `{cluster}`");
+    Some(Notice::new(Code::SplitBrain, text))
+}
+
+/// Listed members that the file does not declare, and declared ones that are not listed.
+fn members(beside: &Beside, survey: &Survey) -> Option<Notice> {
+    let spec = &beside.node.spec;
+    let listed = |name: &str| survey.members.iter().any(|(member, _)| member.name == name);
+    let known =
+        |urls: &[String]| spec.members.iter().any(|member| urls.iter().any(|url| member.peer_urls.contains(url)));
+    let strange: Vec<String> = survey
+        .members
+        .iter()
+        .filter(|(member, _)| spec.member(&member.name).is_none() && !known(&member.peer_urls))
+        .map(|(member, _)| match member.name.is_empty() {
+            true => MemberId(member.id).to_string(),
+            false => member.name.clone(),
+        })
+        .collect();
+    let urls_listed = |urls: &[String]| {
+        survey.members.iter().any(|(member, _)| member.peer_urls.iter().any(|url| urls.contains(url)))
+    };
+    let missing = spec.members.iter().filter(|member| !listed(&member.name) && !urls_listed(&member.peer_urls));
+    let missing: Vec<&str> = missing.map(|member| member.name.as_str()).collect();
+    let text = match (strange.is_empty(), missing.is_empty()) {
+        (true, true) => return None,
+        (false, true) => {
+            format!("{} belongs to the cluster and is not declared", names(strange.iter().map(String::as_str)))
+        }
+        (true, false) => format!("{} is declared and does not belong to the cluster yet", names(missing)),
+        (false, false) => format!(
+            "{} belongs to the cluster and is not declared; {} is declared and does not belong to it",
+            names(strange.iter().map(String::as_str)),
+            names(missing)
+        ),
+    };
+    Some(Notice::new(Code::OtherMembers, text))
+}
+
+/// Agents with another cluster file.
+fn files(beside: &Beside, heard: &Heard) -> Option<Notice> {
+    let ours = beside.node.spec.hash();
+    let others = heard.iter().filter(|(_, answer)| answer.as_ref().is_ok_and(|answer| answer.file != ours));
+    let others: Vec<&str> = others.map(|(name, _)| name.as_str()).collect();
+    if others.is_empty() {
+        return None;
+    }
+    let text = format!("{} runs with another cluster file than this node", names(others));
+    Some(Notice::new(Code::Drift, text))
+}
+
+/// Compares what members hold at one revision. `None`: it could not be told this time.
+async fn hashes(beside: &Beside, client: &Client, survey: &Survey) -> Option<Vec<Notice>> {
+    // What every member has by now.
+    let revisions = survey.members.iter().filter_map(|(_, status)| status.as_ref().ok()?.header.as_ref());
+    let revision = revisions.map(|header| header.revision).min().filter(|revision| *revision > 1)?;
+    let mut asked = JoinSet::new();
+    for (member, _) in &survey.members {
+        let (name, url) = (member.name.clone(), member.client_urls.first().cloned()?);
+        let mut settings = beside.node.client_at(vec![url]).ok()?;
+        settings.timeout = HASH_LIMIT;
+        asked.spawn(async move {
+            let hash = async { Client::connect(&settings).await?.hash_kv(revision).await };
+            (name, hash.await.ok())
+        });
+    }
+    let _ = client;
+    let mut by_compaction: BTreeMap<i64, BTreeMap<u32, BTreeSet<String>>> = BTreeMap::new();
+    while let Some(answer) = asked.join_next().await {
+        let (name, answer) = answer.ok()?;
+        let answer = answer?;
+        by_compaction.entry(answer.compact_revision).or_default().entry(answer.hash).or_default().insert(name);
+    }
+    // Hashes of other compactions cannot be compared.
+    let differ = by_compaction.into_values().find(|hashes| hashes.len() > 1);
+    Some(differ.map_or_else(Vec::new, |hashes| {
+        let groups =
+            hashes.into_iter().map(|(hash, who)| format!("{} {hash:08x}", names(who.iter().map(String::as_str))));
+        let groups = groups.collect::<Vec<_>>().join(", ");
+        vec![Notice::new(Code::HashesDiffer, format!("members hold other data at revision {revision}: {groups}"))]
+    }))
+}

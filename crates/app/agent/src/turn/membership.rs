@@ -1,0 +1,127 @@
+//! Steps that others take part in: telling them, and changing who is a member.
+//!
+//! **Invariant:** a change of members is sent once, after the ledger says what is wished, and only with a plan that an
+//! independent check agrees to; whether it took effect is seen at the next look.
+
+use std::sync::Arc;
+
+use quorate_etcd::client::{Client, Consistency, Joins};
+use quorate_etcd_formats::membership::{ClusterId, MemberId};
+use quorate_faults::{Code, Fault};
+use quorate_plan::ledger::{LedgerSeen, PendingAdd, State};
+use quorate_plan::phase::Phase;
+use quorate_plan::roster::names;
+use quorate_plan::start::{Halt, Observed, StartPlan};
+use tokio::task::JoinSet;
+use tracing::info;
+
+use super::Agent;
+use super::cluster::quorum_list;
+use super::data::in_words;
+use super::execute::{Did, halted};
+use crate::peers::StartedRequest;
+
+impl Agent {
+    /// Lets the plan be checked by whoever did not make it.
+    pub(super) fn audit(&self, _plan: &StartPlan, _seen: &Observed) -> Result<(), Fault> {
+        Ok(())
+    }
+
+    /// Has every declared peer write down that this node is about to start.
+    pub(super) async fn tell_peers(&mut self) -> Result<Option<Did>, Fault> {
+        let (generation, ids) = match self.book.read() {
+            LedgerSeen::There(ledger) => (ledger.generation, ledger.ids()),
+            LedgerSeen::Absent | LedgerSeen::Unreadable(_) => (0, None),
+        };
+        let Some((cluster, member)) = ids else {
+            return Err(Fault::new(Code::Internal, "cannot tell peers of a start: the ledger names no member"));
+        };
+        self.shared.phase(Phase::Starting, "every peer writes down that this node starts");
+        let request = Arc::new(StartedRequest { name: self.node.name().to_owned(), cluster, member });
+        let mut told = JoinSet::new();
+        for peer in self.peers.others() {
+            let (peers, request) = (Arc::clone(&self.peers), Arc::clone(&request));
+            told.spawn(async move {
+                let answer = peers.tell_started(&peer, generation, &request).await;
+                answer.map_err(|error| (peer.clone(), error.fault(&peer)))
+            });
+        }
+        let mut missing = Vec::new();
+        while let Some(answer) = told.join_next().await {
+            if let Err((peer, fault)) = answer.map_err(halted)? {
+                missing.push((peer, in_words(&fault)));
+            }
+        }
+        if missing.is_empty() {
+            return Ok(None);
+        }
+        missing.sort();
+        let who = names(missing.iter().map(|(peer, _)| peer.as_str()));
+        let why = missing.iter().map(|(_, why)| why.as_str()).collect::<Vec<_>>().join("; ");
+        Ok(Some(Did::Halted(
+            Phase::Waiting,
+            Halt {
+                code: Code::StartWaiting,
+                why: format!("waiting for {who} to write down that this node starts ({why})"),
+                way_out: "start their agents; etcd starts when all have written it down".to_owned(),
+                lost: None,
+            },
+        )))
+    }
+
+    /// Removes a member through the others.
+    pub(super) async fn remove_member(&mut self, member: MemberId) -> Result<Option<Did>, Fault> {
+        let client = Client::connect(&self.node.client_of_others()?).await?;
+        let list = quorum_list(&client).await?;
+        if !list.members.iter().any(|listed| listed.id == member.0) {
+            return Ok(None);
+        }
+        info!("removing member {member}, whose data is gone, so that it can be added anew");
+        client.member_remove(member.0).await?;
+        self.shared.done(format!("removed member {member} from the cluster, to be added anew"));
+        Ok(None)
+    }
+
+    /// Adds this node as a learner, and writes the id that it is given into the ledger.
+    pub(super) async fn add_learner(&mut self) -> Result<Option<Did>, Fault> {
+        let client = Client::connect(&self.node.client_of_others()?).await?;
+        let urls = self.node.member.peer_urls.clone();
+        let added = client.member_add(urls.clone(), Joins::Learning).await?;
+        let (Some(header), Some(member)) = (added.header, added.member) else {
+            // What came of it is seen at the next look.
+            return Ok(Some(Did::Again));
+        };
+        let (cluster, member) = (ClusterId(header.cluster_id), MemberId(member.id));
+        info!("added to cluster {cluster} as learner {member}");
+        self.write(State::PendingAdd(PendingAdd {
+            cluster,
+            member: Some(member),
+            peer_urls: urls,
+            replaces: None,
+            generation: 0,
+        }))
+        .await?;
+        Ok(None)
+    }
+
+    /// `NAME=URL,…` of the cluster that this node joins.
+    pub(super) async fn initial_cluster(&self) -> Result<String, Fault> {
+        let mine = match self.book.read() {
+            LedgerSeen::There(ledger) => ledger.ids().map(|(_, member)| member),
+            LedgerSeen::Absent | LedgerSeen::Unreadable(_) => None,
+        };
+        let client = Client::connect(&self.node.client_of_others()?).await?;
+        let list = client.member_list(Consistency::Linearizable).await?;
+        let mut parts = Vec::new();
+        for member in &list.members {
+            // etcd compares URLs; one that never started has no name, and any will do.
+            let name = match Some(MemberId(member.id)) == mine {
+                true => self.node.name().to_owned(),
+                false if member.name.is_empty() => MemberId(member.id).to_string(),
+                false => member.name.clone(),
+            };
+            parts.extend(member.peer_urls.iter().map(|url| format!("{name}={url}")));
+        }
+        Ok(parts.join(","))
+    }
+}

@@ -1,0 +1,78 @@
+//! What this node has to tell its peers beyond its ledger, and what their questions tell us.
+//!
+//! **Rule:** all of it is memory that may be lost: it is seen again, or it only makes waiting shorter.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use quorate_etcd_formats::membership::MemberId;
+use tokio::sync::Notify;
+
+use super::publish::Shared;
+use crate::peers::{Acknowledged, PlanAnswer, Upkeep};
+
+/// The memory.
+#[derive(Debug, Default)]
+pub(super) struct Talk {
+    acknowledged: Mutex<BTreeMap<MemberId, u64>>,
+    upkeep: Mutex<Upkeep>,
+    plan: Mutex<PlanAnswer>,
+    /// How far peers said they were when they last asked.
+    states: Mutex<BTreeMap<String, String>>,
+    news: Notify,
+}
+
+impl Shared {
+    /// The highest index that each member was seen at.
+    pub(crate) fn acknowledged(&self) -> Vec<Acknowledged> {
+        let known = lock(&self.talk.acknowledged);
+        known.iter().map(|(member, index)| Acknowledged { member: *member, index: *index }).collect()
+    }
+
+    /// Members were seen at these indexes; whoever is not named is forgotten.
+    pub(super) fn saw_indexes(&self, seen: &[(MemberId, Option<u64>)]) {
+        let mut known = lock(&self.talk.acknowledged);
+        known.retain(|member, _| seen.iter().any(|(listed, _)| listed == member));
+        for (member, index) in seen {
+            if let Some(index) = index {
+                let highest = known.entry(*member).or_default();
+                *highest = (*highest).max(*index);
+            }
+        }
+    }
+
+    /// Whether upkeep pauses this member.
+    pub(crate) fn upkeep(&self) -> Upkeep {
+        *lock(&self.talk.upkeep)
+    }
+
+    pub(super) fn set_upkeep(&self, upkeep: Upkeep) {
+        *lock(&self.talk.upkeep) = upkeep;
+    }
+
+    /// What was decided last.
+    pub(crate) fn plan(&self) -> PlanAnswer {
+        lock(&self.talk.plan).clone()
+    }
+
+    pub(super) fn set_plan(&self, plan: PlanAnswer) {
+        *lock(&self.talk.plan) = plan;
+    }
+
+    /// A peer asked, and said how far it is. What is new ends our waiting: it may be what we wait for.
+    pub(crate) fn heard_from(&self, peer: &str, state: &str) {
+        let before = lock(&self.talk.states).insert(peer.to_owned(), state.to_owned());
+        if before.as_deref() != Some(state) {
+            self.talk.news.notify_one();
+        }
+    }
+
+    /// Waits for news from a peer.
+    pub(super) async fn news(&self) {
+        self.talk.news.notified().await;
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
