@@ -7,25 +7,23 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
 use axum::extract::connect_info::Connected;
 use axum::serve::{IncomingStream, Listener};
 use quorate_faults::{Code, Fault};
+use quorate_pki::tls::{self, Admit, Reloading};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, mpsc};
 use tokio_rustls::TlsAcceptor;
-use tokio_rustls::rustls::pki_types::pem::PemObject;
-use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use tokio_rustls::rustls::server::WebPkiClientVerifier;
-use tokio_rustls::rustls::{RootCertStore, ServerConfig};
+use tokio_rustls::rustls::ServerConfig;
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
+
+pub use quorate_pki::tls::TlsFiles;
 
 /// How long a client may take for its handshake.
 const HANDSHAKE_LIMIT: Duration = Duration::from_secs(10);
@@ -33,23 +31,12 @@ const HANDSHAKE_LIMIT: Duration = Duration::from_secs(10);
 /// Handshakes at a time; more wait in the kernel's queue.
 const HANDSHAKES_MAX: usize = 64;
 
-/// Certificates of a listener.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct TlsFiles {
-    /// PEM file with the certificate chain.
-    pub cert: PathBuf,
-    /// PEM file with its key.
-    pub key: PathBuf,
-    /// PEM file with the authorities of clients. With it, a client without a certificate is turned away.
-    pub client_ca: Option<PathBuf>,
-}
-
 /// Where to listen, and how.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Address {
     at: SocketAddr,
     tls: Option<TlsFiles>,
-    admits_unknown: bool,
+    admit: Admit,
 }
 
 impl Address {
@@ -67,8 +54,8 @@ impl Address {
         let at = rest.trim_end_matches('/').parse();
         let at = at.map_err(|_| invalid("it does not name an IP address and a port", form))?;
         match (secure, tls) {
-            (true, Some(tls)) => Ok(Address { at, tls: Some(tls), admits_unknown: false }),
-            (false, None) => Ok(Address { at, tls: None, admits_unknown: false }),
+            (true, Some(tls)) => Ok(Address { at, tls: Some(tls), admit: Admit::Certified }),
+            (false, None) => Ok(Address { at, tls: None, admit: Admit::Certified }),
             (true, None) => Err(invalid("there is no certificate for it", "give a certificate and its key")),
             (false, Some(_)) => {
                 Err(invalid("it asks for clear text and has a certificate", "write `https://`, or leave it out"))
@@ -79,7 +66,7 @@ impl Address {
     /// Lets clients without a certificate in as well; whoever answers looks at [`Peer`].
     #[must_use]
     pub fn admit_unknown(self) -> Address {
-        Address { admits_unknown: true, ..self }
+        Address { admit: Admit::Everyone, ..self }
     }
 
     /// Whether only this machine can reach it.
@@ -98,17 +85,20 @@ impl Address {
     }
 }
 
+/// Certificates that notice when their files change.
+type Keys = Arc<Reloading<ServerConfig>>;
+
 /// A port that was taken, and not served yet.
 #[derive(Debug)]
 pub struct Bound {
     listener: TcpListener,
-    keys: Option<Arc<Keys>>,
+    keys: Option<Keys>,
     url: String,
 }
 
 /// Takes the port, and reads the certificates.
 pub async fn bind(address: &Address) -> Result<Bound, Fault> {
-    let keys = address.tls.clone().map(|files| Keys::read(files, address.admits_unknown)).transpose()?.map(Arc::new);
+    let keys = address.tls.clone().map(|files| tls::server(files, address.admit)).transpose()?.map(Arc::new);
     let listener = TcpListener::bind(address.at).await.map_err(|error| {
         Fault::new(Code::ListenFailed, format!("cannot listen on `{}`", address.url()))
             .hint(format!(
@@ -139,15 +129,27 @@ impl Bound {
 }
 
 /// Who asks.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct Peer {
     /// From where.
     pub from: SocketAddr,
     /// Whether with a certificate of the authorities that this listener believes.
     pub certified: bool,
+    /// That certificate.
+    certificate: Option<Arc<[u8]>>,
 }
 
 impl Peer {
+    /// Someone who shows no certificate, or one that is not told.
+    pub fn new(from: SocketAddr, certified: bool) -> Peer {
+        Peer { from, certified, certificate: None }
+    }
+
+    /// The node whose agent asks, by its certificate.
+    pub fn node(&self, token: &str) -> Option<String> {
+        self.certificate.as_ref().and_then(|certificate| quorate_pki::node_name(certificate, token))
+    }
+
     /// Whether from this machine.
     pub fn is_loopback(&self) -> bool {
         self.from.ip().to_canonical().is_loopback()
@@ -156,7 +158,7 @@ impl Peer {
 
 impl Connected<IncomingStream<'_, Doors>> for Peer {
     fn connect_info(stream: IncomingStream<'_, Doors>) -> Peer {
-        *stream.remote_addr()
+        stream.remote_addr().clone()
     }
 }
 
@@ -167,7 +169,7 @@ impl<T: AsyncRead + AsyncWrite + Unpin + Send> Wire for T {}
 /// Takes connections, and brings each through its handshake on its own.
 async fn accept(
     listener: TcpListener,
-    keys: Option<Arc<Keys>>,
+    keys: Option<Keys>,
     ready: mpsc::Sender<(Box<dyn Wire>, Peer)>,
     stop: CancellationToken,
 ) {
@@ -189,23 +191,25 @@ async fn accept(
         };
         let (keys, ready) = (keys.clone(), ready.clone());
         tokio::spawn(async move {
-            if let Some((wire, certified)) = secure(stream, keys).await {
-                let _ = ready.send((wire, Peer { from: peer, certified })).await;
+            if let Some((wire, certificate)) = secure(stream, keys).await {
+                let peer = Peer { from: peer, certified: certificate.is_some(), certificate };
+                let _ = ready.send((wire, peer)).await;
             }
             drop(place);
         });
     }
 }
 
-async fn secure(stream: TcpStream, keys: Option<Arc<Keys>>) -> Option<(Box<dyn Wire>, bool)> {
+async fn secure(stream: TcpStream, keys: Option<Keys>) -> Option<(Box<dyn Wire>, Option<Arc<[u8]>>)> {
     let _ = stream.set_nodelay(true);
-    let Some(keys) = keys else { return Some((Box::new(stream), false)) };
+    let Some(keys) = keys else { return Some((Box::new(stream), None)) };
     let handshake = TlsAcceptor::from(keys.current()).accept(stream);
     // A client without the right certificate learns so from its own side of the handshake.
     let wire = tokio::time::timeout(HANDSHAKE_LIMIT, handshake).await.ok()?.ok()?;
     // What it shows has been verified, or there would be no connection.
-    let certified = wire.get_ref().1.peer_certificates().is_some_and(|shown| !shown.is_empty());
-    Some((Box::new(wire), certified))
+    let certificate = wire.get_ref().1.peer_certificates().and_then(|shown| shown.first());
+    let certificate = certificate.map(|shown| Arc::from(shown.as_ref()));
+    Some((Box::new(wire), certificate))
 }
 
 /// Connections that are through their handshake.
@@ -232,76 +236,4 @@ impl Listener for Doors {
     fn local_addr(&self) -> io::Result<Self::Addr> {
         Err(io::Error::other("the listener is elsewhere"))
     }
-}
-
-/// Certificates, and the files they came from.
-#[derive(Debug)]
-struct Keys {
-    files: TlsFiles,
-    admits_unknown: bool,
-    loaded: Mutex<(Vec<Stamp>, Arc<ServerConfig>)>,
-}
-
-/// What changes when a file is replaced or rewritten.
-type Stamp = Option<(u64, u64, i64, i64)>;
-
-impl Keys {
-    fn read(files: TlsFiles, admits_unknown: bool) -> Result<Keys, Fault> {
-        let stamps = stamps(&files);
-        let config = load(&files, admits_unknown)?;
-        Ok(Keys { files, admits_unknown, loaded: Mutex::new((stamps, config)) })
-    }
-
-    /// The newest that can be used. Files that are being replaced, and do not fit together yet, are tried again later.
-    fn current(&self) -> Arc<ServerConfig> {
-        let mut loaded = self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
-        let now = stamps(&self.files);
-        if loaded.0 != now {
-            match load(&self.files, self.admits_unknown) {
-                Ok(config) => *loaded = (now, config),
-                Err(fault) => warn!(code = fault.code().as_str(), %fault, "still using the certificate from before"),
-            }
-        }
-        Arc::clone(&loaded.1)
-    }
-}
-
-fn stamps(files: &TlsFiles) -> Vec<Stamp> {
-    let stamp = |path: &Path| {
-        let meta = std::fs::metadata(path).ok()?;
-        Some((meta.ino(), meta.len(), meta.mtime(), meta.mtime_nsec()))
-    };
-    [Some(&files.cert), Some(&files.key), files.client_ca.as_ref()]
-        .into_iter()
-        .flatten()
-        .map(|path| stamp(path))
-        .collect()
-}
-
-fn load(files: &TlsFiles, admits_unknown: bool) -> Result<Arc<ServerConfig>, Fault> {
-    let unusable = |what: &str, path: &Path, cause: Box<dyn std::error::Error + Send + Sync>| {
-        Fault::new(Code::ServeInvalid, format!("cannot use the {what} in `{}`", path.display()))
-            .hint("it must be a PEM file that this user can read, and the key must belong to the certificate")
-            .caused_by(cause)
-    };
-    let cert = |error| unusable("certificate", &files.cert, error);
-    let chain = CertificateDer::pem_file_iter(&files.cert).and_then(Iterator::collect::<Result<Vec<_>, _>>);
-    let chain = chain.map_err(|error| cert(error.into()))?;
-    let key = PrivateKeyDer::from_pem_file(&files.key).map_err(|error| unusable("key", &files.key, error.into()))?;
-    let builder = ServerConfig::builder();
-    let builder = match &files.client_ca {
-        None => builder.with_no_client_auth(),
-        Some(path) => {
-            let authority = |error| unusable("certificate authorities", path, error);
-            let certs = CertificateDer::pem_file_iter(path).and_then(Iterator::collect::<Result<Vec<_>, _>>);
-            let mut roots = RootCertStore::empty();
-            roots.add_parsable_certificates(certs.map_err(|error| authority(error.into()))?);
-            let verifier = WebPkiClientVerifier::builder(Arc::new(roots));
-            let verifier = if admits_unknown { verifier.allow_unauthenticated() } else { verifier };
-            let verifier = verifier.build();
-            builder.with_client_cert_verifier(verifier.map_err(|error| authority(error.into()))?)
-        }
-    };
-    let config = builder.with_single_cert(chain, key).map_err(|error| cert(error.into()))?;
-    Ok(Arc::new(config))
 }

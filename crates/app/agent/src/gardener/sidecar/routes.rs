@@ -183,7 +183,7 @@ mod tests {
 
     #[test]
     fn from_elsewhere_a_certificate_is_needed_unless_said_otherwise() {
-        let peer = |from: &str, certified| Peer { from: from.parse().unwrap(), certified };
+        let peer = |from: &str, certified| Peer::new(from.parse().unwrap(), certified);
         let (here, away, known) = (peer("127.0.0.1:1", false), peer("10.0.0.1:1", false), peer("10.0.0.1:1", true));
         let certified = Elsewhere::Certified(None);
         for path in ["/initialization/start", "/initialization/status", "/config", "/snapshot/full", "/snapshot/latest"]
