@@ -3,6 +3,7 @@
 //! **Rule:** absolute times drift from day to day, so only ratios taken in one run are worth anything. The floor (what
 //! the machine needs to copy the same bytes durably) is measured beside them.
 
+mod agent;
 mod chart;
 mod dataset;
 mod deltas;
@@ -29,7 +30,8 @@ struct Row {
     met: bool,
 }
 
-/// Runs everything, or one part: `offline` (written to `bench/results.md`) or `follow` (`bench/following.md`).
+/// Runs everything, or one part: `offline` (written to `bench/results.md`), `follow` (`bench/following.md`) or `agent`
+/// (`bench/agent.md`).
 pub(crate) fn run(root: &Path, part: Option<&str>) -> Result<String> {
     let quorate = root.join("target/release/quorate");
     let tools = quorate_testkit::etcd("sid");
@@ -44,8 +46,11 @@ pub(crate) fn run(root: &Path, part: Option<&str>) -> Result<String> {
     if part.is_none_or(|part| part == "follow") {
         said += &page(root, "following", "Following a live cluster", &tools, &follow::rows(&quorate, &tools, &work)?)?;
     }
+    if part.is_none_or(|part| part == "agent") {
+        said += &page(root, "agent", "The agent", &tools, &agent::rows(&quorate, &tools, &work)?)?;
+    }
     if said.is_empty() {
-        bail!("there is no part `{}`: it is `offline` or `follow`", part.unwrap_or_default());
+        bail!("there is no part `{}`: it is `offline`, `follow` or `agent`", part.unwrap_or_default());
     }
     Ok(said)
 }
@@ -211,15 +216,25 @@ fn render(rows: &[Row]) -> String {
         "| work | quorate | against | theirs | ratio | reach | met |\n| --- | --- | --- | --- | --- | --- | --- |\n",
     );
     for row in rows {
-        let theirs = row.theirs.as_ref().map_or_else(|| "–".to_owned(), Sample::show);
-        let ratio = row
-            .theirs
-            .as_ref()
-            .map_or_else(|| "–".to_owned(), |theirs| format!("{:.2}×", theirs.seconds / row.ours.seconds));
-        let met = if row.met { "yes" } else { "**no**" };
-        let line =
-            [&row.work, &row.ours.show(), &row.peer, &theirs, &ratio, &row.reach, met].map(|cell| cell.to_owned());
-        table.push_str(&format!("| {} |\n", line.join(" | ")));
+        table.push_str(&line(row));
     }
     table
+}
+
+fn line(row: &Row) -> String {
+    let theirs = row.theirs.as_ref().map_or_else(|| "–".to_owned(), Sample::show);
+    let ratio = row
+        .theirs
+        .as_ref()
+        .map_or_else(|| "–".to_owned(), |theirs| format!("{:.2}×", theirs.seconds / row.ours.seconds));
+    let met = if row.met { "yes" } else { "**no**" };
+    let cells = [&row.work, &row.ours.show(), &row.peer, &theirs, &ratio, &row.reach, met].map(|cell| cell.to_owned());
+    format!("| {} |\n", cells.join(" | "))
+}
+
+/// Shows a row as soon as it is known: the next one may take minutes.
+#[expect(clippy::print_stdout, reason = "a chore talks to the developer at the terminal")]
+fn known(row: Row) -> Row {
+    print!("{}", line(&row));
+    row
 }

@@ -11,7 +11,7 @@ use std::process::ExitCode;
 const USAGE: &str = "\
 usage: cargo xtask TASK
   tidy         check the source tree: file heads and lengths, rings, fault pages, forbidden words, links
-  bench [PART] run the side-by-side benchmarks, or the part `offline` or `follow` (release build; see bench/)
+  bench [PART] run the side-by-side benchmarks, or one part: `offline`, `follow` or `agent` (release build; see bench/)
   fuzz-seeds   fill fuzz/corpus from the fixtures";
 
 #[expect(clippy::print_stdout, clippy::print_stderr, reason = "a chore talks to the developer at the terminal")]

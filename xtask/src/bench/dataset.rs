@@ -58,12 +58,17 @@ impl Dataset {
 
     /// A snapshot four times as large.
     pub(crate) fn large_snapshot(work: &Path) -> Result<PathBuf> {
-        let path = work.join("gib-4.snapshot");
-        if !path.exists() {
-            write_snapshot(&path, 4 * KEYS)?;
-        }
-        Ok(path)
+        snapshot_of(work, "gib-4.snapshot", 4 * KEYS)
     }
+}
+
+/// A snapshot with so many keys, made once.
+pub(crate) fn snapshot_of(work: &Path, name: &str, keys: u64) -> Result<PathBuf> {
+    let path = work.join(name);
+    if !path.exists() {
+        write_snapshot(&path, keys)?;
+    }
+    Ok(path)
 }
 
 #[expect(clippy::type_complexity, reason = "buckets with their keys and values")]

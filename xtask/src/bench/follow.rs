@@ -15,8 +15,8 @@ use quorate_testkit::{Launch, Seat, Server, Tools};
 use serde_json::Value;
 use tokio::runtime::Runtime;
 
-use super::Row;
 use super::measure::Sample;
+use super::{Row, known};
 
 /// The default of `--delta-period`.
 const PERIOD: Duration = Duration::from_secs(10);
@@ -58,8 +58,11 @@ pub(super) fn rows(quorate: &Path, tools: &Tools, work: &Path) -> Result<Vec<Row
         .start();
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     let bench = Bench { quorate, work, server, runtime };
-    let rows = vec![bench.cost()?, bench.behind(PUTS, "single puts")?, bench.behind(TXNS, "transactions of 100 puts")?];
-    Ok(rows)
+    Ok(vec![
+        known(bench.cost()?),
+        known(bench.behind(PUTS, "single puts")?),
+        known(bench.behind(TXNS, "transactions of 100 puts")?),
+    ])
 }
 
 impl Bench<'_> {
