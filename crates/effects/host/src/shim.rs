@@ -14,6 +14,7 @@ mod keeper;
 mod running;
 mod spec;
 mod stopping;
+mod take_over;
 mod waiting;
 
 pub use adopt::{Adoption, adopt};
@@ -21,3 +22,4 @@ pub use control::{Status, StopOrder};
 pub use keeper::keep;
 pub use running::{Ended, Running, spawn};
 pub use spec::{ETCD_STOPPING, Rung, Send, ShimSpec};
+pub use take_over::{Process, take_over};

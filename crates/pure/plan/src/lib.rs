@@ -22,6 +22,7 @@ pub mod schedule;
 pub mod server_log;
 pub mod spec;
 pub mod start;
+pub mod taken;
 pub mod upkeep;
 mod warning;
 

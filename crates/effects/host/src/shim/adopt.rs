@@ -1,7 +1,8 @@
 //! Finds what an earlier agent started, and takes it over if it is beyond doubt the same.
 //!
-//! **Invariant:** a process is adopted only if its number, start time, boot, executable file, group and session are what
-//! was written down about it, and its shim, if there is one, knows the token of the run.
+//! **Invariant:** a process is adopted only if its number, start time, boot and executable file are what was written down
+//! about it; one that a shim started also has that group and session, and its shim, if there still is one, knows the token
+//! of the run.
 
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
@@ -59,7 +60,7 @@ pub fn adopt(state: &StateDir) -> Result<Adoption, Fault> {
 }
 
 /// Whether some shim has the state dir. Asked before anything else, so that what it left is read after it left.
-fn shim_holds(state: &StateDir) -> Result<bool, Fault> {
+pub(super) fn shim_holds(state: &StateDir) -> Result<bool, Fault> {
     let path = state.shim_lock();
     let fail = |error| Fault::io(format!("cannot ask for the lock `{}`", path.display()), error);
     let file = match std::fs::File::open(&path) {
@@ -84,6 +85,7 @@ fn look(state: &StateDir) -> Result<Adoption, Fault> {
     let unknown = |pid: u32, error| Fault::io(format!("cannot look at process {pid}"), error);
     // The shim first: if it is gone by now, the record says so already when the program is looked at.
     let shim = match about.shim.look() {
+        Seen::Running(_) if about.taken => None,
         Seen::Running(handle) => Some(handle.into_pidfd()),
         Seen::Gone => None,
         Seen::Unknown(error) if error.kind() == std::io::ErrorKind::NotFound => None,
@@ -137,6 +139,9 @@ fn doubt(state: &StateDir, about: &RunningFile, shim: Option<&OwnedFd>) -> Resul
     {
         return doubt("its executable is another file");
     }
+    if about.taken {
+        return Ok(None);
+    }
     if getpgid(Some(number)) != Ok(number) {
         return doubt("it does not lead its process group");
     }
@@ -171,6 +176,7 @@ mod tests {
             token: "t".to_owned(),
             config_hash: "c".to_owned(),
             started_at_ms: 1,
+            taken: false,
         }
     }
 

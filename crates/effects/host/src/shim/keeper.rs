@@ -163,6 +163,7 @@ fn execute(state: &StateDir, orders: &Orders, output: &OwnedFd) -> io::Result<Ru
         token: orders.token.clone(),
         config_hash: spec.config_hash.clone(),
         started_at_ms: now_ms(),
+        taken: false,
     };
     let mut command = Command::new(&program);
     command.arg0(&spec.program).args(&spec.args).env_clear().envs(spec.env.iter().map(|(name, value)| (name, value)));

@@ -127,6 +127,11 @@ impl Running {
         self.shim.is_some()
     }
 
+    /// Whether it was taken over while it ran: it never had a shim.
+    pub fn is_taken_over(&self) -> bool {
+        self.about.taken
+    }
+
     /// The hash of the configuration that it runs with, which may no longer be the one that is wanted.
     pub fn config_hash(&self) -> &str {
         &self.about.config_hash
@@ -177,6 +182,9 @@ impl Running {
         Ok(Some(match read(&self.state.record()) {
             Recorded::Record(record) => Ended::Record(record),
             Recorded::Unreadable(why) => Ended::NoRecord(format!("its record cannot be read: {why}")),
+            Recorded::Absent if self.about.taken => {
+                Ended::NoRecord("it was taken over while it ran, and had no shim".to_owned())
+            }
             Recorded::Absent => Ended::NoRecord("its shim was gone before it".to_owned()),
         }))
     }
@@ -198,7 +206,9 @@ impl Running {
     fn stop_alone(&self, order: &StopOrder) -> Result<(), Fault> {
         let failed = |error| Fault::io("cannot stop the program", error);
         let child = self.child.try_clone().map_err(failed)?;
-        let pid = i32::try_from(self.about.child.pid).ok().and_then(Pid::from_raw);
+        // One that was taken over may share its process group with whoever started it.
+        let group = (!self.about.taken).then_some(self.about.child.pid);
+        let pid = group.and_then(|pid| i32::try_from(pid).ok()).and_then(Pid::from_raw);
         let mut stop = Stopping::new(order.clone(), Instant::now());
         let climb = move || {
             while let Some(send) = stop.next(Instant::now()) {

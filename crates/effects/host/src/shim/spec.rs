@@ -90,6 +90,9 @@ pub(super) struct RunningFile {
     pub(super) token: String,
     pub(super) config_hash: String,
     pub(super) started_at_ms: u64,
+    /// It was not started by a shim but taken over while it ran; then `shim` is the program itself.
+    #[serde(default)]
+    pub(super) taken: bool,
 }
 
 impl RunningFile {
