@@ -1,6 +1,7 @@
 //! What runs on a node: sources of truth, and whoever turns their answers into work.
 
 pub mod backups;
+pub mod cluster_file;
 pub mod gardener;
 pub mod peers;
 pub mod serve;

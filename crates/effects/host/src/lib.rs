@@ -7,6 +7,7 @@ pub mod exit_record;
 pub mod locks;
 pub mod logs;
 pub mod process;
+pub mod root;
 mod sealed;
 pub mod shim;
 pub mod state;

@@ -10,6 +10,7 @@ use quorate_host::state::StateDir;
 use quorate_plan::Warning;
 use quorate_plan::spec::{Member, Security, Spec, TlsFiles, for_member};
 
+use crate::cluster_file;
 use crate::serve::{self, Address};
 
 /// Passwords are far below this.
@@ -33,8 +34,7 @@ impl Node {
     /// Reads the cluster file and finds the member; changes nothing.
     pub fn read(file: &Path, name: Option<&str>) -> Result<(Node, Vec<Warning>), Fault> {
         let shown = file.display().to_string();
-        let bytes = std::fs::read(file).map_err(|error| Fault::io(format!("cannot read `{shown}`"), error))?;
-        let (spec, warnings) = Spec::parse(&bytes, &shown).map_err(|mistakes| mistakes.fault())?;
+        let (spec, warnings) = cluster_file::read(file)?;
         let member = spec.local(name, &shown)?.clone();
         let target = Target::new(Path::new(&member.data_dir), member.wal_dir.as_deref().map(Path::new))?;
         let state = PathBuf::from(spec.state_dir_of(&member.name));

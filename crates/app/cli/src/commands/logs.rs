@@ -7,10 +7,11 @@ use std::time::{Duration, SystemTime};
 
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
+use quorate_agent::cluster_file;
 use quorate_faults::{Code, Exit, Fault};
 use quorate_host::logs::{LogReader, Reached};
 use quorate_plan::server_log::{self, Level, Line};
-use quorate_plan::spec::{Spec, parse_duration};
+use quorate_plan::spec::parse_duration;
 
 use crate::printer::Printer;
 
@@ -103,8 +104,7 @@ fn log_dir(args: &Args) -> Result<PathBuf, Fault> {
     }
     let config = args.config.as_ref().ok_or_else(|| Fault::new(Code::Usage, "no member is named"))?;
     let shown = config.display().to_string();
-    let bytes = std::fs::read(config).map_err(|error| Fault::io(format!("cannot read `{shown}`"), error))?;
-    let (spec, _) = Spec::parse(&bytes, &shown).map_err(|mistakes| mistakes.fault())?;
+    let (spec, _) = cluster_file::read(config)?;
     let name = &spec.local(args.name.as_deref(), &shown)?.name;
     Ok(PathBuf::from(spec.state_dir_of(name)).join("logs"))
 }

@@ -10,6 +10,7 @@ mod members;
 mod mistake;
 mod places;
 mod read;
+mod root;
 mod sections;
 mod settings;
 mod source;
@@ -27,6 +28,7 @@ use sha2::{Digest, Sha256};
 
 pub use auth::{ADMIN, Access, AuthSpec, Keys, Permission, ROOT, Role, User};
 pub use mistake::{At, Mistake, Mistakes};
+pub use root::below_root;
 pub use settings::{Agent, Backup, Defrag, Keep, Layout, Logs, Maintenance, Stop, Validation};
 pub use source::Source;
 pub use units::{duration_text, parse_duration, parse_size, size_text};

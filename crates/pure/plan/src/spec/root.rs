@@ -1,0 +1,88 @@
+//! A cluster file below another root: the same file for a trial without root rights, and for tests beside each other.
+//!
+//! **Rule:** the dirs that are ours move, with all that is in them, whether the file names them or leaves them to the
+//! defaults. Every other path means what it says.
+
+use super::{Security, Spec, Tls, TlsFiles};
+
+/// The dirs that move.
+const OURS: [&str; 4] = ["/etc/quorate", "/var/lib/quorate", "/var/lib/etcd", "/var/log/quorate"];
+
+/// Where a path lies below `root`: moved if it is in a dir of ours, else as it is.
+pub fn below_root(path: &str, root: &str) -> String {
+    let ours =
+        OURS.iter().any(|dir| path.strip_prefix(dir).is_some_and(|rest| rest.is_empty() || rest.starts_with('/')));
+    if ours { format!("{}{path}", root.trim_end_matches('/')) } else { path.to_owned() }
+}
+
+impl Spec {
+    /// The same cluster with its dirs below `root`.
+    #[must_use]
+    pub fn below(mut self, root: &str) -> Spec {
+        let moved = |path: &mut String| *path = below_root(path, root);
+        moved(&mut self.agent.state_dir);
+        self.agent.etcd_binary.iter_mut().chain(&mut self.agent.etcd_password_file).for_each(moved);
+        for member in &mut self.members {
+            moved(&mut member.data_dir);
+            member.wal_dir.iter_mut().for_each(moved);
+        }
+        if let Security::Tls(tls) = &mut self.security {
+            let Tls { dir, peer, client, agent, admin, peer_allowed_hostname: _ } = tls.as_mut();
+            dir.iter_mut().for_each(moved);
+            for files in [peer, client].into_iter().chain(agent).chain(admin) {
+                let TlsFiles { cert_file, key_file, trusted_ca_file } = files;
+                [cert_file, key_file, trusted_ca_file].into_iter().for_each(moved);
+            }
+        }
+        if let Some(backup) = &mut self.backup
+            && let Some(path) = backup.store.strip_prefix("file://")
+        {
+            backup.store = format!("file://{}", below_root(path, root));
+        }
+        self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn spec(text: &str) -> Spec {
+        Spec::parse(text.as_bytes(), "c").map_err(|mistakes| mistakes.render()).unwrap().0
+    }
+
+    const MEMBER: &str =
+        "token: t\nmembers: [{name: n1, peer-urls: ['https://n1:2380'], client-urls: ['https://n1:2379']}]\n";
+
+    #[test]
+    fn our_dirs_move_and_others_stay() {
+        for (path, moved) in [
+            ("/var/lib/quorate", "/r/var/lib/quorate"),
+            ("/var/lib/quorate/n1", "/r/var/lib/quorate/n1"),
+            ("/etc/quorate/pki/{name}", "/r/etc/quorate/pki/{name}"),
+            ("/var/lib/etcd2", "/var/lib/etcd2"),
+            ("/srv/etcd", "/srv/etcd"),
+            ("", ""),
+        ] {
+            assert_eq!(below_root(path, "/r"), moved);
+            assert_eq!(below_root(path, "/r/"), moved);
+        }
+    }
+
+    #[test]
+    fn defaults_and_what_is_written_move_alike() {
+        let text = format!(
+            "{MEMBER}tls: {{dir: /etc/quorate/pki}}\nbackup: {{store: 'file:///var/lib/quorate/store'}}\n\
+             agent: {{etcd-binary: /usr/bin/etcd, etcd-user: root, etcd-password-file: /etc/quorate/password}}\n"
+        );
+        let moved = spec(&text).below("/r");
+        assert_eq!(moved.agent.state_dir, "/r/var/lib/quorate");
+        assert_eq!(moved.members[0].data_dir, "/r/var/lib/etcd");
+        assert_eq!(moved.agent.etcd_binary.as_deref(), Some("/usr/bin/etcd"));
+        assert_eq!(moved.agent.etcd_password_file.as_deref(), Some("/r/etc/quorate/password"));
+        assert_eq!(moved.backup.unwrap().store, "file:///r/var/lib/quorate/store");
+        let Security::Tls(tls) = moved.security else { panic!("no TLS") };
+        assert_eq!(tls.dir.as_deref(), Some("/r/etc/quorate/pki"));
+        assert!(tls.peer.key_file.starts_with("/r/etc/quorate/pki/"), "{tls:?}");
+    }
+}
