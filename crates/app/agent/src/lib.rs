@@ -1,5 +1,6 @@
 //! What runs on a node: sources of truth, and whoever turns their answers into work.
 
+pub mod auth;
 pub mod backups;
 pub mod cluster_file;
 pub mod gardener;

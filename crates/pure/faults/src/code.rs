@@ -484,6 +484,10 @@ codes! {
     PeerNameUnchecked = "Q1020", CannotMeet;
     /// Another node's certificates were asked for.
     RenewalForeign = "Q1021", Refused;
+    /// The file of a user's password cannot be used.
+    PasswordFile = "Q1030", ConfigInvalid;
+    /// Enabling auth now would lock the agent out.
+    AuthLockOut = "Q1031", Refused;
 }
 
 impl Code {

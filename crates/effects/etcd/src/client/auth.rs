@@ -29,6 +29,11 @@ impl fmt::Debug for Credentials {
 }
 
 impl Client {
+    /// The user as which this client logs in. `None`: its certificate, if it has one, says who it is.
+    pub fn user(&self) -> Option<&str> {
+        self.shared.credentials.as_ref().map(|credentials| credentials.name.as_str())
+    }
+
     pub(super) fn has_credentials(&self) -> bool {
         self.shared.credentials.is_some()
     }

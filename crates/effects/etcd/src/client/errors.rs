@@ -83,10 +83,26 @@ impl Failure {
         self.kind == Kind::Lost && procedure.read_only
     }
 
-    /// Whether etcd wants a fresh token: ours has expired, or users were changed since it was given.
+    /// Whether etcd wants a fresh token: ours has expired, users were changed since it was given, or auth was enabled since.
     pub(super) fn is_stale_token(&self) -> bool {
+        let words = ["invalid auth token", "revision of auth store is old", "etcdserver: user name is empty"];
         let refused = matches!(self.kind, Kind::Refused(_));
-        refused && (self.said.contains("invalid auth token") || self.said.contains("revision of auth store is old"))
+        refused && words.iter().any(|words| self.said.contains(words))
+    }
+
+    /// Whether etcd itself answered, whatever it said.
+    pub(super) fn is_answer(&self) -> bool {
+        matches!(self.kind, Kind::Refused(_))
+    }
+
+    /// Whether a password was not the user's, or there is no such user.
+    pub(super) fn is_failed_login(&self) -> bool {
+        self.is_answer() && self.said.contains("authentication failed")
+    }
+
+    /// Whether a password was tried for a user that was made without one.
+    pub(super) fn is_no_password_user(&self) -> bool {
+        self.is_failed_login() && self.said.contains("no password user")
     }
 
     /// The same for streams, where older servers call a stale token a lack of permission.

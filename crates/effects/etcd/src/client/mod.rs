@@ -17,6 +17,7 @@ pub mod messages;
 mod snapshot;
 mod stream;
 mod tls;
+mod users;
 mod watch;
 
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -32,6 +33,7 @@ pub use kv::Listing;
 pub use leases::Granted;
 pub use snapshot::SnapshotStream;
 pub use tls::Tls;
+pub use users::Tried;
 pub use watch::{Watch, WatchFrom, WatchTurn};
 
 /// How long one attempt at one endpoint may take, unless told otherwise.

@@ -147,8 +147,9 @@ pub(super) fn section(
     let agent_user = section.text(reader, "agent-user").map(|(text, _)| text);
     let agent_user = agent_user.or_else(|| agent.etcd_user.clone()).or(from_dir);
     let roles = list(reader, &mut section, "roles", role);
-    let users = list(reader, &mut section, "users", user);
+    let mut users = list(reader, &mut section, "users", user);
     section.close(reader);
+    login_of_agent(reader, agent, &mut users, at);
     if enabled && agent_user.is_none() {
         let hint = "give `agent.etcd-user` and `agent.etcd-password-file`, or `auth.agent-user`: the common name in the \
                     certificate of `tls.admin`";
@@ -158,6 +159,22 @@ pub(super) fn section(
     let roles = roles.into_iter().map(|(role, _)| role).collect();
     let users = users.into_iter().map(|(user, _)| user).collect();
     Some(AuthSpec { enabled, prune, agent_user, roles, users })
+}
+
+/// The agent asks with a password: the declared one must be the same, or it locks itself out.
+fn login_of_agent(reader: &mut Reader<'_>, agent: &Agent, users: &mut Vec<(User, At)>, at: At) {
+    let (Some(name), Some(file)) = (&agent.etcd_user, &agent.etcd_password_file) else { return };
+    let Some((user, at)) = users.iter_mut().find(|(user, _)| user.name == *name) else {
+        let roles = vec![ROOT.to_owned()];
+        users.push((User { name: name.clone(), password_file: Some(file.clone()), roles }, at));
+        return;
+    };
+    let declared = user.password_file.get_or_insert_with(|| file.clone());
+    if declared != file {
+        let what = format!("the agent asks as {}, with another password file", quoted(name));
+        let hint = Some("give `agent.etcd-password-file` and this `password-file` the same path".to_owned());
+        reader.wrong(*at, "auth.users", what, hint);
+    }
 }
 
 /// A list of maps.

@@ -91,6 +91,23 @@ fn mistakes_about_users_are_found() {
 }
 
 #[test]
+fn the_agent_keeps_its_own_way_in() {
+    let with = |users: &str| {
+        format!(
+            "token: t\nplaintext: true\nmembers: [{{name: n1, address: 10.0.0.1}}]\nagent: {{etcd-user: root, \
+             etcd-password-file: /pw/root}}\nauth: {{users: [{users}]}}\n"
+        )
+    };
+    for users in ["", "{name: root}", "{name: root, password-file: /pw/root}"] {
+        let auth = read(&with(users)).auth.unwrap();
+        assert_eq!(auth.agent_user.as_deref(), Some("root"));
+        assert_eq!(auth.users[0].password_file.as_deref(), Some("/pw/root"), "{users}");
+    }
+    let other = mistakes(&with("{name: root, password-file: /pw/other}"));
+    assert!(other.contains("the agent asks as `root`, with another password file"), "{other}");
+}
+
+#[test]
 fn a_source_fills_in_the_members_when_it_is_complete() {
     let spec = read(SOURCE);
     assert!(!spec.is_resolved());
