@@ -376,6 +376,12 @@ codes! {
     StartWaiting = "Q0950", Waiting;
     /// etcd ends again and again.
     CrashLoop = "Q0951", Temporary;
+    /// A change of members cannot be proven to keep the quorum.
+    StartUnproven = "Q0952", Waiting;
+    /// Another change of members is under way.
+    StartAnotherChange = "Q0953", Waiting;
+    /// The independent check does not agree to a plan.
+    PlanRefused = "Q0954", Refused;
     /// A port to listen on could not be taken.
     ListenFailed = "Q0961", CannotMeet;
     /// This etcd is older than the data.

@@ -7,6 +7,7 @@
 pub mod auth;
 pub mod certificates;
 pub mod chain;
+pub mod check;
 pub mod estimate;
 pub mod etcd_config;
 pub mod follow;

@@ -137,6 +137,11 @@ pub fn proofs(name: &str, seen: &Observed, plan: &StartPlan) -> Vec<(usize, Proo
     {
         name.clone_into(&mut member.name);
     }
+    // A node that decides on its start does not run: it is none of those who confirmed the list.
+    let removed: Vec<MemberId> = plan.steps.iter().filter_map(removed).collect();
+    for member in standing.members.iter_mut().filter(|member| removed.contains(&member.id)) {
+        member.health = Health::Unhealthy("its node has no data".to_owned());
+    }
     let change = |step: &Step| match step {
         Step::RemoveMember(id) => Some(Change::Remove(*id)),
         Step::AddLearner => Some(Change::AddLearner),
@@ -154,6 +159,10 @@ pub fn proofs(name: &str, seen: &Observed, plan: &StartPlan) -> Vec<(usize, Proo
     };
     let steps = plan.steps.iter().enumerate();
     steps.filter_map(|(at, step)| change(step).map(|change| (at, standing.prove(change, name)))).collect()
+}
+
+fn removed(step: &Step) -> Option<MemberId> {
+    if let Step::RemoveMember(id) = step { Some(*id) } else { None }
 }
 
 fn shown(member: &ListedMember) -> String {

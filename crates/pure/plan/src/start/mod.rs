@@ -3,8 +3,11 @@
 //! **Invariants:** what was ever started is never founded again; what is unknown is never taken for absent; nothing is deleted;
 //! a plan makes a data dir at most once and starts etcd at most once, as its last act on this node.
 
+mod founding;
+mod guards;
 mod halts;
 mod last_words;
+mod members;
 mod observed;
 mod restart;
 mod rows;
@@ -14,10 +17,12 @@ use std::fmt::Write as _;
 
 use crate::spec::{Spec, Validation};
 
+#[doc(hidden)]
+pub use guards::Guard;
 pub use last_words::{classify, hindrance};
 pub use observed::{
-    ClusterSeen, DataFacts, DataSeen, EndSeen, Health, ListedMember, Observed, PeerAnswer, PeerFounding, PeerSeen, StoreSeen,
-    Verdict,
+    ClusterSeen, DataFacts, DataSeen, EndSeen, Health, ListedMember, Observed, PeerAnswer, PeerFounding, PeerSeen,
+    StoreSeen, Verdict,
 };
 pub use restart::{Ended, Restart, RestartPolicy, Run, plan_restart};
 pub use step::{Depth, Halt, Mode, Step};
@@ -32,6 +37,7 @@ pub enum Row {
     Foreign,
     NewerGeneration,
     NotOursYet,
+    OtherCluster,
     Removed,
     Check,
     FinishFounding,
@@ -40,6 +46,8 @@ pub enum Row {
     RestoreOnly,
     CorruptAlone,
     RedoInit,
+    SetAside,
+    GiveUp,
     ResumeAdd,
     DiskLost,
     LostAlone,
@@ -47,6 +55,8 @@ pub enum Row {
     BackupExists,
     Found,
     Join,
+    AnotherChange,
+    Unproven,
     WaitForCluster,
 }
 
@@ -60,6 +70,7 @@ impl Row {
             Row::Foreign => "the data is not this member's",
             Row::NewerGeneration => "a peer has a newer generation of the cluster",
             Row::NotOursYet => "there is data that the ledger does not know",
+            Row::OtherCluster => "the others belong to another cluster",
             Row::Check => "the data has not been checked since etcd last ended",
             Row::FinishFounding => "the data dir is made, and etcd never ran on it",
             Row::Removed => "the cluster does not list this member",
@@ -68,6 +79,8 @@ impl Row {
             Row::RestoreOnly => "the data of the only member is damaged or gone",
             Row::CorruptAlone => "the data is damaged, and the others do not answer",
             Row::RedoInit => "the data is damaged, and etcd never ran on it",
+            Row::SetAside => "the data is of no use to the member that this node is to be",
+            Row::GiveUp => "another founding is declared, and nobody has started on the earlier one",
             Row::ResumeAdd => "the cluster has added this node, and it has not started",
             Row::DiskLost => "the data of a member that ran is gone",
             Row::LostAlone => "the data of a member that ran is gone, and the others do not answer",
@@ -75,6 +88,8 @@ impl Row {
             Row::BackupExists => "there is no data, but a backup of this cluster",
             Row::Found => "a founding is declared, and everyone agrees",
             Row::Join => "the cluster is there, and this node is not in it yet",
+            Row::AnotherChange => "the members of the cluster are being changed",
+            Row::Unproven => "a change of members might cost the quorum",
             Row::WaitForCluster => "there is no data, and no cluster to join",
         }
     }
@@ -117,7 +132,13 @@ impl StartPlan {
 
 /// Decides what the node `name` does next.
 pub fn plan_start(spec: &Spec, name: &str, seen: &Observed) -> StartPlan {
-    rows::decide(spec, name, seen)
+    rows::decide(spec, name, seen, &guards::Every)
+}
+
+/// The same without one of its guards: for tests that show what each is for.
+#[doc(hidden)]
+pub fn plan_start_without(guard: Guard, spec: &Spec, name: &str, seen: &Observed) -> StartPlan {
+    rows::decide(spec, name, seen, &guards::Without(guard))
 }
 
 /// How deep the data is checked, from how etcd last ended.

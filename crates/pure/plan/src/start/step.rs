@@ -32,7 +32,7 @@ pub enum Step {
     },
     /// Write this into the ledger, durably, before the next step.
     Write(State),
-    /// Have every declared peer write down durably that this node started.
+    /// Have every declared peer write down durably that this node is about to start for the first time.
     TellPeers,
     /// Remove a member from the cluster.
     RemoveMember(MemberId),
@@ -95,6 +95,7 @@ impl std::fmt::Display for Step {
             Step::Init { cluster, member } => {
                 write!(f, "make the data dir of member `{member}` of cluster `{cluster}`")
             }
+            Step::Write(State::Empty) => f.write_str("give the promise up, in the ledger and for good"),
             Step::Write(state) => write!(f, "write `{}` into the ledger", state.word()),
             Step::TellPeers => f.write_str("have every peer write down that this node started"),
             Step::RemoveMember(id) => write!(f, "remove member `{id}` from the cluster"),

@@ -1,0 +1,92 @@
+//! Reads a plan before it runs, and says which rule it would break. Written from the rules, not from the rows that made it.
+//!
+//! **Rule:** nothing here asks how a plan came to be: it follows the steps on paper, with what was seen, and asks of each one
+//! whether it may be taken then.
+
+mod follow;
+#[cfg(test)]
+mod tests;
+
+use crate::ledger::{Ledger, LedgerSeen, State};
+use crate::spec::Spec;
+use crate::start::{DataSeen, Observed, PeerAnswer, PeerSeen, StartPlan, Step};
+
+/// Says what the plan of the node `name` would break. An executor must not run a plan that was not found in order.
+pub fn check(spec: &Spec, name: &str, seen: &Observed, plan: &StartPlan) -> Result<(), Vec<String>> {
+    let ledger = match &seen.ledger {
+        LedgerSeen::There(ledger) => ledger.as_ref().clone(),
+        LedgerSeen::Absent | LedgerSeen::Unreadable(_) => Ledger::default(),
+    };
+    let mut audit = Audit { spec, name, seen, ledger, broken: Vec::new() };
+    audit.shape(plan);
+    audit.sight(plan);
+    let mut paper = follow::Paper::new(&audit);
+    for step in &plan.steps {
+        paper.take(&mut audit, step);
+    }
+    if audit.broken.is_empty() { Ok(()) } else { Err(audit.broken) }
+}
+
+struct Audit<'a> {
+    spec: &'a Spec,
+    name: &'a str,
+    seen: &'a Observed,
+    /// Before the plan.
+    ledger: Ledger,
+    broken: Vec<String>,
+}
+
+impl Audit<'_> {
+    fn rule(&mut self, holds: bool, rule: &str) {
+        if !holds && !self.broken.iter().any(|broken| broken == rule) {
+            self.broken.push(rule.to_owned());
+        }
+    }
+
+    /// What every plan looks like.
+    fn shape(&mut self, plan: &StartPlan) {
+        let count = |wanted: fn(&Step) -> bool| plan.steps.iter().filter(|step| wanted(step)).count();
+        let made = count(|step| matches!(step, Step::Init { .. } | Step::Restore { .. }));
+        let starts = count(|step| matches!(step, Step::Start { .. }));
+        let changes = count(|step| matches!(step, Step::RemoveMember(_) | Step::AddLearner));
+        let halts = count(|step| matches!(step, Step::Wait(_) | Step::Refuse(_)));
+        let removals = count(|step| matches!(step, Step::RemoveMember(_)));
+        self.rule(!plan.steps.is_empty(), "a plan says what is done, or why nothing is");
+        self.rule(made <= 1 && starts <= 1, "a plan makes data at most once and starts etcd at most once");
+        self.rule(removals <= 1 && changes - removals <= 1, "a plan removes and adds at most one member");
+        self.rule(
+            halts == 0 || (halts == 1 && matches!(plan.steps.last(), Some(Step::Wait(_) | Step::Refuse(_)))),
+            "a plan that halts does so at its end",
+        );
+        self.rule(halts == 0 || made + starts + changes == 0, "a plan that halts makes, starts and changes nothing");
+        let after = plan.steps.iter().skip_while(|step| !matches!(step, Step::Start { .. })).skip(1);
+        self.rule(
+            after.clone().all(|step| *step == Step::Promote),
+            "once etcd is started, nothing follows but its promotion",
+        );
+    }
+
+    /// What cannot be seen, and what others know of this node.
+    fn sight(&mut self, plan: &StartPlan) {
+        let blind =
+            matches!(self.seen.data, DataSeen::Unknown(_)) || matches!(self.seen.ledger, LedgerSeen::Unreadable(_));
+        let idle = plan.steps.iter().all(|step| matches!(step, Step::Wait(_) | Step::Refuse(_)));
+        self.rule(!blind || idle, "where data or ledger cannot be seen, nothing is done");
+        let acts = plan.steps.iter().any(|step| !matches!(step, Step::Wait(_) | Step::Refuse(_) | Step::Archive));
+        let stone =
+            matches!(self.ledger.state, State::Tombstone(_)) || self.answers().any(|(_, peer)| peer.my_tombstone);
+        self.rule(!stone || !acts, "a node that was removed for good does nothing");
+        let holds_something = self.ledger.state != State::Empty || matches!(self.seen.data, DataSeen::There(_));
+        let behind = self.answers().any(|(_, peer)| peer.generation > self.ledger.generation);
+        self.rule(!(holds_something && behind) || !acts, "a node of an older generation does nothing");
+        let unknown = self.ledger.state == State::Empty && matches!(self.seen.data, DataSeen::There(_));
+        self.rule(!unknown || !acts, "data that the ledger does not know is not run");
+    }
+
+    fn answers(&self) -> impl Iterator<Item = (&str, &PeerAnswer)> {
+        self.seen.peers.iter().filter_map(|(name, peer)| match peer {
+            PeerSeen::Answered(answer) => Some((name.as_str(), answer)),
+            PeerSeen::Unknown(_) => None,
+        })
+    }
+}

@@ -1,0 +1,293 @@
+//! Follows the steps of a plan on paper: how ledger, data and members would stand before each one, and whether it may be taken.
+
+use quorate_etcd_formats::membership::{ClusterId, MemberId};
+
+use super::Audit;
+use crate::ledger::{Ledger, Promise, State};
+use crate::start::{ClusterSeen, DataSeen, ListedMember, PeerFounding, Step, StoreSeen, Verdict};
+
+/// What stands on the disk.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Data {
+    None,
+    /// Whose, and whether it was found good.
+    Of(Option<(ClusterId, MemberId)>, bool),
+    /// A restore gives it new ids, and writes them down itself.
+    Restored,
+}
+
+pub(super) struct Paper {
+    ledger: Ledger,
+    data: Data,
+    /// Every peer has written our start down, or had to before this plan.
+    told: bool,
+    members: Vec<ListedMember>,
+    cluster: Option<ClusterId>,
+}
+
+impl Paper {
+    pub(super) fn new(audit: &Audit<'_>) -> Paper {
+        let (cluster, members) = match &audit.seen.cluster {
+            ClusterSeen::Confirmed { cluster, members } => (Some(*cluster), members.clone()),
+            ClusterSeen::Unreachable(_) => (None, Vec::new()),
+        };
+        let acknowledged = audit.answers().filter_map(|(_, peer)| peer.acknowledged).max();
+        let data = match &audit.seen.data {
+            DataSeen::Absent | DataSeen::Unknown(_) => Data::None,
+            DataSeen::There(facts) => {
+                let rolled_back = facts.last_index.is_some_and(|last| acknowledged.is_some_and(|known| last < known));
+                Data::Of(facts.ids, facts.verdict == Verdict::Valid && !rolled_back)
+            }
+        };
+        let told = !matches!(audit.ledger.state, State::Empty | State::Promised(_) | State::Inited(_));
+        Paper { ledger: audit.ledger.clone(), data, told, members, cluster }
+    }
+
+    pub(super) fn take(&mut self, audit: &mut Audit<'_>, step: &Step) {
+        match step {
+            Step::Validate(_) | Step::Wait(_) | Step::Refuse(_) => {}
+            Step::RepairTail => {
+                if let DataSeen::There(facts) = &audit.seen.data
+                    && let Data::Of(ids, _) = self.data
+                {
+                    let acknowledged = audit.answers().filter_map(|(_, peer)| peer.acknowledged).max();
+                    let behind = facts.last_index.is_some_and(|last| acknowledged.is_some_and(|known| last < known));
+                    audit.rule(matches!(facts.verdict, Verdict::RepairableTail(_)), "only a torn tail is cut");
+                    self.data = Data::Of(ids, !behind);
+                }
+            }
+            Step::Archive => self.data = Data::None,
+            Step::Restore { .. } => self.restore(audit),
+            Step::Init { cluster, member } => self.init(audit, *cluster, *member),
+            Step::Write(state) => self.write(audit, state),
+            Step::TellPeers => self.told = true,
+            Step::RemoveMember(id) => self.remove(audit, *id),
+            Step::AddLearner => self.add(audit),
+            Step::Start { joining: false } => self.start(audit),
+            Step::Start { joining: true } => self.start_joining(audit),
+            Step::Promote => audit.rule(self.ledger.ids().is_some(), "only a member is promoted"),
+        }
+    }
+
+    fn restore(&mut self, audit: &mut Audit<'_>) {
+        let alone = audit.spec.members.len() <= 1
+            && self.members.len() <= 1
+            && audit.ledger.confirmed.as_ref().is_none_or(|confirmed| confirmed.members.len() <= 1);
+        audit.rule(alone, "only the only member is restored from a backup");
+        audit.rule(matches!(self.ledger.state, State::Started(_)), "only what has run is restored");
+        audit.rule(self.data == Data::None, "data is set aside before other data takes its place");
+        let proven = matches!(audit.seen.store, StoreSeen::Chain { revision: Some(_), .. });
+        audit.rule(proven, "a backup is proven before it is restored");
+        self.data = Data::Restored;
+    }
+
+    fn init(&mut self, audit: &mut Audit<'_>, cluster: ClusterId, member: MemberId) {
+        audit.rule(self.data == Data::None, "data is made only where there is none");
+        let (State::Promised(promise) | State::Inited(promise)) = self.ledger.state.clone() else {
+            audit.rule(false, "what is founded has been promised before, and never ran");
+            return;
+        };
+        let ids = audit.spec.founding_ids();
+        let declared = ids.is_some_and(|ids| ids.cluster == cluster && ids.members.get(audit.name) == Some(&member));
+        let same = promise.cluster == cluster && promise.member == member;
+        audit.rule(declared && same, "what is founded is what is declared and promised");
+        audit.rule(!audit.ledger.consumed.contains(&promise.bootstrap), "a declaration is used once");
+        let remembered = audit.answers().any(|(_, peer)| peer.remembers_me_started);
+        audit.rule(!remembered, "a node that a peer remembers as started founds nothing");
+        let listed = self.members.iter().any(|listed| listed.started && is_mine(audit, listed));
+        audit.rule(!listed, "a node that is listed as started founds nothing");
+        self.everyone_promised(audit, &promise);
+        let founded = audit.answers().any(|(_, peer)| peer.founding == PeerFounding::Founded(cluster));
+        let store = match &audit.seen.store {
+            StoreSeen::NotDeclared | StoreSeen::Empty => true,
+            StoreSeen::Unknown(_) => founded,
+            StoreSeen::Chain { cluster: theirs, .. } => founded || theirs.is_some_and(|theirs| theirs != cluster),
+        };
+        audit.rule(store, "nothing is founded while there may be a backup of it");
+        self.data = Data::Of(Some((cluster, member)), true);
+    }
+
+    /// By their own word, or by that of someone of the same founding who remembers them.
+    fn everyone_promised(&self, audit: &mut Audit<'_>, promise: &Promise) {
+        let belongs = |founding: &PeerFounding| match founding {
+            PeerFounding::Promised(theirs) => {
+                theirs.cluster == promise.cluster && theirs.declaration == promise.declaration
+            }
+            PeerFounding::Founded(cluster) => *cluster == promise.cluster,
+            PeerFounding::Nothing | PeerFounding::Removed => false,
+        };
+        let remembers = |name: &str| {
+            audit.ledger.peers.get(name).is_some_and(|memory| memory.started)
+                || audit
+                    .answers()
+                    .any(|(_, peer)| belongs(&peer.founding) && peer.started.iter().any(|one| one == name))
+        };
+        let answer = |name: &str| audit.answers().find(|(peer, _)| *peer == name).map(|(_, answer)| answer);
+        let agrees = |name: &str| {
+            answer(name).is_some_and(|answer| {
+                belongs(&answer.founding) || (answer.founding == PeerFounding::Nothing && remembers(name))
+            })
+        };
+        let all =
+            audit.spec.members.iter().filter(|member| member.name != audit.name).all(|member| agrees(&member.name));
+        audit.rule(all, "a cluster is founded when every declared peer has promised it");
+        let member = |name: &str| promise.members.iter().any(|one| one == name);
+        let dropped = audit.answers().any(|(peer, answer)| {
+            member(peer) && answer.dropped.contains(&promise.bootstrap) && !belongs(&answer.founding)
+        });
+        audit.rule(!dropped, "a founding that someone gave up is over");
+    }
+
+    fn write(&mut self, audit: &mut Audit<'_>, state: &State) {
+        match (&self.ledger.state, state) {
+            (State::Empty, State::Promised(promise)) => {
+                let used = self.ledger.consumed.iter().any(|used| *used >= promise.bootstrap);
+                audit.rule(!used, "the numbers of foundings only grow");
+                audit.rule(self.data == Data::None, "who has data promises nothing");
+                let member = |name: &str| promise.members.iter().any(|one| one == name);
+                let holding = audit.ledger.dropped.iter().any(|earlier| {
+                    earlier.members.iter().filter(|name| member(name) && *name != audit.name).any(|name| {
+                        let answer = audit.answers().find(|(peer, _)| peer == name).map(|(_, answer)| answer);
+                        answer.is_none_or(|answer| match &answer.founding {
+                            PeerFounding::Promised(theirs) => theirs.bootstrap <= earlier.bootstrap,
+                            PeerFounding::Nothing => !answer.dropped.contains(&earlier.bootstrap),
+                            PeerFounding::Founded(_) | PeerFounding::Removed => false,
+                        })
+                    })
+                });
+                audit.rule(!holding, "another founding is promised when every peer gave the earlier one up");
+            }
+            (State::Promised(old), State::Inited(new)) | (State::Inited(old), State::Inited(new)) => {
+                audit.rule(old.is_same_founding(new), "a promise is kept to the letter");
+            }
+            (State::Promised(promise) | State::Inited(promise), State::Empty) => self.give_up(audit, promise),
+            (State::Promised(promise) | State::Inited(promise), State::Started(identity)) => {
+                let same = (promise.cluster, promise.member) == (identity.cluster, identity.member);
+                audit.rule(same, "what is started is what was promised");
+                audit.rule(
+                    self.told || audit.spec.members.len() <= 1,
+                    "every peer writes a start down before this node does",
+                );
+                audit.rule(
+                    self.data == Data::Of(Some((identity.cluster, identity.member)), true),
+                    "only data that is there, good and ours is started",
+                );
+            }
+            (_, State::PendingAdd(add)) => {
+                audit.rule(self.cluster == Some(add.cluster), "only a cluster that a quorum confirmed is joined");
+                audit.rule(self.data == Data::None, "who has data does not join anew");
+                let before = match &self.ledger.state {
+                    State::Started(identity) => Some(identity.cluster),
+                    State::PendingAdd(add) => Some(add.cluster),
+                    State::Promised(_) | State::Inited(_) | State::Empty | State::Tombstone(_) => None,
+                };
+                audit.rule(
+                    before.is_none_or(|before| before == add.cluster),
+                    "a node joins no other cluster than its own",
+                );
+            }
+            (State::PendingAdd(add), State::Started(identity)) => {
+                let known = Some(identity.member) == add.member || Some(identity.member) == add.replaces;
+                audit.rule(identity.cluster == add.cluster && known, "what is started is what was added");
+            }
+            (
+                State::Empty
+                | State::Promised(_)
+                | State::Inited(_)
+                | State::Started(_)
+                | State::PendingAdd(_)
+                | State::Tombstone(_),
+                State::Empty | State::Promised(_) | State::Inited(_) | State::Started(_) | State::Tombstone(_),
+            ) => audit.rule(false, "the ledger never goes back, nor jumps"),
+        }
+        self.ledger = self.ledger.with(state.clone());
+    }
+
+    fn give_up(&self, audit: &mut Audit<'_>, promise: &Promise) {
+        let member = |name: &str| promise.members.iter().any(|one| one == name);
+        let higher = audit.spec.bootstrap.is_some_and(|bootstrap| bootstrap.id > promise.bootstrap);
+        audit.rule(higher, "a promise is given up only for a later one");
+        let runs = audit.answers().any(|(_, peer)| peer.founding == PeerFounding::Founded(promise.cluster));
+        audit.rule(!runs && self.cluster != Some(promise.cluster), "what someone runs is not given up");
+        let proven = audit.answers().any(|(peer, answer)| member(peer) && answer.dropped.contains(&promise.bootstrap));
+        let began = audit.ledger.peers.values().any(|memory| memory.started)
+            || audit.answers().any(|(_, peer)| peer.remembers_me_started);
+        audit.rule(proven || !began, "what someone may have started is not given up");
+        let declared = audit.spec.members.iter().filter(|one| one.name != audit.name && member(&one.name));
+        let answered = declared.clone().all(|one| audit.answers().any(|(peer, _)| peer == one.name));
+        audit.rule(answered, "a promise is given up when every declared peer of it has answered");
+    }
+
+    fn remove(&mut self, audit: &mut Audit<'_>, id: MemberId) {
+        let listed = self.members.iter().find(|member| member.id == id);
+        let own = audit.ledger.ids().map(|(_, member)| member) == Some(id);
+        let mine = own || listed.is_some_and(|member| is_mine(audit, member));
+        audit.rule(mine, "a node removes no member but its own");
+        audit.rule(self.data == Data::None, "a member that still has its data is not removed");
+        self.change(audit);
+        let (before, alive) = self.voters();
+        self.members.retain(|member| member.id != id);
+        let (after, _) = self.voters();
+        // The own member does not run: it is not one of those who are alive.
+        audit.rule(
+            alive.min(after) > before / 2 && alive.min(after) > after / 2,
+            "a change of members keeps the quorum",
+        );
+    }
+
+    fn add(&mut self, audit: &mut Audit<'_>) {
+        self.change(audit);
+        let there = self.members.iter().any(|member| is_mine(audit, member));
+        audit.rule(!there, "who is a member already is not added again");
+        let State::PendingAdd(add) = &self.ledger.state else { return };
+        // The id is not known before the cluster gave it; any will do on paper.
+        let add = crate::ledger::PendingAdd { member: add.member.or(Some(MemberId(0))), ..add.clone() };
+        self.ledger = self.ledger.with(State::PendingAdd(add));
+    }
+
+    fn change(&self, audit: &mut Audit<'_>) {
+        audit.rule(self.cluster.is_some(), "members are changed only with a quorum");
+        let wished = matches!(self.ledger.state, State::PendingAdd(_));
+        audit.rule(wished, "the ledger says what is wished before the cluster is asked");
+        let other = self.members.iter().any(|member| member.learner && !is_mine(audit, member));
+        audit.rule(!other, "one change of members at a time");
+    }
+
+    /// All voters, and how many at least take part: a quorum confirmed the list.
+    fn voters(&self) -> (usize, usize) {
+        let voters = self.members.iter().filter(|member| !member.learner).count();
+        (voters, voters / 2 + 1)
+    }
+
+    fn start(&self, audit: &mut Audit<'_>) {
+        let State::Started(identity) = &self.ledger.state else {
+            audit.rule(false, "the ledger says `started` before etcd runs");
+            return;
+        };
+        let ours = (identity.cluster, identity.member);
+        let good = self.data == Data::Of(Some(ours), true);
+        audit.rule(good, "only data that is there, good and ours is started");
+        audit.rule(self.told || audit.spec.members.len() <= 1, "every peer writes a start down before etcd first runs");
+        let listed = self.cluster != Some(identity.cluster) || self.members.iter().any(|one| one.id == identity.member);
+        audit.rule(listed, "a member that was removed is not started");
+        let elsewhere = self.cluster.is_some_and(|cluster| cluster != identity.cluster);
+        audit.rule(!elsewhere, "who belongs to another cluster than the others is not started");
+    }
+
+    fn start_joining(&self, audit: &mut Audit<'_>) {
+        audit.rule(self.data == Data::None, "who joins has no data");
+        let State::PendingAdd(add) = &self.ledger.state else {
+            audit.rule(false, "the ledger says what is joined before etcd runs");
+            return;
+        };
+        audit.rule(add.member.is_some(), "who joins has been added");
+        audit.rule(self.cluster == Some(add.cluster), "only a cluster that a quorum confirmed is joined");
+        let ran = self.members.iter().any(|listed| Some(listed.id) == add.member && listed.started);
+        audit.rule(!ran, "an id that has run is not started without its data");
+    }
+}
+
+fn is_mine(audit: &Audit<'_>, member: &ListedMember) -> bool {
+    let urls = audit.spec.member(audit.name).map_or(&[][..], |one| one.peer_urls.as_slice());
+    member.name == audit.name || member.peer_urls.iter().any(|url| urls.contains(url))
+}

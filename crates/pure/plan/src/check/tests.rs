@@ -1,0 +1,252 @@
+//! Whatever is seen, the check agrees to what the planner makes of it; and it objects to what a planner without one of its
+//! guards would do.
+
+use std::collections::BTreeMap;
+
+use quorate_etcd_formats::membership::{ClusterId, MemberId};
+
+use super::check;
+use crate::ledger::{Dropped, Identity, Ledger, LedgerSeen, Origin, PeerMemory, PendingAdd, Promise, State, Tombstone};
+use crate::spec::Spec;
+use crate::start::{
+    ClusterSeen, DataFacts, DataSeen, EndSeen, Guard, Health, ListedMember, Observed, PeerAnswer, PeerFounding,
+    PeerSeen, StoreSeen, Verdict, plan_start, plan_start_without,
+};
+
+/// Sights that are put together at random, from a seed: most of them could not be, which is no excuse.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, limit: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 11) % limit
+    }
+
+    fn one_in(&mut self, many: u64) -> bool {
+        self.below(many) == 0
+    }
+
+    fn of<T: Clone>(&mut self, these: &[T]) -> T {
+        these[self.below(these.len() as u64) as usize].clone()
+    }
+}
+
+fn spec(members: usize, bootstrap: Option<u64>) -> Spec {
+    let bootstrap = bootstrap.map(|id| format!("bootstrap: {{id: {id}}}\n")).unwrap_or_default();
+    let mut text = format!("token: t\nplaintext: true\n{bootstrap}members:\n");
+    for number in 1..=members {
+        text += &format!("  - {{name: n{number}, address: 10.0.0.{number}}}\n");
+    }
+    Spec::parse(text.as_bytes(), "c").map_err(|mistakes| mistakes.render()).unwrap().0
+}
+
+fn promise(spec: &Spec) -> Option<Promise> {
+    let ids = spec.founding_ids()?;
+    let members = spec.members.iter().map(|member| member.name.clone()).collect();
+    let declaration = spec.declaration_hash();
+    Some(Promise {
+        bootstrap: spec.bootstrap?.id,
+        declaration,
+        cluster: ids.cluster,
+        member: ids.members["n1"],
+        members,
+    })
+}
+
+struct Foundings {
+    promises: Vec<Promise>,
+}
+
+impl Foundings {
+    fn cluster(&self, random: &mut Random) -> ClusterId {
+        if random.one_in(6) { ClusterId(9) } else { random.of(&self.promises).cluster }
+    }
+
+    fn member(&self, random: &mut Random) -> MemberId {
+        if random.one_in(4) { MemberId(9) } else { random.of(&self.promises).member }
+    }
+
+    fn state(&self, random: &mut Random) -> State {
+        let (cluster, member) = (self.cluster(random), self.member(random));
+        match random.below(8) {
+            0 | 1 => State::Empty,
+            2 => State::Promised(random.of(&self.promises)),
+            3 => State::Inited(random.of(&self.promises)),
+            4 | 5 => {
+                State::Started(Identity { cluster, member, origin: random.of(&[Origin::Founded, Origin::Joined]) })
+            }
+            6 => State::PendingAdd(PendingAdd {
+                cluster,
+                member: random.one_in(2).then_some(member),
+                peer_urls: vec![],
+                replaces: random.one_in(2).then(|| self.member(random)),
+                generation: random.below(2),
+            }),
+            _ => State::Tombstone(Tombstone { cluster, member, why: "w".into(), at_ms: 1 }),
+        }
+    }
+
+    fn ledger(&self, random: &mut Random) -> LedgerSeen {
+        match random.below(12) {
+            0 => return LedgerSeen::Absent,
+            1 => return LedgerSeen::Unreadable("u".into()),
+            _ => {}
+        }
+        let mut ledger = Ledger { state: self.state(random), generation: random.below(2), ..Ledger::default() };
+        if random.one_in(4) {
+            ledger.consumed.push(random.below(3));
+        }
+        if random.one_in(6) {
+            let Promise { bootstrap, cluster, members, .. } = random.of(&self.promises);
+            ledger.dropped.push(Dropped { bootstrap, cluster, members });
+        }
+        if random.one_in(4) {
+            let memory = PeerMemory { started: random.one_in(2), member: None, tombstone: random.one_in(8) };
+            ledger.peers.insert("n2".into(), memory);
+        }
+        LedgerSeen::There(Box::new(ledger))
+    }
+
+    fn data(&self, random: &mut Random) -> DataSeen {
+        match random.below(8) {
+            0 => DataSeen::Unknown("u".into()),
+            1..4 => DataSeen::Absent,
+            _ => DataSeen::There(DataFacts {
+                ids: (!random.one_in(6)).then(|| (self.cluster(random), self.member(random))),
+                last_index: Some(5),
+                verdict: random.of(&[
+                    Verdict::Unchecked,
+                    Verdict::Valid,
+                    Verdict::Valid,
+                    Verdict::RepairableTail("t".into()),
+                    Verdict::Corrupt("c".into()),
+                ]),
+            }),
+        }
+    }
+
+    fn cluster_seen(&self, random: &mut Random) -> ClusterSeen {
+        if random.one_in(2) {
+            return ClusterSeen::Unreachable("u".into());
+        }
+        let health = |random: &mut Random| {
+            random.of(&[Health::Healthy, Health::Unhealthy("x".into()), Health::Unknown("y".into())])
+        };
+        let mut members = Vec::new();
+        for number in 2..=(1 + random.below(3)) {
+            members.push(ListedMember {
+                id: MemberId(0xb0 + number),
+                name: format!("n{number}"),
+                peer_urls: vec![format!("http://10.0.0.{number}:2380")],
+                started: !random.one_in(4),
+                learner: random.one_in(5),
+                health: health(random),
+            });
+        }
+        if random.one_in(2) {
+            members.push(ListedMember {
+                id: self.member(random),
+                name: random.of(&["", "n1"]).into(),
+                peer_urls: vec!["http://10.0.0.1:2380".into()],
+                started: random.one_in(2),
+                learner: random.one_in(2),
+                health: health(random),
+            });
+        }
+        ClusterSeen::Confirmed { cluster: self.cluster(random), members }
+    }
+
+    fn peer(&self, random: &mut Random) -> PeerSeen {
+        if random.one_in(6) {
+            return PeerSeen::Unknown("u".into());
+        }
+        let founding = match random.below(9) {
+            0..2 => PeerFounding::Nothing,
+            2..5 => PeerFounding::Promised(random.of(&self.promises)),
+            5..8 => PeerFounding::Founded(self.cluster(random)),
+            _ => PeerFounding::Removed,
+        };
+        PeerSeen::Answered(PeerAnswer {
+            founding,
+            remembers_me_started: random.one_in(5),
+            my_tombstone: random.one_in(20),
+            generation: if random.one_in(6) { 1 } else { 0 },
+            acknowledged: random.one_in(4).then(|| random.below(9)),
+            consumed: if random.one_in(6) { vec![random.below(3)] } else { vec![] },
+            dropped: if random.one_in(6) { vec![random.below(3)] } else { vec![] },
+            started: if random.one_in(4) { vec![random.of(&["n2", "n3"]).to_owned()] } else { vec![] },
+        })
+    }
+
+    fn seen(&self, random: &mut Random) -> Observed {
+        let mut peers = BTreeMap::new();
+        for name in ["n2", "n3"] {
+            if !random.one_in(8) {
+                peers.insert(name.to_owned(), self.peer(random));
+            }
+        }
+        Observed {
+            data: self.data(random),
+            ledger: self.ledger(random),
+            end: EndSeen::Absent,
+            full_check: None,
+            cluster: self.cluster_seen(random),
+            peers,
+            store: match random.below(6) {
+                0 => StoreSeen::Unknown("u".into()),
+                1 => StoreSeen::Empty,
+                2 => StoreSeen::Chain { cluster: Some(self.cluster(random)), revision: Some(3) },
+                3 => StoreSeen::Chain { cluster: None, revision: None },
+                _ => StoreSeen::NotDeclared,
+            },
+        }
+    }
+}
+
+fn specs() -> (Vec<Spec>, Foundings) {
+    let specs = vec![spec(3, Some(1)), spec(3, Some(2)), spec(3, None), spec(1, Some(1)), spec(1, None)];
+    let promises = specs.iter().filter_map(promise).collect();
+    (specs, Foundings { promises })
+}
+
+#[test]
+fn whatever_is_seen_no_plan_breaks_a_rule() {
+    let (specs, foundings) = specs();
+    let mut random = Random(0x5eed);
+    let (mut rows, mut wrong) = (std::collections::BTreeSet::new(), BTreeMap::new());
+    for round in 0..60_000 {
+        let (spec, seen) = (random.of(&specs), foundings.seen(&mut random));
+        let plan = plan_start(&spec, "n1", &seen);
+        rows.insert(plan.row);
+        if let Err(broken) = check(&spec, "n1", &seen, &plan) {
+            let what = || format!("round {round}: {}\n{seen:?}\nfile: {:?}", plan.render(), spec.bootstrap);
+            wrong.entry(broken).or_insert_with(what);
+        }
+    }
+    let wrong: Vec<String> = wrong.into_iter().map(|(broken, what)| format!("{broken:?} {what}")).collect();
+    assert!(wrong.is_empty(), "{}", wrong.join("\n\n"));
+    assert!(rows.len() >= 25, "only these rows were met: {rows:?}");
+}
+
+#[test]
+fn a_planner_without_one_of_its_guards_is_objected_to() {
+    let (specs, foundings) = specs();
+    let mut random = Random(0x5eed);
+    let mut caught = std::collections::BTreeMap::new();
+    for _ in 0..60_000 {
+        let (spec, seen) = (random.of(&specs), foundings.seen(&mut random));
+        for guard in Guard::ALL {
+            if caught.contains_key(&guard) {
+                continue;
+            }
+            let plan = plan_start_without(guard, &spec, "n1", &seen);
+            if let Err(broken) = check(&spec, "n1", &seen, &plan) {
+                caught.insert(guard, broken);
+            }
+        }
+    }
+    let missed: Vec<Guard> = Guard::ALL.into_iter().filter(|guard| !caught.contains_key(guard)).collect();
+    assert_eq!(missed, [], "{caught:#?}");
+}

@@ -1,0 +1,114 @@
+//! The rows that change who is a member: joining, resuming, and taking one's own lost place anew.
+//!
+//! **Invariant:** one change at a time, each with a proof that the quorum survives it; and the ledger says what is wished before
+//! the cluster is asked, so that an answer that is lost is found again.
+
+use quorate_etcd_formats::membership::{ClusterId, MemberId};
+use quorate_faults::Code;
+
+use super::guards::{Guard, Guards};
+use super::halts::{refuse, wait};
+use super::rows::Case;
+use super::{ClusterSeen, ListedMember, PeerFounding, Row, StartPlan, Step};
+use crate::ledger::{PendingAdd, State};
+use crate::quorum;
+
+impl<G: Guards> Case<'_, G> {
+    /// An add that may or may not have been heard.
+    pub(super) fn resume_add(&self, add: &PendingAdd) -> StartPlan {
+        let Some(members) = self.confirmed() else { return self.wait_for_cluster("the cluster that this node joins") };
+        let given = members.iter().find(|member| Some(member.id) == add.member);
+        let mine = given.or_else(|| members.iter().find(|member| self.is_mine(member)));
+        match mine {
+            // Without data, an id that ran is not run again: it has forgotten what it voted for and acknowledged.
+            Some(member)
+                if (member.started || Some(member.id) == add.replaces) && self.guards.hold(Guard::ResumeUnstarted) =>
+            {
+                self.replace(Row::DiskLost, members, Some(member.id))
+            }
+            Some(member) => self.resume(member),
+            None => self.join(members),
+        }
+    }
+
+    /// Takes this node's own place anew: the old member out, a learner in.
+    pub(super) fn replace(&self, row: Row, members: &[ListedMember], old: Option<MemberId>) -> StartPlan {
+        let mut steps = self.archive();
+        let listed = old.filter(|old| members.iter().any(|member| member.id == *old));
+        steps.extend(self.wish(None, old));
+        steps.extend(listed.map(Step::RemoveMember));
+        steps.extend([Step::AddLearner, Step::Start { joining: true }, Step::Promote]);
+        self.proven(StartPlan::new(row, steps), members, old)
+    }
+
+    /// Becomes a member of a cluster that does not know this node.
+    pub(super) fn join(&self, members: &[ListedMember]) -> StartPlan {
+        let mut steps = self.wish(None, None);
+        steps.extend([Step::AddLearner, Step::Start { joining: true }, Step::Promote]);
+        self.proven(StartPlan::new(Row::Join, steps), members, None)
+    }
+
+    /// Starts as the member that the cluster has added and never seen.
+    pub(super) fn resume(&self, member: &ListedMember) -> StartPlan {
+        let mut steps = self.wish(Some(member.id), None);
+        steps.push(Step::Start { joining: true });
+        steps.extend(member.learner.then_some(Step::Promote));
+        StartPlan::new(Row::ResumeAdd, steps)
+    }
+
+    /// A peer that belongs to another cluster than the one that answers: which of them is ours is for a person to say.
+    pub(super) fn elsewhere(&self) -> Option<StartPlan> {
+        let ours = self.confirmed_id()?;
+        let other = self.answers().find_map(|(peer, answer)| match &answer.founding {
+            PeerFounding::Founded(cluster) if *cluster != ours => Some((peer, *cluster)),
+            PeerFounding::Founded(_) | PeerFounding::Nothing | PeerFounding::Promised(_) | PeerFounding::Removed => {
+                None
+            }
+        });
+        let (peer, other) = other.filter(|_| self.guards.hold(Guard::OtherCluster))?;
+        let why = format!("`{peer}` belongs to cluster `{other}`, and the members that answer are `{ours}`");
+        let way_out = "find out which one is meant, and reset the nodes of the other: `quorate data reset --yes`";
+        Some(StartPlan::new(Row::OtherCluster, refuse(Code::StartDisagree, why, way_out)))
+    }
+
+    pub(super) fn confirmed_id(&self) -> Option<ClusterId> {
+        match &self.seen.cluster {
+            ClusterSeen::Confirmed { cluster, .. } => Some(*cluster),
+            ClusterSeen::Unreachable(_) => None,
+        }
+    }
+
+    /// The ledger's words for it. The generation is that of the cluster, so that the newcomer is not behind.
+    fn wish(&self, member: Option<MemberId>, replaces: Option<MemberId>) -> Vec<Step> {
+        let Some(cluster) = self.confirmed_id() else { return Vec::new() };
+        if member.is_none() && !self.guards.hold(Guard::LedgerFirst) {
+            return Vec::new();
+        }
+        let generation = self.answers().map(|(_, answer)| answer.generation).max().unwrap_or(0);
+        let generation = generation.max(self.ledger.generation);
+        let add = PendingAdd { cluster, member, peer_urls: self.peer_urls().to_vec(), replaces, generation };
+        vec![Step::Write(State::PendingAdd(add))]
+    }
+
+    /// The plan, if it may be carried out now.
+    fn proven(&self, plan: StartPlan, members: &[ListedMember], old: Option<MemberId>) -> StartPlan {
+        let other = members.iter().find(|member| member.learner && Some(member.id) != old && !self.is_mine(member));
+        if let Some(other) = other
+            && self.guards.hold(Guard::OneChange)
+        {
+            let who = if other.name.is_empty() { other.peer_urls.join(",") } else { other.name.clone() };
+            let why = format!("waiting for `{who}` to become a voter: one change of members at a time");
+            let way_out = "if it is lost, remove it: `quorate ctl member remove`";
+            return StartPlan::new(Row::AnotherChange, wait(Code::StartAnotherChange, why, way_out));
+        }
+        let proofs = quorum::proofs(self.name, self.seen, &plan);
+        match proofs.iter().find_map(|(_, proof)| proof.objection.as_ref().map(|why| (proof, why))) {
+            Some((proof, why)) if self.guards.hold(Guard::OneChange) => {
+                let why = format!("a change of members cannot be proven safe: {why} ({})", proof.before);
+                let way_out = "bring the members back that do not answer";
+                StartPlan::new(Row::Unproven, wait(Code::StartUnproven, why, way_out))
+            }
+            Some(_) | None => plan,
+        }
+    }
+}
