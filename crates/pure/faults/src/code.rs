@@ -494,6 +494,25 @@ codes! {
     PasswordFile = "Q1030", ConfigInvalid;
     /// Enabling auth now would lock the agent out.
     AuthLockOut = "Q1031", Refused;
+
+    /// Settings of a shared store that cannot be used.
+    CoordinationInvalid = "Q1200", ConfigInvalid;
+    /// A shared store did not answer.
+    CoordinationSilent = "Q1201", Unreachable;
+    /// A shared store said no.
+    CoordinationRefused = "Q1202", CannotMeet;
+    /// A value or transaction larger than the shared store takes.
+    CoordinationTooLarge = "Q1203", CannotMeet;
+    /// A key or name that a shared store cannot have.
+    CoordinationKey = "Q1204", CannotMeet;
+    /// More keys than can be read at once.
+    CoordinationTooMuch = "Q1205", CannotMeet;
+    /// Someone else holds the lock.
+    LockTaken = "Q1206", Temporary;
+    /// A lease, and what it held, is gone.
+    LeaseGone = "Q1207", Temporary;
+    /// An answer of a shared store that cannot be understood.
+    CoordinationUnreadable = "Q1208", CannotMeet;
 }
 
 impl Code {

@@ -4,11 +4,13 @@
 //! is sent again.
 
 use std::error::Error;
+use std::time::Duration;
 
+use futures_util::stream;
 use http::uri::PathAndQuery;
 use quorate_faults::Fault;
 use tonic::metadata::AsciiMetadataValue;
-use tonic::{Request, Status};
+use tonic::{Request, Response, Status};
 use tonic_prost::ProstCodec;
 
 use super::errors::{self, Failure};
@@ -26,15 +28,22 @@ pub(super) struct Procedure {
     pub(super) attempt: &'static str,
     /// Whether it changes nothing, so that it may be asked again.
     pub(super) read_only: bool,
+    /// Whether etcd takes it as a stream of requests; ours holds one, and its first answer is the answer.
+    pub(super) streamed: bool,
 }
 
 impl Procedure {
     pub(super) const fn read(path: &'static str, attempt: &'static str) -> Procedure {
-        Procedure { path, attempt, read_only: true }
+        Procedure { path, attempt, read_only: true, streamed: false }
     }
 
     pub(super) const fn write(path: &'static str, attempt: &'static str) -> Procedure {
-        Procedure { path, attempt, read_only: false }
+        Procedure { path, attempt, read_only: false, streamed: false }
+    }
+
+    /// A stream of one request and one answer, which does the same when it is asked again.
+    pub(super) const fn exchange(path: &'static str, attempt: &'static str) -> Procedure {
+        Procedure { path, attempt, read_only: true, streamed: true }
     }
 }
 
@@ -95,23 +104,35 @@ impl Client {
         Res: prost::Message + Default + 'static,
     {
         let limit = self.timeout();
-        let mut request = Request::new(message);
+        let mut grpc = tonic::client::Grpc::new(peer.channel.clone()).max_decoding_message_size(MAX_ANSWER_BYTES);
+        let path = PathAndQuery::from_static(procedure.path);
+        let codec = ProstCodec::<Req, Res>::default();
+        let exchange = async {
+            grpc.ready().await.map_err(|error| Status::from_error(error.into()))?;
+            if !procedure.streamed {
+                return grpc.unary(self.dressed(message, limit), path, codec).await.map(Response::into_inner);
+            }
+            let asks = self.dressed(stream::iter([message]), limit);
+            let answers = grpc.streaming(asks, path, codec).await?;
+            let first = answers.into_inner().message().await?;
+            first.ok_or_else(|| Status::unavailable("the stream ended without an answer"))
+        };
+        match tokio::time::timeout(limit, exchange).await {
+            Ok(Ok(answer)) => Ok(answer),
+            Ok(Err(status)) => Err(Failure::answered(&peer.url, status)),
+            Err(_) => Err(Failure::silent(&peer.url, limit)),
+        }
+    }
+
+    /// A request with our token and its limit.
+    fn dressed<Body>(&self, body: Body, limit: Duration) -> Request<Body> {
+        let mut request = Request::new(body);
         // The server is told the limit as well, so that it stops working on what nobody waits for.
         request.set_timeout(limit);
         if let Some(token) = self.token().as_deref().and_then(|token| AsciiMetadataValue::try_from(token).ok()) {
             request.metadata_mut().insert("token", token);
         }
-        let mut grpc = tonic::client::Grpc::new(peer.channel.clone()).max_decoding_message_size(MAX_ANSWER_BYTES);
-        let exchange = async {
-            grpc.ready().await.map_err(|error| Status::from_error(error.into()))?;
-            let path = PathAndQuery::from_static(procedure.path);
-            grpc.unary(request, path, ProstCodec::<Req, Res>::default()).await
-        };
-        match tokio::time::timeout(limit, exchange).await {
-            Ok(Ok(answer)) => Ok(answer.into_inner()),
-            Ok(Err(status)) => Err(Failure::answered(&peer.url, status)),
-            Err(_) => Err(Failure::silent(&peer.url, limit)),
-        }
+        request
     }
 }
 

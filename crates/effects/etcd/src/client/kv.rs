@@ -132,7 +132,7 @@ fn first_key_count() -> RangeRequest {
 }
 
 /// The first key after all that begin with `prefix`; etcd takes a single zero byte as "no end".
-fn prefix_end(prefix: &[u8]) -> Vec<u8> {
+pub(super) fn prefix_end(prefix: &[u8]) -> Vec<u8> {
     let mut end = prefix.to_vec();
     while let Some(last) = end.pop() {
         if let Some(next) = last.checked_add(1) {

@@ -1,4 +1,4 @@
-//! Leases: granting, ending, and how long one was granted for.
+//! Leases: granting, keeping, ending, and how long one was granted for.
 //!
 //! **Rule:** a lease that is gone is an answer, not a fault.
 
@@ -7,12 +7,13 @@ use quorate_faults::{Code, Fault};
 use super::Client;
 use super::call::Procedure;
 use super::messages::{
-    LeaseGrantRequest, LeaseGrantResponse, LeaseLeasesRequest, LeaseLeasesResponse, LeaseRevokeRequest,
-    LeaseRevokeResponse, LeaseTimeToLiveRequest, LeaseTimeToLiveResponse,
+    LeaseGrantRequest, LeaseGrantResponse, LeaseKeepAliveRequest, LeaseKeepAliveResponse, LeaseLeasesRequest,
+    LeaseLeasesResponse, LeaseRevokeRequest, LeaseRevokeResponse, LeaseTimeToLiveRequest, LeaseTimeToLiveResponse,
 };
 
 const GRANT: Procedure = Procedure::write("/etcdserverpb.Lease/LeaseGrant", "grant a lease");
 const REVOKE: Procedure = Procedure::write("/etcdserverpb.Lease/LeaseRevoke", "revoke a lease");
+const KEEP_ALIVE: Procedure = Procedure::exchange("/etcdserverpb.Lease/LeaseKeepAlive", "keep a lease");
 const TIME_TO_LIVE: Procedure = Procedure::read("/etcdserverpb.Lease/LeaseTimeToLive", "look up a lease");
 const LEASES: Procedure = Procedure::read("/etcdserverpb.Lease/LeaseLeases", "list leases");
 
@@ -28,14 +29,25 @@ pub struct Granted {
 impl Client {
     /// Grants a lease of `ttl` seconds and returns its id; `id` 0 lets etcd choose one.
     pub async fn lease_grant(&self, ttl: i64, id: i64) -> Result<i64, Fault> {
+        self.lease_grant_for(ttl, id).await.map(|(id, _)| id)
+    }
+
+    /// The same, with the seconds that it was granted for: etcd grants no less than its elections may take.
+    pub async fn lease_grant_for(&self, ttl: i64, id: i64) -> Result<(i64, i64), Fault> {
         let answer: LeaseGrantResponse = self.call(GRANT, LeaseGrantRequest { ttl, id }).await?;
         match answer.error.is_empty() {
-            true => Ok(answer.id),
+            true => Ok((answer.id, answer.ttl)),
             false => {
                 Err(Fault::new(Code::EtcdRefused, format!("etcd refused to grant lease `{id}`"))
                     .caused_by(answer.error))
             }
         }
+    }
+
+    /// Lets a lease live for its whole time again and returns that in seconds; `None` when there is no such lease any more.
+    pub async fn lease_keep_alive(&self, id: i64) -> Result<Option<i64>, Fault> {
+        let answer: LeaseKeepAliveResponse = self.call(KEEP_ALIVE, LeaseKeepAliveRequest { id }).await?;
+        Ok((answer.ttl > 0).then_some(answer.ttl))
     }
 
     /// Ends a lease, and deletes its keys.

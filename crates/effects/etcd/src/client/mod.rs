@@ -34,7 +34,7 @@ pub use leases::Granted;
 pub use snapshot::SnapshotStream;
 pub use tls::Tls;
 pub use users::Tried;
-pub use watch::{Watch, WatchFrom, WatchTurn};
+pub use watch::{KeyRange, Watch, WatchFrom, WatchTurn};
 
 /// How long one attempt at one endpoint may take, unless told otherwise.
 pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(5);

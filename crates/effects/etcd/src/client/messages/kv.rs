@@ -284,13 +284,16 @@ pub enum Request {
     /// Delete.
     #[prost(message, tag = "3")]
     DeleteRange(DeleteRangeRequest),
+    /// A transaction within the transaction.
+    #[prost(message, tag = "4")]
+    Txn(TxnRequest),
 }
 
 /// One operation of a transaction, as it is sent.
 #[derive(Clone, PartialEq, Message)]
 pub struct RequestOp {
     /// The operation.
-    #[prost(oneof = "Request", tags = "1, 2, 3")]
+    #[prost(oneof = "Request", tags = "1, 2, 3, 4")]
     pub request: Option<Request>,
 }
 
@@ -312,13 +315,16 @@ pub enum Response {
     /// To a delete.
     #[prost(message, tag = "3")]
     DeleteRange(DeleteRangeResponse),
+    /// To a transaction within the transaction.
+    #[prost(message, tag = "4")]
+    Txn(TxnResponse),
 }
 
 /// The answer to one operation of a transaction, as it is sent.
 #[derive(Clone, PartialEq, Message)]
 pub struct ResponseOp {
     /// The answer.
-    #[prost(oneof = "Response", tags = "1, 2, 3")]
+    #[prost(oneof = "Response", tags = "1, 2, 3, 4")]
     pub response: Option<Response>,
 }
 

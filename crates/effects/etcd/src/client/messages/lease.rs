@@ -48,6 +48,28 @@ pub struct LeaseRevokeResponse {
     pub header: Option<ResponseHeader>,
 }
 
+/// Lets a lease live for its whole time again.
+#[derive(Clone, Copy, PartialEq, Message)]
+pub struct LeaseKeepAliveRequest {
+    /// The lease.
+    #[prost(int64, tag = "1")]
+    pub id: i64,
+}
+
+/// The lease lives on, unless its time is zero.
+#[derive(Clone, Copy, PartialEq, Message)]
+pub struct LeaseKeepAliveResponse {
+    /// Who answered, and when.
+    #[prost(message, optional, tag = "1")]
+    pub header: Option<ResponseHeader>,
+    /// The lease.
+    #[prost(int64, tag = "2")]
+    pub id: i64,
+    /// Seconds that it lives from now; 0 for a lease that is not there.
+    #[prost(int64, tag = "3")]
+    pub ttl: i64,
+}
+
 /// Asks how long a lease lives.
 #[derive(Clone, Copy, PartialEq, Message)]
 pub struct LeaseTimeToLiveRequest {
