@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use quorate_etcd::init::{Request, Target, ensure_member};
 use quorate_etcd_formats::founding::{Form, Founding};
+use quorate_faults::Code;
 use quorate_host::durable::RealDisk;
-use quorate_plan::etcd_config::{EtcdConfig, Minor, render};
-use quorate_plan::spec::Spec;
+use quorate_plan::etcd_config::{EtcdConfig, Minor, check, render};
+use quorate_plan::spec::{At, Setting, Spec, Value};
 use quorate_testkit::{Running, Seat, VERSIONS, etcd, wait_until};
 
 fn file_for(seat: &Seat, dir: &Path, version: Minor) -> String {
@@ -48,5 +49,25 @@ fn every_etcd_starts_on_a_founded_dir_with_the_file_we_wrote() {
         let log = running.log_tail(2000);
         assert!(log.contains("123456789"), "etcd {version} did not take the quota:\n{log}");
         running.stop();
+    }
+}
+
+#[test]
+fn the_table_has_every_flag_that_a_server_has() {
+    for version in VERSIONS {
+        let tools = etcd(version);
+        let minor = Minor::parse(&tools.version).unwrap();
+        let help = std::process::Command::new(&tools.etcd).arg("--help").output().unwrap();
+        // 3.4 prints it as an error, later ones as an answer.
+        let text = [help.stdout, help.stderr].map(|bytes| String::from_utf8(bytes).unwrap()).concat();
+        let flags = text.lines().filter_map(|line| line.trim().strip_prefix("--")?.split([' ', '=']).next());
+        let flags: Vec<&str> = flags.filter(|flag| !flag.is_empty()).collect();
+        assert!(flags.len() > 80, "etcd {version} has {} flags:\n{text}", flags.len());
+        for flag in flags {
+            let setting = Setting { key: flag.to_owned(), value: Value::Flag(true), at: At::default() };
+            let code = check(&setting, Some(minor)).err().map(|objection| objection.code);
+            let known = matches!(code, None | Some(Code::EtcdKeyOurs | Code::EtcdValueInvalid));
+            assert!(known, "`--{flag}` of etcd {}: {code:?}", tools.version);
+        }
     }
 }

@@ -73,7 +73,8 @@ impl Cluster {
             peers.issue(&seat.name, &["127.0.0.1", PEER_NAME]);
             clients.issue(&seat.name, &["127.0.0.1"]);
             members += &format!(
-                "  - {{name: {}, peer-urls: ['{}'], client-urls: ['{}'], data-dir: '{}/data-{{name}}'}}\n",
+                "  - {{name: {}, peer-urls: ['{}'], client-urls: ['{}'], data-dir: '{}/data-{{name}}', listen-agent-url: \
+                 'https://{0}:2382', listen-health-url: 'https://{0}:2383'}}\n",
                 seat.name,
                 https(&seat.peer_url()),
                 https(&seat.client_url()),

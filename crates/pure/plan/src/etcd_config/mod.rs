@@ -12,7 +12,7 @@ pub use render::{EtcdConfig, render, render_for};
 
 use crate::roster::{nearest, quoted};
 use crate::spec::{Setting, Spec, Value, parse_duration};
-use table::{Form, GATES, OURS, RENAMED, ROWS, Row};
+use table::{Form, GATES, OURS, RENAMED, ROWS, Row, SOCKET, SPELT};
 
 /// A minor version of etcd.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -86,6 +86,52 @@ pub fn check_release(spec: &Spec, version: &str) -> quorate_faults::Result<()> {
     Ok(())
 }
 
+/// What a setting takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Takes {
+    /// `true` or `false`.
+    Flag,
+    /// A whole number.
+    Number,
+    /// Text.
+    Text,
+    /// A time span.
+    Span,
+    /// Text or a list of texts.
+    Texts,
+}
+
+/// One of etcd's settings that may stand in the cluster file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Known {
+    /// Its name.
+    pub key: &'static str,
+    /// The first version that has it.
+    pub first: Minor,
+    /// The last one.
+    pub last: Minor,
+    /// What it takes.
+    pub takes: Takes,
+}
+
+/// Every setting there is, under every name that it may be given.
+pub fn settings() -> impl Iterator<Item = Known> {
+    let spelt = SPELT.iter().filter_map(|(flag, key)| {
+        let row = ROWS.iter().find(|(name, ..)| name == key)?;
+        Some((*flag, row.1, row.2, row.3))
+    });
+    ROWS.iter().copied().chain(spelt).map(|(key, first, last, form)| {
+        let takes = match form {
+            Form::Flag => Takes::Flag,
+            Form::Number => Takes::Number,
+            Form::Text => Takes::Text,
+            Form::Span => Takes::Span,
+            Form::List | Form::Commas => Takes::Texts,
+        };
+        Known { key, first, last, takes }
+    })
+}
+
 /// Why a setting is not passed on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Objection {
@@ -118,6 +164,8 @@ enum Placed {
     Key(&'static str, Rendered),
     /// Into the list of feature gates.
     Gate(&'static str, bool),
+    /// Among the options of sockets.
+    Socket(&'static str, bool),
 }
 
 /// A value as etcd's file wants it.
@@ -136,6 +184,7 @@ fn place(setting: &Setting, version: Minor) -> Result<Placed, Objection> {
         let what = format!("{} is not set under `etcd`", quoted(key));
         return Err(Objection { code: Code::EtcdKeyOurs, what, hint: Some((*why).to_owned()) });
     }
+    let key = SPELT.iter().find(|(flag, _)| *flag == key).map_or(key, |(_, spelt)| spelt);
     let Some(row) = ROWS.iter().find(|(name, ..)| *name == key) else { return Err(unknown(key)) };
     if version >= Minor::V3_6
         && let Some((_, gate)) = GATES.iter().find(|(name, _)| *name == key)
@@ -154,7 +203,10 @@ fn place(setting: &Setting, version: Minor) -> Result<Placed, Objection> {
         (false, Some(other)) => other,
         (false, None) => return Err(not_in(row, version)),
     };
-    Ok(Placed::Key(chosen.0, form(row, &setting.value)?))
+    match (SOCKET.iter().find(|(flag, _)| *flag == chosen.0), form(row, &setting.value)?) {
+        (Some((_, option)), Rendered::Flag(on)) => Ok(Placed::Socket(option, on)),
+        (_, value) => Ok(Placed::Key(chosen.0, value)),
+    }
 }
 
 /// The other name of a key that has two.

@@ -40,6 +40,7 @@ fn text(config: &EtcdConfig<'_>, version: Minor, knows_hostnames: bool) -> Resul
     let (spec, member) = (config.spec, config.member);
     let mut keys: BTreeMap<&str, Json> = BTreeMap::new();
     let mut gates: Vec<String> = Vec::new();
+    let mut sockets: BTreeMap<&str, bool> = BTreeMap::new();
     for setting in &spec.etcd {
         let placed = place(setting, version).map_err(|objection| {
             let at = setting.at;
@@ -59,10 +60,14 @@ fn text(config: &EtcdConfig<'_>, version: Minor, knows_hostnames: bool) -> Resul
                 }
             }
             Placed::Gate(gate, on) => gates.push(format!("{gate}={on}")),
+            Placed::Socket(option, on) => drop(sockets.insert(option, on)),
         }
     }
     if !gates.is_empty() {
         keys.insert("feature-gates", json!(gates.join(",")));
+    }
+    if !sockets.is_empty() {
+        keys.insert("socket-options", json!(sockets));
     }
     keys.insert("name", json!(member.name));
     keys.insert("data-dir", json!(member.data_dir));

@@ -94,6 +94,8 @@ pub(super) const ROWS: &[Row] = &[
     ("quota-backend-bytes", V3_4, V3_7, Form::Number),
     ("snapshot-catchup-entries", V3_6, V3_7, Form::Number),
     ("snapshot-count", V3_4, V3_7, Form::Number),
+    ("socket-reuse-address", V3_5, V3_7, Form::Flag),
+    ("socket-reuse-port", V3_5, V3_7, Form::Flag),
     ("tls-max-version", V3_4, V3_7, Form::Text),
     ("tls-min-version", V3_4, V3_7, Form::Text),
     ("v2-deprecation", V3_5, V3_7, Form::Text),
@@ -104,6 +106,14 @@ pub(super) const ROWS: &[Row] = &[
 
 /// Keys with two names, the older one first. Others differ by `experimental-` alone.
 pub(super) const RENAMED: &[(&str, &str)] = &[("experimental-snapshot-catch-up-entries", "snapshot-catchup-entries")];
+
+/// Flags whose key in etcd's file is spelt another way.
+pub(super) const SPELT: &[(&str, &str)] =
+    &[("experimental-snapshot-catchup-entries", "experimental-snapshot-catch-up-entries")];
+
+/// Flags that stand in etcd's file one level down, under `socket-options`.
+pub(super) const SOCKET: &[(&str, &str)] =
+    &[("socket-reuse-address", "reuse-address"), ("socket-reuse-port", "reuse-port")];
 
 /// Flags that became feature gates in 3.6.
 pub(super) const GATES: &[(&str, &str)] = &[
@@ -119,6 +129,9 @@ const MEMBERS: &str = "it belongs to `members`: Quorate sets it for each member"
 const FOUNDING: &str = "Quorate founds and joins clusters itself, from `members`, `token` and `bootstrap`";
 const TLS: &str = "certificates belong to `tls`: Quorate sets it from there";
 const LOGS: &str = "Quorate keeps etcd's logs; see `agent.logs`, and `log-level` here";
+
+const PROXY: &str = "Quorate runs members, and no proxies of the old API";
+const FLAG_ALONE: &str = "etcd takes it from its command line alone, and Quorate starts it with a file";
 
 /// Keys that are not the operator's to set here, and where they belong.
 pub(super) const OURS: &[(&str, &str)] = &[
@@ -139,6 +152,29 @@ pub(super) const OURS: &[(&str, &str)] = &[
     ("discovery-proxy", FOUNDING),
     ("discovery-srv", FOUNDING),
     ("discovery-srv-name", FOUNDING),
+    ("discovery-cacert", FOUNDING),
+    ("discovery-cert", FOUNDING),
+    ("discovery-dial-timeout", FOUNDING),
+    ("discovery-endpoints", FOUNDING),
+    ("discovery-insecure-skip-tls-verify", FOUNDING),
+    ("discovery-insecure-transport", FOUNDING),
+    ("discovery-keepalive-time", FOUNDING),
+    ("discovery-keepalive-timeout", FOUNDING),
+    ("discovery-key", FOUNDING),
+    ("discovery-password", FOUNDING),
+    ("discovery-request-timeout", FOUNDING),
+    ("discovery-token", FOUNDING),
+    ("discovery-user", FOUNDING),
+    ("next-cluster-version-compatible", "Quorate starts no etcd on data of a later version"),
+    ("proxy", PROXY),
+    ("proxy-dial-timeout", PROXY),
+    ("proxy-failure-wait", PROXY),
+    ("proxy-read-timeout", PROXY),
+    ("proxy-refresh-interval", PROXY),
+    ("proxy-write-timeout", PROXY),
+    ("raft-read-timeout", FLAG_ALONE),
+    ("raft-write-timeout", FLAG_ALONE),
+    ("version", "it is a question, and no setting"),
     ("strict-reconfig-check", "it is always on: without it a change could cost the quorum"),
     ("force-new-cluster", "it throws members away; `quorate data restore` keeps what there is"),
     ("unsafe-no-fsync", "without it etcd loses what it acknowledged; no cluster of Quorate runs so"),
@@ -148,6 +184,14 @@ pub(super) const OURS: &[(&str, &str)] = &[
     ("key-file", TLS),
     ("trusted-ca-file", TLS),
     ("client-cert-auth", TLS),
+    ("client-cert-allowed-hostname", TLS),
+    ("client-cert-file", TLS),
+    ("client-crl-file", TLS),
+    ("client-key-file", TLS),
+    ("peer-client-cert-file", TLS),
+    ("peer-client-key-file", TLS),
+    ("peer-crl-file", TLS),
+    ("peer-skip-client-san-verification", TLS),
     ("auto-tls", TLS),
     ("peer-auto-tls", TLS),
     ("peer-cert-file", TLS),

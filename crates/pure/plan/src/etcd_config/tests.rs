@@ -22,9 +22,33 @@ fn rendered(etcd: &str, version: Minor) -> String {
 fn the_table_is_sorted_and_says_nothing_twice() {
     assert!(ROWS.windows(2).all(|pair| pair[0].0 < pair[1].0));
     assert!(ROWS.iter().all(|(key, first, last, _)| first <= last && OURS.iter().all(|(ours, _)| ours != key)));
-    for (key, _) in GATES.iter().chain(RENAMED) {
+    for (key, _) in GATES.iter().chain(RENAMED).chain(SOCKET) {
         assert!(ROWS.iter().any(|(name, ..)| name == key), "{key}");
     }
+    assert!(SPELT.iter().all(|(_, key)| ROWS.iter().any(|(name, ..)| name == key)));
+}
+
+#[test]
+fn the_table_has_every_key_and_flag_of_releases_that_no_test_starts() {
+    // Of those that tests do start, the servers themselves are asked.
+    for (version, names) in
+        [(Minor::V3_6, include_str!("releases/3.6.txt")), (Minor::V3_7, include_str!("releases/3.7.txt"))]
+    {
+        assert!(names.lines().count() > 100, "the list of etcd {version} is whole");
+        for name in names.lines() {
+            let code = check(&setting(name, Value::Flag(true)), Some(version)).err().map(|objection| objection.code);
+            let known = matches!(code, None | Some(Code::EtcdKeyOurs | Code::EtcdValueInvalid));
+            assert!(known, "`{name}` of etcd {version}: {code:?}");
+        }
+    }
+}
+
+#[test]
+fn options_of_sockets_stand_one_level_down() {
+    let etcd = "  socket-reuse-port: true\n  socket-reuse-address: false\n";
+    let text = rendered(etcd, Minor::V3_5);
+    assert!(text.contains("socket-options: {\"reuse-address\":false,\"reuse-port\":true}\n"), "{text}");
+    assert!(objection("socket-reuse-port", Value::Flag(true), Minor::V3_4).contains("it came with 3.5"));
 }
 
 #[test]

@@ -15,6 +15,9 @@ const MISTAKES_MAX: usize = 50;
 pub(super) struct Reader<'a> {
     lines: Vec<&'a str>,
     mistakes: Vec<Mistake>,
+    /// Every key that was asked for, so that a test can compare them with the schema.
+    #[cfg(test)]
+    pub(super) asked: std::collections::BTreeSet<String>,
 }
 
 /// How much of a line may be shown.
@@ -30,7 +33,12 @@ pub(super) enum Show {
 
 impl<'a> Reader<'a> {
     pub(super) fn new(text: &'a str) -> Reader<'a> {
-        Reader { lines: text.lines().collect(), mistakes: Vec::new() }
+        Reader {
+            lines: text.lines().collect(),
+            mistakes: Vec::new(),
+            #[cfg(test)]
+            asked: Default::default(),
+        }
     }
 
     pub(super) fn wrong(&mut self, at: At, path: &str, what: impl Into<String>, hint: Option<String>) {
@@ -135,6 +143,8 @@ impl Section {
 
     /// Whatever is left means nothing here.
     pub(super) fn close(self, reader: &mut Reader<'_>) {
+        #[cfg(test)]
+        reader.asked.extend(self.known.iter().map(|key| without_numbers(&self.below(key))));
         for (key, _) in self.entries {
             let place = if self.path.is_empty() { "here".to_owned() } else { format!("in {}", quoted(&self.path)) };
             let hint = match nearest(&key.text, self.known.iter().copied()) {
@@ -260,4 +270,16 @@ impl Section {
             None => reader.wrong(node.at, &self.below(key), format!("`{key}` is not {what}"), Some(how.to_owned())),
         }
     }
+}
+
+/// `members[2].name` as `members[].name`.
+#[cfg(test)]
+fn without_numbers(path: &str) -> String {
+    let mut inside = false;
+    let keep = |c: &char| {
+        let keep = !inside || *c == ']';
+        inside = (inside || *c == '[') && *c != ']';
+        keep
+    };
+    path.chars().filter(keep).collect()
 }

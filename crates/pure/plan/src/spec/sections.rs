@@ -207,3 +207,12 @@ fn agent(reader: &mut Reader<'_>, file: &mut Section, plaintext: bool) -> (Agent
     section.close(reader);
     (found, at)
 }
+
+/// The keys that were asked for while a file was read.
+#[cfg(test)]
+pub(super) fn asked_keys(text: &str) -> std::collections::BTreeSet<String> {
+    let mut reader = Reader::new(text);
+    let _ = whole(&mut reader, Node::parse(text).unwrap_or(Node { at: At::default(), kind: Kind::Nothing }));
+    assert_eq!(reader.count(), 0, "the file itself is without mistakes");
+    reader.asked
+}
