@@ -2,6 +2,7 @@
 
 pub mod auth;
 pub mod backups;
+pub mod certificates;
 pub mod cluster_file;
 pub mod gardener;
 pub mod peers;

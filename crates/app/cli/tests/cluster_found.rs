@@ -4,8 +4,10 @@
 
 mod cluster_support;
 
-use cluster_support::{Declared, Wire};
-use quorate_testkit::VERSIONS;
+use std::time::Duration;
+
+use cluster_support::{Declared, LIMIT, Wire};
+use quorate_testkit::{VERSIONS, wait_until};
 
 #[test]
 fn three_nodes_found_one_cluster_with_mutual_tls_on_every_release() {
@@ -16,5 +18,99 @@ fn three_nodes_found_one_cluster_with_mutual_tls_on_every_release() {
         cluster.put(0, "k", version);
         cluster.assert_all_hold("k", version);
         cluster.assert_one_cluster();
+    }
+}
+
+#[test]
+fn a_declared_node_that_is_missing_is_waited_for_by_name() {
+    let mut cluster = Declared::new("3.5.16", 3, Wire::Clear);
+    let file = cluster.path("cluster.yaml").display().to_string();
+    // The last one first: the order does not matter.
+    cluster.start(2);
+    cluster.start(0);
+    for at in [0, 2] {
+        let status = cluster.wait_status(at, "wait for n2 alone", |status| {
+            status["phase"] == "waiting" && status["cause"].as_str().unwrap().starts_with("waiting for `n2` to promise")
+        });
+        assert_eq!((&status["code"], &status["ledger"]), (&"Q0950".into(), &"promised".into()), "{status}");
+    }
+    assert!(!cluster.data(0).exists(), "nothing is made before all have promised");
+    let asked = cluster.quorate(&["cluster", "bootstrap", &file, "--wait", "0s"]);
+    let text = String::from_utf8(asked.stdout).unwrap();
+    assert_eq!(asked.status.code(), Some(3), "{text}");
+    assert!(text.contains("waiting for n2: no answer from the agent of `n2`"), "{text}");
+    assert!(text.contains("has promised founding 1"), "{text}");
+    let shown = cluster.quorate(&["cluster", "status", "--config", &file]);
+    assert_eq!(shown.status.code(), Some(3), "{}", String::from_utf8_lossy(&shown.stdout));
+    let plan = cluster.quorate(&["cluster", "plan", "--config", &file]);
+    let text = String::from_utf8(plan.stdout).unwrap();
+    assert_eq!(plan.status.code(), Some(3), "{text}");
+    assert!(text.contains("n1, because there is no data, and no cluster to join"), "{text}");
+    cluster.start(1);
+    let done = cluster.quorate(&["cluster", "bootstrap", &file, "--wait", "90s"]);
+    let text = String::from_utf8(done.stdout).unwrap();
+    assert_eq!(done.status.code(), Some(0), "{text}");
+    assert!(text.contains("is founded, and every member serves"), "{text}");
+    cluster.assert_one_cluster();
+    wait_until("one leader", LIMIT, || {
+        let shown = cluster.json(&["cluster", "status", "--config", &file]);
+        let members = shown["members"].as_array().unwrap();
+        members.len() == 3 && members.iter().filter(|member| member["role"] == "leader").count() == 1
+    });
+    let shown = cluster.quorate(&["cluster", "status", "--config", &file]);
+    let text = String::from_utf8(shown.stdout).unwrap();
+    assert!(
+        shown.status.success() && text.contains("3 of 3 voters answer, 2 are needed: 1 more may be lost"),
+        "{text}"
+    );
+    let plan = cluster.quorate(&["cluster", "plan", "--config", &file]);
+    assert!(plan.status.success(), "{}", String::from_utf8_lossy(&plan.stdout));
+}
+
+#[test]
+fn nodes_that_declare_something_else_refuse_and_say_who() {
+    let mut cluster = Declared::new("3.5.16", 3, Wire::Clear);
+    let file = cluster.path("cluster.yaml").display().to_string();
+    let other = cluster.text().replace("bootstrap: {id: 1}", "bootstrap: {id: 2}");
+    cluster.file_as("other.yaml", &other);
+    cluster.start(0);
+    cluster.start(1);
+    cluster.start_with(2, &["--config", "other.yaml"]);
+    let status = cluster.wait_phase(0, "refused");
+    assert_eq!(status["code"], "Q0949", "{status}");
+    assert!(status["cause"].as_str().unwrap().contains("n3"), "{status}");
+    let asked = cluster.quorate(&["cluster", "bootstrap", &file, "--wait", "0s"]);
+    let text = String::from_utf8(asked.stderr).unwrap();
+    assert_eq!(asked.status.code(), Some(5), "{text}");
+    assert!(text.contains("n3") && text.contains("Q0949"), "{text}");
+    assert!((0..3).all(|at| !cluster.data(at).exists()));
+}
+
+#[test]
+fn what_is_killed_anywhere_while_founding_founds_once() {
+    let rounds = if std::env::var("QUORATE_SWEEP").as_deref() == Ok("full") { 60 } else { 4 };
+    for round in 0..rounds {
+        let version = VERSIONS[round % VERSIONS.len()];
+        let mut cluster = Declared::new(version, 3, Wire::Clear);
+        cluster.start_all();
+        // From the first instant to well after the start, another node each time.
+        let victim = round % 3;
+        let after = Duration::from_millis(u64::try_from(round * 1171 % 1500).unwrap());
+        std::thread::sleep(after);
+        match round % 2 {
+            0 => cluster.power_off(victim),
+            _ => cluster.kill_agent(victim),
+        }
+        cluster.start(victim);
+        cluster.wait_serving();
+        cluster.put(victim, "k", "v");
+        cluster.assert_all_hold("k", "v");
+        cluster.assert_one_cluster();
+        for at in 0..3 {
+            let replaced = std::fs::read_dir(cluster.root.path()).unwrap().flatten();
+            let replaced: Vec<_> =
+                replaced.filter(|entry| entry.file_name().to_string_lossy().contains("replaced")).collect();
+            assert!(replaced.is_empty(), "round {round}, n{at}: {replaced:?}");
+        }
     }
 }

@@ -6,17 +6,18 @@
 use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use quorate_faults::{Code, Fault};
-use quorate_plan::spec::{Spec, TlsFiles, for_member};
+use quorate_plan::spec::{Member, Spec, TlsFiles, for_member};
 use reqwest::{Certificate, Client, Identity, Method, RequestBuilder};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use tokio::task::JoinSet;
 
 use super::messages::{NodeAnswer, PlanAnswer, Refusal, StartedAnswer, StartedRequest};
-use super::{BODY_MAX, CLUSTER_HEADER, FROM_HEADER, GENERATION_HEADER, NO_GENERATION, STATE_HEADER};
+use super::{BODY_MAX, CLUSTER_HEADER, FROM_HEADER, GENERATION_HEADER, NO_GENERATION, OPERATOR, STATE_HEADER};
 use crate::turn::Status;
 
 /// How long a connection may take: agents are near each other.
@@ -91,6 +92,19 @@ impl Peers {
         Peers { token, me, urls: urls.collect(), files, client: Mutex::new(None), state: Mutex::new("none") }
     }
 
+    /// The same for an operator on this machine: with the files of `name`, or of the first member whose files can be read here.
+    pub fn for_operator(spec: &Spec, name: Option<&str>) -> Peers {
+        let readable = |member: &&Member| {
+            spec.tls_files().is_none_or(|tls| {
+                let files = tls.agent.as_ref().unwrap_or(&tls.peer);
+                std::fs::File::open(for_member(&files.key_file, &member.name)).is_ok()
+            })
+        };
+        let first = spec.members.iter().find(readable).or(spec.members.first());
+        let files_of = name.or(first.map(|member| member.name.as_str())).unwrap_or_default();
+        Peers::new(spec, OPERATOR, files_of)
+    }
+
     /// Every declared member but `me`.
     pub fn others(&self) -> Vec<String> {
         self.urls.keys().filter(|name| **name != self.me).cloned().collect()
@@ -133,6 +147,29 @@ impl Peers {
             true => Ok(()),
             false => Err(PeerError::Refused(silent(peer, self.url(peer), "it did not write it down"))),
         }
+    }
+
+    /// Puts one question to every declared agent at once, by name.
+    pub async fn ask_all<T: DeserializeOwned + Send + 'static>(
+        self: &Arc<Self>,
+        path: &'static str,
+        generation: Option<u64>,
+    ) -> BTreeMap<String, Result<T, Fault>> {
+        let mut asked = JoinSet::new();
+        for peer in self.others() {
+            let peers = Arc::clone(self);
+            asked.spawn(async move {
+                let answer = peers.ask(&peer, path, generation).await.map_err(|error| error.fault(&peer));
+                (peer, answer)
+            });
+        }
+        let mut answers = BTreeMap::new();
+        while let Some(answer) = asked.join_next().await {
+            if let Ok((peer, answer)) = answer {
+                answers.insert(peer, answer);
+            }
+        }
+        answers
     }
 
     /// Any question.

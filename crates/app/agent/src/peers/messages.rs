@@ -44,6 +44,9 @@ pub struct NodeAnswer {
     pub acknowledged: Vec<Acknowledged>,
     /// What its agent is doing, in one word.
     pub phase: String,
+    /// Whether its member leads.
+    #[serde(default)]
+    pub leads: bool,
     /// Whether it pauses its member for upkeep.
     #[serde(default)]
     pub upkeep: Upkeep,

@@ -5,7 +5,7 @@
 use serde_json::{Value, json};
 
 /// The paths, as `(method, path, summary)`.
-pub(super) const ROUTES: [(&str, &str, &str); 5] = [
+pub(super) const ROUTES: [(&str, &str, &str); 6] = [
     ("get", "/v1/node", "What a node tells of itself: how far its founding has come, what it remembers of others"),
     (
         "post",
@@ -14,6 +14,7 @@ pub(super) const ROUTES: [(&str, &str, &str); 5] = [
     ),
     ("get", "/v1/status", "The status document of the node's agent"),
     ("get", "/v1/plan", "What the node's agent decided last, and why"),
+    ("post", "/v1/certificates", "Signs certificates for the node that asks, where the issuing keys are here"),
     ("get", "/openapi.json", "This description"),
 ];
 
@@ -43,6 +44,7 @@ fn operation(path: &str, summary: &str) -> Value {
         "/v1/started" => schema("StartedAnswer"),
         "/v1/status" => schema("Status"),
         "/v1/plan" => schema("Plan"),
+        "/v1/certificates" => schema("CertificatesAnswer"),
         _ => json!({ "schema": { "type": "object" } }),
     };
     let refused = json!({ "description": "No, and why", "content": { "application/json": schema("Refusal") } });
@@ -58,10 +60,13 @@ fn operation(path: &str, summary: &str) -> Value {
             "400": refused, "409": refused, "503": refused
         }
     });
-    if path == "/v1/started"
-        && let Some(map) = operation.as_object_mut()
-    {
-        let content = json!({ "application/json": schema("StartedRequest") });
+    let body = match path {
+        "/v1/started" => Some("StartedRequest"),
+        "/v1/certificates" => Some("CertificatesRequest"),
+        _ => None,
+    };
+    if let (Some(body), Some(map)) = (body, operation.as_object_mut()) {
+        let content = json!({ "application/json": schema(body) });
         map.insert("requestBody".to_owned(), json!({ "required": true, "content": content }));
     }
     operation
@@ -88,6 +93,7 @@ fn schemas() -> Value {
             "confirmed": { "type": "object" },
             "acknowledged": { "type": "array", "items": object(&["member", "index"], json!({ "member": id, "index": number })) },
             "phase": text,
+            "leads": { "type": "boolean" },
             "upkeep": { "enum": ["none", "wanted", "running"] }
         })),
         "StartedRequest": object(&["name", "cluster", "member"], json!({ "name": text, "cluster": id, "member": id })),
@@ -99,6 +105,8 @@ fn schemas() -> Value {
             "name": text, "because": text, "steps": { "type": "array", "items": text },
             "waiting": { "type": "boolean" }, "refused": { "type": "boolean" }, "file": text
         })),
+        "CertificatesRequest": object(&["requests", "days"], json!({ "requests": text, "days": number })),
+        "CertificatesAnswer": object(&["certificates"], json!({ "certificates": text })),
         "Refusal": object(&["code", "why"], json!({ "code": text, "why": text, "generation": number }))
     })
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::extract::rejection::JsonRejection;
-use axum::extract::{DefaultBodyLimit, Request, State};
+use axum::extract::{ConnectInfo, DefaultBodyLimit, Request, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
@@ -18,7 +18,9 @@ use quorate_plan::ledger::{Ledger, LedgerSeen};
 use quorate_plan::peers::record_started;
 
 use super::messages::{FoundingAnswer, NodeAnswer, PlanAnswer, Refusal, StartedAnswer, StartedRequest};
-use super::{BODY_MAX, CLUSTER_HEADER, FROM_HEADER, GENERATION_HEADER, NO_GENERATION, STATE_HEADER, openapi};
+use super::{BODY_MAX, CLUSTER_HEADER, FROM_HEADER, GENERATION_HEADER, NO_GENERATION, OPERATOR, STATE_HEADER, openapi};
+use crate::certificates::{self, CertificatesAnswer, CertificatesRequest};
+use crate::serve::Peer;
 use crate::turn::{Book, Node, Shared, Status};
 
 /// How long one request may take, from its last header on: a write to the ledger is the slowest.
@@ -39,6 +41,7 @@ pub(crate) fn router(api: &Api) -> Router {
         .route("/v1/started", post(started))
         .route("/v1/status", get(status))
         .route("/v1/plan", get(plan))
+        .route(certificates::PATH, post(sign))
         .route("/openapi.json", get(|| async { Json(openapi::document()) }))
         .layer(DefaultBodyLimit::max(BODY_MAX))
         .layer(from_fn_with_state(api.clone(), guard))
@@ -47,7 +50,8 @@ pub(crate) fn router(api: &Api) -> Router {
 
 /// Lets in who names this cluster and no older generation of it.
 async fn guard(State(api): State<Api>, request: Request, next: Next) -> Response {
-    if let Err(refusal) = admit(&api, request.headers()) {
+    let certified = request.extensions().get::<ConnectInfo<Peer>>().and_then(|peer| peer.node(&api.node.spec.token));
+    if let Err(refusal) = admit(&api, request.headers(), certified.as_deref()) {
         return refusal.into_response();
     }
     listen_to(&api, request.headers());
@@ -70,7 +74,8 @@ fn listen_to(api: &Api, headers: &HeaderMap) {
     }
 }
 
-fn admit(api: &Api, headers: &HeaderMap) -> Result<(), No> {
+/// `certified`: the node that the certificate names; certificates of other authorities name none.
+fn admit(api: &Api, headers: &HeaderMap, certified: Option<&str>) -> Result<(), No> {
     let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
     let bad = |why: &str| refuse(StatusCode::BAD_REQUEST, Code::PeerRequest, why, None);
     match text(CLUSTER_HEADER) {
@@ -81,6 +86,10 @@ fn admit(api: &Api, headers: &HeaderMap) -> Result<(), No> {
             let why = "the request is for another cluster";
             return Err(refuse(StatusCode::CONFLICT, Code::PeerOtherCluster, why, None));
         }
+    }
+    let from = text(FROM_HEADER).unwrap_or(OPERATOR);
+    if certified.is_some_and(|name| name != from && from != OPERATOR) {
+        return Err(bad("the node that asks is not the one that its certificate names"));
     }
     let generation = match text(GENERATION_HEADER) {
         None => return Err(bad("the request does not name its generation")),
@@ -111,6 +120,7 @@ async fn node(State(api): State<Api>) -> Result<Json<NodeAnswer>, No> {
         confirmed: ledger.confirmed,
         acknowledged: api.shared.acknowledged(),
         phase: status.phase,
+        leads: api.shared.leads(),
         upkeep: api.shared.upkeep(),
     }))
 }
@@ -158,6 +168,26 @@ async fn started(
             let why = "writing it down came to a halt";
             Err(refuse(StatusCode::SERVICE_UNAVAILABLE, Code::Internal, why, None))
         }
+    }
+}
+
+/// Signs certificates for the node that asks, where the issuing keys are here.
+async fn sign(
+    State(api): State<Api>,
+    ConnectInfo(peer): ConnectInfo<Peer>,
+    body: Result<Json<CertificatesRequest>, JsonRejection>,
+) -> Result<Json<CertificatesAnswer>, No> {
+    let Json(request) =
+        body.map_err(|rejection| refuse(StatusCode::BAD_REQUEST, Code::PeerRequest, &rejection.body_text(), None))?;
+    let asking = peer.node(&api.node.spec.token);
+    let node = Arc::clone(&api.node);
+    // Opening the keys takes time on purpose.
+    let signed =
+        tokio::task::spawn_blocking(move || certificates::answer_request(&node, asking.as_deref(), &request)).await;
+    match signed {
+        Ok(Ok(answer)) => Ok(Json(answer)),
+        Ok(Err(fault)) => Err(refuse(StatusCode::CONFLICT, fault.code(), &fault.to_string(), None)),
+        Err(_) => Err(refuse(StatusCode::SERVICE_UNAVAILABLE, Code::Internal, "signing came to a halt", None)),
     }
 }
 

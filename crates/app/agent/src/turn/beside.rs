@@ -12,20 +12,24 @@ use quorate_etcd::client::messages::{Member, StatusResponse};
 use quorate_etcd_formats::membership::{ClusterId, MemberId};
 use quorate_faults::{Code, Fault};
 use quorate_plan::ledger::{Confirmed, ConfirmedMember, Identity, Ledger, LedgerSeen, Origin, PendingAdd, State};
+use quorate_plan::peers;
 use quorate_plan::phase::Phase;
-use quorate_plan::start::Halt;
+use quorate_plan::quorum::Change;
+use quorate_plan::start::{Halt, ListedMember, PeerFounding};
 use tokio::task::JoinSet;
 use tracing::{info, warn};
 
 use super::book::Book;
-use super::cluster::{hear, quorum_list};
+use super::cluster::{hear, listed_member, quorum_list};
 use super::data::in_words;
 use super::drift;
 use super::execute::halted;
+use super::membership::prove;
 use super::node::Node;
 use super::publish::{Shared, now_ms};
+use super::role::Leader;
 use super::status::{ClusterNow, MemberNow};
-use crate::peers::{FoundingAnswer, Peers};
+use crate::peers::Peers;
 
 /// Between two surveys of a cluster that serves.
 const SURVEY_EVERY: Duration = Duration::from_secs(2);
@@ -96,6 +100,7 @@ impl Beside {
         let Some(me) = status.header.as_ref().map(|header| header.member_id) else { return Ok(()) };
         self.copy_memory().await?;
         let others = Client::connect(&self.node.client_of_others()?).await?;
+        prove(&self.node, &quorum_list(&others).await?, Change::Promote).await?;
         match others.member_promote(me).await {
             Ok(_) => {
                 info!("member {} has caught up, and votes", MemberId(me));
@@ -114,25 +119,14 @@ impl Beside {
     /// Takes over what the others remember, before this member votes: their memory then survives them.
     async fn copy_memory(&self) -> Result<(), Fault> {
         let ledger = self.book.read();
-        let LedgerSeen::There(there) = &ledger else { return Ok(()) };
-        let Some((cluster, _)) = there.ids() else { return Ok(()) };
         let heard = hear(&self.peers, &ledger).await;
         let me = self.node.name().to_owned();
-        let answers = heard.into_values().filter_map(Result::ok);
-        let same: Vec<_> = answers.filter(|answer| answer.founding == FoundingAnswer::Founded { cluster }).collect();
+        let answers: Vec<_> = heard.into_values().flatten().map(|answer| answer.seen_by(&me, None)).collect();
         self.change(move |ledger| {
-            for answer in same {
-                ledger.generation = ledger.generation.max(answer.generation);
-                ledger.consumed.extend(answer.consumed);
-                ledger.consumed.sort_unstable();
-                ledger.consumed.dedup();
-                for (name, memory) in answer.peers.into_iter().filter(|(name, _)| *name != me) {
-                    let mine = ledger.peers.entry(name).or_default();
-                    mine.started |= memory.started;
-                    mine.tombstone |= memory.tombstone;
-                    mine.member = mine.member.or(memory.member);
-                }
-            }
+            // What is told of another cluster does not belong into this ledger.
+            let ours = ledger.ids().map(|(cluster, _)| PeerFounding::Founded(cluster));
+            let same = answers.iter().filter(|answer| Some(&answer.founding) == ours.as_ref());
+            *ledger = peers::remember(ledger, &me, &[], same);
         })
         .await
         .map(|_| ())
@@ -182,6 +176,12 @@ impl Beside {
             members,
         };
         self.show(&survey);
+        let leader = survey.members.iter().find(|(member, _)| MemberId(member.id) == survey.leader);
+        self.shared.saw_leader(match leader {
+            Some((member, _)) if MemberId(member.id) == survey.me => Leader::Me,
+            Some((member, _)) => Leader::Other(member.name.clone()),
+            None => Leader::Unknown,
+        });
         Ok(survey)
     }
 
@@ -235,13 +235,8 @@ impl Beside {
                 learner: member.is_learner,
             })
             .collect();
-        let started: Vec<(String, MemberId)> = survey
-            .members
-            .iter()
-            .filter(|(member, _)| !member.client_urls.is_empty() && MemberId(member.id) != survey.me)
-            .map(|(member, _)| (member.name.clone(), MemberId(member.id)))
-            .collect();
-        let (now, cluster) = (now_ms(), survey.cluster);
+        let listed: Vec<ListedMember> = survey.members.iter().map(|(member, _)| listed_member(member)).collect();
+        let (now, cluster, me) = (now_ms(), survey.cluster, self.node.name().to_owned());
         self.change(move |ledger| {
             // What another cluster says does not belong into this ledger.
             if ledger.ids().map(|(ours, _)| ours) != Some(cluster) {
@@ -253,11 +248,7 @@ impl Beside {
             if !fresh {
                 ledger.confirmed = Some(Confirmed { at_ms: now, members });
             }
-            for (name, member) in started {
-                let memory = ledger.peers.entry(name).or_default();
-                memory.started = true;
-                memory.member = Some(member);
-            }
+            *ledger = peers::remember(ledger, &me, &listed, []);
         })
         .await
         .map(|_| ())

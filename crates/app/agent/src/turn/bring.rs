@@ -7,8 +7,9 @@ use quorate_faults::{Code, Fault};
 use quorate_host::shim::{self, Adoption};
 use quorate_plan::ledger::{LedgerSeen, State};
 use quorate_plan::phase::Phase;
+use quorate_plan::quorum;
 use quorate_plan::spec::duration_text;
-use quorate_plan::start::{Ended, Halt, Restart, RestartPolicy, StartPlan, plan_restart, plan_start};
+use quorate_plan::start::{Ended, Halt, Observed, Restart, RestartPolicy, StartPlan, Step, plan_restart, plan_start};
 use tracing::{debug, info};
 
 use super::etcd::Program;
@@ -121,7 +122,7 @@ impl Agent {
             self.program = program.ok().and_then(Result::ok);
             let plan = plan_start(&self.node.spec, self.node.name(), &seen);
             debug!("{}", plan.render());
-            self.tell_plan(&plan);
+            self.tell_plan(&plan, &seen);
             match self.execute(&plan, &seen).await {
                 Did::Started(running) => return Ok(Up::Running(running)),
                 Did::Again => (wait, first) = (LOOK_AGAIN.0, true),
@@ -141,10 +142,15 @@ impl Agent {
     }
 
     /// Shows what was decided.
-    fn tell_plan(&self, plan: &StartPlan) {
+    fn tell_plan(&self, plan: &StartPlan, seen: &Observed) {
+        let proofs = quorum::proofs(self.node.name(), seen, plan);
+        let step = |(at, step): (usize, &Step)| match proofs.iter().find(|(of, _)| *of == at) {
+            Some((_, proof)) => format!("{step} ({proof})"),
+            None => step.to_string(),
+        };
         self.shared.set_plan(PlanAnswer {
             because: plan.row.text().to_owned(),
-            steps: plan.steps.iter().map(ToString::to_string).collect(),
+            steps: plan.steps.iter().enumerate().map(step).collect(),
             waiting: plan.waiting().is_some(),
             refused: plan.refused().is_some(),
             ..PlanAnswer::default()

@@ -192,14 +192,22 @@ pub(super) async fn listed(node: &Node, list: &MemberListResponse) -> Vec<Listed
         };
         health.insert(at, said);
     }
-    let one = |(at, member): (usize, &Member)| ListedMember {
+    let one = |(at, member): (usize, &Member)| {
+        let listed = listed_member(member);
+        ListedMember { health: health.remove(&at).unwrap_or(listed.health), ..listed }
+    };
+    list.members.iter().enumerate().map(one).collect()
+}
+
+/// A member of a list, without having asked it.
+pub(super) fn listed_member(member: &Member) -> ListedMember {
+    ListedMember {
         id: MemberId(member.id),
         name: member.name.clone(),
         peer_urls: member.peer_urls.clone(),
         // A founding member has its name from the beginning; client URLs come with its first start.
         started: !member.client_urls.is_empty(),
         learner: member.is_learner,
-        health: health.remove(&at).unwrap_or_else(|| Health::Unknown("it was not asked".to_owned())),
-    };
-    list.members.iter().enumerate().map(one).collect()
+        health: Health::Unknown("it was not asked".to_owned()),
+    }
 }

@@ -28,6 +28,7 @@ use super::node::Node;
 use super::publish::now_ms;
 use super::restore;
 use super::status::CheckedNow;
+use crate::certificates;
 
 /// What came of a plan.
 pub(super) enum Did {
@@ -220,6 +221,9 @@ impl Agent {
     async fn start(&mut self, join: Option<String>) -> Result<Did, Fault> {
         let program = self.program()?;
         program.check_data(&self.node)?;
+        for finding in certificates::before_start(&self.node, Some(program.minor))? {
+            info!(code = %finding.code, "{} at {}; {}", finding.what, finding.place, finding.remedy);
+        }
         let version = program.binary.version.clone();
         self.shared.phase(Phase::Starting, format!("etcd {version} starts"));
         self.log_before = etcd::log_length(&self.node);

@@ -22,6 +22,7 @@ use tracing::info;
 use super::data::in_words;
 use super::node::Node;
 use super::publish::{Shared, now_ms};
+use super::role::{Leader, Turns};
 use super::status::Notice;
 use crate::backups::follow::{FollowSettings, follow};
 
@@ -35,10 +36,10 @@ const FOLLOW_AGAIN: (Duration, Duration) = (Duration::from_secs(2), Duration::fr
 const FLUSH: Duration = Duration::from_secs(5);
 
 /// Looks after the database until it is dropped.
-pub(super) async fn upkeep(node: Arc<Node>, shared: Arc<Shared>) {
+pub(super) async fn upkeep(turns: Turns) {
     let mut defragmented_ms = None;
     loop {
-        let urgent = match look_after(&node, &shared, &mut defragmented_ms).await {
+        let urgent = match look_after(&turns, &mut defragmented_ms).await {
             Ok(urgent) => urgent,
             // A user without the right to ask is a choice; that reads fail is told by the phase.
             Err(fault) => {
@@ -51,18 +52,19 @@ pub(super) async fn upkeep(node: Arc<Node>, shared: Arc<Shared>) {
 }
 
 /// Looks once. Returns whether to look again soon.
-async fn look_after(node: &Node, shared: &Shared, defragmented_ms: &mut Option<u64>) -> Result<bool, Fault> {
+async fn look_after(turns: &Turns, defragmented_ms: &mut Option<u64>) -> Result<bool, Fault> {
+    let (node, shared) = (turns.node.as_ref(), turns.shared.as_ref());
     let client = Client::connect(&node.client()?).await?;
     let status = client.status().await?;
     let alarms = client.alarms().await?.alarms;
     let no_space = |alarm: &&Alarm| alarm.alarm == AlarmKind::NoSpace as i32;
-    let seen = UpkeepSeen {
+    let mut seen = UpkeepSeen {
         db_bytes: u64::try_from(status.db_size).unwrap_or(0),
         used_bytes: u64::try_from(status.db_size_in_use).unwrap_or(0),
         quota_bytes: quota(node, status.db_size_quota),
         no_space: alarms.iter().any(|alarm| no_space(&alarm)),
         defragmented_ms: *defragmented_ms,
-        // With one member there is nobody to wait for.
+        // Whether it may is asked only where it would.
         may_pause: true,
     };
     shared.measures.sizes(seen.db_bytes, seen.used_bytes, seen.quota_bytes);
@@ -76,7 +78,15 @@ async fn look_after(node: &Node, shared: &Shared, defragmented_ms: &mut Option<u
             etcd.quota_bytes = Some(seen.quota_bytes);
         }
     });
-    let (steps, warnings) = plan_upkeep(&node.spec.maintenance.defrag, &seen, now_ms());
+    let defrag = &node.spec.maintenance.defrag;
+    let would = plan_upkeep(defrag, &seen, now_ms()).0;
+    if would.iter().any(|step| matches!(step, Upkeep::Defragment(_))) {
+        seen.may_pause = turns.take(seen.no_space).await;
+    } else {
+        turns.give_back();
+    }
+    let waits = !seen.may_pause;
+    let (steps, warnings) = plan_upkeep(defrag, &seen, now_ms());
     let notices = warnings.into_iter().map(|warning| Notice::new(warning.code, warning.text)).collect();
     shared.warnings(&[Code::NoSpace, Code::QuotaNear], notices);
     for step in steps {
@@ -85,6 +95,7 @@ async fn look_after(node: &Node, shared: &Shared, defragmented_ms: &mut Option<u
                 info!("defragmenting: {why}");
                 *defragmented_ms = Some(now_ms());
                 let done = client.defragment().await;
+                turns.give_back();
                 shared.measures.defragmented(if done.is_ok() { "done" } else { "failed" });
                 done?;
                 info!("defragmented");
@@ -98,7 +109,7 @@ async fn look_after(node: &Node, shared: &Shared, defragmented_ms: &mut Option<u
             }
         }
     }
-    Ok(seen.no_space)
+    Ok(seen.no_space || waits)
 }
 
 fn quota(node: &Node, told: i64) -> u64 {
@@ -119,13 +130,26 @@ pub(super) async fn backups(node: Arc<Node>, shared: Arc<Shared>, stop: Cancella
         });
     };
     let mut wait = FOLLOW_AGAIN.0;
+    let mut leaders = shared.leaders();
     while !stop.is_cancelled() {
+        // The leader's agent backs up, and no other: a store has one writer at a time. Epochs hold where two believe to lead.
+        let leader = leaders.borrow_and_update().clone();
+        if !leader.is_me() {
+            state(match leader {
+                Leader::Other(name) => format!("`{name}` leads, and its agent backs up"),
+                Leader::Me | Leader::Unknown => "waiting for a leader".to_owned(),
+            });
+            tokio::select! {
+                changed = leaders.changed() => if changed.is_ok() { continue } else { break },
+                () = stop.cancelled() => break,
+            }
+        }
         state("following".to_owned());
         let followed = match node.client().and_then(|etcd| settings(&node, backup, etcd)) {
-            Ok(settings) => follow(settings, shared.backups.clone(), stop.clone()).await,
+            Ok(settings) => follow_while_leading(settings, &shared, stop.child_token()).await,
             Err(fault) => Err(fault),
         };
-        let Err(fault) = followed else { break };
+        let Err(fault) = followed else { continue };
         let words = in_words(&fault);
         state(format!("stopped for now: {words} [{}]", fault.code()));
         let text = format!("backups have stopped for {}: {words} [{}]", spec::duration_text(wait), fault.code());
@@ -135,6 +159,23 @@ pub(super) async fn backups(node: Arc<Node>, shared: Arc<Shared>, stop: Cancella
         shared.warnings(&[Code::BackupsStopped], Vec::new());
     }
     state("stopped".to_owned());
+}
+
+async fn follow_while_leading(settings: FollowSettings, shared: &Shared, stop: CancellationToken) -> Result<(), Fault> {
+    let mut leaders = shared.leaders();
+    let led = async move {
+        // Nobody left to tell is no other leader.
+        if leaders.wait_for(|leader| !leader.is_me()).await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    };
+    let follow = follow(settings, shared.backups.clone(), stop.clone());
+    tokio::pin!(follow);
+    tokio::select! {
+        followed = &mut follow => return followed.map(|_| ()),
+        () = led => stop.cancel(),
+    }
+    follow.await.map(|_| ())
 }
 
 fn settings(node: &Node, backup: &Backup, etcd: Settings) -> Result<FollowSettings, Fault> {

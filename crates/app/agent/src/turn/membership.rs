@@ -5,33 +5,46 @@
 
 use std::sync::Arc;
 
+use quorate_etcd::client::messages::MemberListResponse;
 use quorate_etcd::client::{Client, Consistency, Joins};
 use quorate_etcd_formats::membership::{ClusterId, MemberId};
 use quorate_faults::{Code, Fault};
+use quorate_plan::check::check;
 use quorate_plan::ledger::{LedgerSeen, PendingAdd, State};
 use quorate_plan::phase::Phase;
+use quorate_plan::quorum::{Change, Standing};
 use quorate_plan::roster::names;
 use quorate_plan::start::{Halt, Observed, StartPlan};
 use tokio::task::JoinSet;
 use tracing::info;
 
 use super::Agent;
-use super::cluster::quorum_list;
+use super::cluster::{listed, quorum_list};
 use super::data::in_words;
 use super::execute::{Did, halted};
+use super::node::Node;
 use crate::peers::StartedRequest;
 
 impl Agent {
     /// Lets the plan be checked by whoever did not make it.
-    pub(super) fn audit(&self, _plan: &StartPlan, _seen: &Observed) -> Result<(), Fault> {
-        Ok(())
+    pub(super) fn audit(&self, plan: &StartPlan, seen: &Observed) -> Result<(), Fault> {
+        check(&self.node.spec, self.node.name(), seen, plan).map_err(|broken| {
+            let attempt = format!("the plan was not carried out: {}", broken.join("; "));
+            Fault::new(Code::PlanRefused, attempt).hint("nothing was changed; see `quorate explain Q0954`")
+        })
     }
 
     /// Has every declared peer write down that this node is about to start.
     pub(super) async fn tell_peers(&mut self) -> Result<Option<Did>, Fault> {
-        let (generation, ids) = match self.book.read() {
-            LedgerSeen::There(ledger) => (ledger.generation, ledger.ids()),
-            LedgerSeen::Absent | LedgerSeen::Unreadable(_) => (0, None),
+        let (generation, ids, promised) = match self.book.read() {
+            LedgerSeen::There(ledger) => {
+                let promised = match &ledger.state {
+                    State::Promised(promise) | State::Inited(promise) => promise.members.clone(),
+                    State::Empty | State::Started(_) | State::PendingAdd(_) | State::Tombstone(_) => Vec::new(),
+                };
+                (ledger.generation, ledger.ids(), promised)
+            }
+            LedgerSeen::Absent | LedgerSeen::Unreadable(_) => (0, None, Vec::new()),
         };
         let Some((cluster, member)) = ids else {
             return Err(Fault::new(Code::Internal, "cannot tell peers of a start: the ledger names no member"));
@@ -39,7 +52,7 @@ impl Agent {
         self.shared.phase(Phase::Starting, "every peer writes down that this node starts");
         let request = Arc::new(StartedRequest { name: self.node.name().to_owned(), cluster, member });
         let mut told = JoinSet::new();
-        for peer in self.peers.others() {
+        for peer in self.peers.others().into_iter().filter(|peer| promised.is_empty() || promised.contains(peer)) {
             let (peers, request) = (Arc::clone(&self.peers), Arc::clone(&request));
             told.spawn(async move {
                 let answer = peers.tell_started(&peer, generation, &request).await;
@@ -76,6 +89,7 @@ impl Agent {
         if !list.members.iter().any(|listed| listed.id == member.0) {
             return Ok(None);
         }
+        prove(&self.node, &list, Change::Remove(member)).await?;
         info!("removing member {member}, whose data is gone, so that it can be added anew");
         client.member_remove(member.0).await?;
         self.shared.done(format!("removed member {member} from the cluster, to be added anew"));
@@ -85,6 +99,7 @@ impl Agent {
     /// Adds this node as a learner, and writes the id that it is given into the ledger.
     pub(super) async fn add_learner(&mut self) -> Result<Option<Did>, Fault> {
         let client = Client::connect(&self.node.client_of_others()?).await?;
+        prove(&self.node, &quorum_list(&client).await?, Change::AddLearner).await?;
         let urls = self.node.member.peer_urls.clone();
         let added = client.member_add(urls.clone(), Joins::Learning).await?;
         let (Some(header), Some(member)) = (added.header, added.member) else {
@@ -123,5 +138,22 @@ impl Agent {
             parts.extend(member.peer_urls.iter().map(|url| format!("{name}={url}")));
         }
         Ok(parts.join(","))
+    }
+}
+
+/// Proves, with what was seen this very moment, that a change leaves a quorum.
+pub(super) async fn prove(node: &Node, list: &MemberListResponse, change: Change) -> Result<(), Fault> {
+    let mut members = listed(node, list).await;
+    // One that never started has no name in the list, and is known by its address.
+    for member in members.iter_mut().filter(|member| member.name.is_empty()) {
+        if member.peer_urls.iter().any(|url| node.member.peer_urls.contains(url)) {
+            node.name().clone_into(&mut member.name);
+        }
+    }
+    let proof = Standing::confirmed(&members).prove(change, node.name());
+    match &proof.objection {
+        None => Ok(()),
+        Some(_) => Err(Fault::new(Code::UnsafeChange, format!("the members are not changed now: {proof}"))
+            .hint("bring the other members back first; see `quorate cluster status`")),
     }
 }

@@ -27,6 +27,7 @@ mod preview;
 mod probe;
 mod publish;
 mod restore;
+mod role;
 mod status;
 mod systemd;
 mod takeover;
@@ -37,6 +38,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use quorate_etcd::client::Client;
 use quorate_faults::{Code, Fault};
 use quorate_host::shim::Running;
 use quorate_host::state::StateDir;
@@ -56,7 +58,7 @@ pub use status::{AgentNow, BackupNow, CheckedNow, ClusterNow, EtcdNow, MemberNow
 pub use takeover::{Adopted, Reset, adopt_member, reset_member};
 
 use crate::peers::{self, Peers};
-use crate::serve;
+use crate::{certificates, serve};
 use etcd::Program;
 use listen::Wishes;
 use observe::Memory;
@@ -105,6 +107,7 @@ pub async fn run(settings: RunSettings) -> Result<Finish, Fault> {
         let bound = serve::bind(&node.api()?).await?;
         tokio::spawn(bound.serve(peers::router(&api), stop.clone()));
     }
+    tokio::spawn(certificates::keep(keep_certificates(&node, &book, &peers, &shared), stop.clone()));
     listen_for_signals(&wishes, keep_running)?;
     info!(member = node.name(), file = %node.file.display(), "the agent runs");
     let mut agent = Agent {
@@ -129,6 +132,30 @@ pub async fn run(settings: RunSettings) -> Result<Finish, Fault> {
     stop.cancel();
     drop(lock);
     finish
+}
+
+fn keep_certificates(
+    node: &Arc<Node>,
+    book: &Arc<Book>,
+    peers: &Arc<Peers>,
+    shared: &Arc<Shared>,
+) -> certificates::Keep {
+    let (book, told) = (Arc::clone(book), Arc::clone(shared));
+    certificates::Keep {
+        node: Arc::clone(node),
+        peers: Arc::clone(peers),
+        generation: Box::new(move || match book.read() {
+            LedgerSeen::There(ledger) => ledger.generation,
+            LedgerSeen::Absent | LedgerSeen::Unreadable(_) => 0,
+        }),
+        registry: shared.backups.registry(),
+        tell: Box::new(move |notices| told.warnings(certificates::WARNINGS, notices)),
+    }
+}
+
+/// A connection to this very member.
+pub(crate) async fn connect(node: &Node) -> Result<Client, Fault> {
+    Client::connect(&node.client()?).await
 }
 
 /// A signal is a wish.

@@ -73,7 +73,7 @@ impl Shared {
             phase: Mutex::new(now),
             read: Mutex::new(None),
             ready_limit: node.spec.agent.ready_timeout,
-            talk: Talk::default(),
+            talk: Talk::new(!node.has_peers()),
             measures,
             backups,
         })

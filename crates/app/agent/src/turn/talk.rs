@@ -6,13 +6,15 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use quorate_etcd_formats::membership::MemberId;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 
 use super::publish::Shared;
+use super::role::Leader;
+use super::status::Notice;
 use crate::peers::{Acknowledged, PlanAnswer, Upkeep};
 
 /// The memory.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Talk {
     acknowledged: Mutex<BTreeMap<MemberId, u64>>,
     upkeep: Mutex<Upkeep>,
@@ -20,6 +22,25 @@ pub(super) struct Talk {
     /// How far peers said they were when they last asked.
     states: Mutex<BTreeMap<String, String>>,
     news: Notify,
+    leader: watch::Sender<Leader>,
+    /// What there is to say about users and roles.
+    auth: Mutex<Vec<Notice>>,
+}
+
+impl Talk {
+    /// `alone`: there is no other member that could lead.
+    pub(super) fn new(alone: bool) -> Talk {
+        let leader = if alone { Leader::Me } else { Leader::Unknown };
+        Talk {
+            acknowledged: Mutex::default(),
+            upkeep: Mutex::default(),
+            plan: Mutex::default(),
+            states: Mutex::default(),
+            news: Notify::new(),
+            leader: watch::Sender::new(leader),
+            auth: Mutex::default(),
+        }
+    }
 }
 
 impl Shared {
@@ -48,6 +69,43 @@ impl Shared {
 
     pub(super) fn set_upkeep(&self, upkeep: Upkeep) {
         *lock(&self.talk.upkeep) = upkeep;
+    }
+
+    /// Who leads, as last seen.
+    pub(super) fn leader(&self) -> Leader {
+        self.talk.leader.borrow().clone()
+    }
+
+    /// Tells who leads from here on.
+    pub(super) fn leaders(&self) -> watch::Receiver<Leader> {
+        self.talk.leader.subscribe()
+    }
+
+    pub(super) fn saw_leader(&self, leader: Leader) {
+        self.talk.leader.send_if_modified(|known| {
+            let news = *known != leader;
+            *known = leader;
+            news
+        });
+    }
+
+    /// Whether this member leads.
+    pub(crate) fn leads(&self) -> bool {
+        self.leader().is_me()
+    }
+
+    /// Shows what there is to say about users and roles, instead of what was said before.
+    pub(super) fn set_auth(&self, now: Vec<Notice>) {
+        let before = std::mem::replace(&mut *lock(&self.talk.auth), now.clone());
+        let mut fresh = Vec::new();
+        self.change(|status| {
+            status.warnings.retain(|notice| !before.contains(notice));
+            fresh.extend(now.iter().filter(|notice| !before.contains(notice)).cloned());
+            status.warnings.extend(now);
+        });
+        for notice in fresh {
+            tracing::warn!(code = %notice.code, "{}", notice.text);
+        }
     }
 
     /// What was decided last.

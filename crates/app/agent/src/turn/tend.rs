@@ -21,8 +21,9 @@ use tracing::{info, warn};
 use super::observe::end_words;
 use super::probe::{Answer, Probe};
 use super::publish::now_ms;
+use super::role::Turns;
 use super::status::{EtcdNow, Notice};
-use super::{Agent, Finish, beside, etcd, keep, probe};
+use super::{Agent, Finish, beside, etcd, keep, probe, role};
 
 /// How long backups may take to notice that they are to end, beyond their own time for uploads.
 const BACKUPS_LIMIT: Duration = Duration::from_secs(7);
@@ -186,7 +187,14 @@ impl Agent {
         }
         let stop = CancellationToken::new();
         let (node, shared) = (Arc::clone(&self.node), Arc::clone(&self.shared));
-        let upkeep = tokio::spawn(keep::upkeep(Arc::clone(&node), Arc::clone(&shared)));
+        let turns = Turns {
+            node: Arc::clone(&node),
+            book: Arc::clone(&self.book),
+            peers: Arc::clone(&self.peers),
+            shared: Arc::clone(&shared),
+        };
+        let upkeep = tokio::spawn(keep::upkeep(turns));
+        tokio::spawn(role::auth(Arc::clone(&node), Arc::clone(&shared), stop.clone()));
         let backups = tokio::spawn(keep::backups(node, shared, stop.clone()));
         self.keepers = Some(Keepers { upkeep, backups, stop });
     }

@@ -343,7 +343,9 @@ pub(crate) fn certificates(dir: &Path, count: usize) {
     for number in 1..=count {
         let (cert, key) = leaf(&ca, &["127.0.0.1"]);
         put(&format!("n{number}.pem"), &cert);
-        put(&format!("n{number}.key"), &key);
+        let file = format!("n{number}.key");
+        put(&file, &key);
+        std::fs::set_permissions(dir.join(file), std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
     }
 }
 

@@ -1,7 +1,11 @@
 //! `quorate cluster`: a whole cluster, as one file declares it.
 
 pub(crate) mod adopt;
+pub(crate) mod ask;
+pub(crate) mod bootstrap;
 pub(crate) mod check;
+pub(crate) mod plan;
+pub(crate) mod status;
 
 use quorate_faults::{Exit, Fault};
 
@@ -12,10 +16,19 @@ use crate::printer::Printer;
 #[command(after_help = "\
 Examples:
   quorate cluster check cluster.yaml     whether the file can be used, by line
+  quorate cluster bootstrap cluster.yaml whether all is ready, and wait for it
+  quorate cluster status --config cluster.yaml
+  quorate cluster plan --config cluster.yaml
   quorate cluster adopt --config cluster.yaml --name n1")]
 pub(crate) enum Verb {
     /// Check a cluster file: every mistake with its line and column
     Check(check::Args),
+    /// See whether every node is ready to found a cluster, and wait until it is founded
+    Bootstrap(bootstrap::Args),
+    /// Show every member, what the cluster waits for, and whose turn it is
+    Status(status::Args),
+    /// Show what would be done next on each node, and why
+    Plan(plan::Args),
     /// Take over a member that others made, stopped or running
     Adopt(adopt::Args),
 }
@@ -24,6 +37,9 @@ pub(crate) enum Verb {
 pub(crate) fn run(verb: Verb, printer: &mut Printer) -> Result<Exit, Fault> {
     match verb {
         Verb::Check(args) => check::run(&args, printer),
+        Verb::Bootstrap(args) => bootstrap::run(&args, printer),
+        Verb::Status(args) => status::run(&args, printer),
+        Verb::Plan(args) => plan::run(&args, printer),
         Verb::Adopt(args) => adopt::run(&args, printer),
     }
 }

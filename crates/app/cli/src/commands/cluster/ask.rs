@@ -1,0 +1,58 @@
+//! What the commands that ask a whole cluster have in common: which file, whose certificate, and one question to all agents.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use quorate_agent::cluster_file;
+use quorate_agent::peers::Peers;
+use quorate_faults::Fault;
+use quorate_plan::spec::Spec;
+use serde::de::DeserializeOwned;
+
+use crate::commands::run::runtime;
+use crate::printer::Printer;
+
+/// Which cluster.
+#[derive(Debug, Clone, clap::Args)]
+pub(crate) struct ClusterArgs {
+    /// The cluster file
+    #[arg(long, value_name = "FILE", env = "QUORATE_CONFIG")]
+    pub(crate) config: PathBuf,
+
+    /// Ask with this member's certificate [default: the first that can be read here]
+    #[arg(long, env = "QUORATE_NAME")]
+    pub(crate) name: Option<String>,
+}
+
+/// A cluster that can be asked.
+pub(crate) struct Cluster {
+    pub(crate) spec: Spec,
+    peers: Arc<Peers>,
+    runtime: tokio::runtime::Runtime,
+}
+
+impl Cluster {
+    /// Reads the file; nobody is asked yet.
+    pub(crate) fn open(file: &Path, name: Option<&str>, printer: &mut Printer) -> Result<Cluster, Fault> {
+        let (spec, warnings) = cluster_file::read(file)?;
+        for warning in warnings {
+            printer.warning(warning.code, &warning.text);
+        }
+        let peers = Arc::new(Peers::for_operator(&spec, name));
+        Ok(Cluster { spec, peers, runtime: runtime()? })
+    }
+
+    /// Puts a question to every agent.
+    pub(crate) fn ask<T: DeserializeOwned + Send + 'static>(
+        &self,
+        path: &'static str,
+    ) -> BTreeMap<String, Result<T, Fault>> {
+        self.runtime.block_on(self.peers.ask_all(path, None))
+    }
+
+    /// Where the agent of a member is asked.
+    pub(crate) fn url(&self, name: &str) -> &str {
+        self.peers.url(name).unwrap_or_default()
+    }
+}

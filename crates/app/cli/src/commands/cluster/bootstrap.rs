@@ -1,0 +1,167 @@
+//! `quorate cluster bootstrap`: whether all is ready to found what a file declares, what will happen, and waiting for it.
+//!
+//! **Rule:** the file's `bootstrap` is what declares a founding; this command changes nothing. Agents found by themselves.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use quorate_agent::peers::{FoundingAnswer, NodeAnswer};
+use quorate_faults::{Code, Exit, Fault};
+use quorate_plan::roster::names;
+use serde::Serialize;
+
+use super::ask::Cluster;
+use super::status;
+use crate::args::duration;
+use crate::printer::Printer;
+use crate::render::{Page, Report};
+
+/// Between two looks.
+const AGAIN: Duration = Duration::from_millis(250);
+
+/// Flags of `cluster bootstrap`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  quorate cluster bootstrap cluster.yaml
+  quorate cluster bootstrap cluster.yaml --wait 0s         look once, do not wait
+
+Every declared agent is asked. The cluster is founded by the agents themselves, as soon as all
+have promised the same. Exit code 0: it is founded and serves. 3: it still waits, and it says
+for whom. 5: nodes disagree.")]
+pub(crate) struct Args {
+    /// The cluster file
+    file: PathBuf,
+
+    /// How long to wait until it is founded
+    #[arg(long, value_name = "TIME", default_value = "5m", value_parser = duration)]
+    wait: Duration,
+
+    /// Ask with this member's certificate [default: the first that can be read here]
+    #[arg(long, env = "QUORATE_NAME")]
+    name: Option<String>,
+}
+
+/// Looks, shows and waits.
+pub(crate) fn run(args: &Args, printer: &mut Printer) -> Result<Exit, Fault> {
+    let cluster = Cluster::open(&args.file, args.name.as_deref(), printer)?;
+    let shown = args.file.display();
+    let Some(ids) = cluster.spec.founding_ids() else {
+        return Err(Fault::new(Code::SpecMistake, format!("`{shown}` declares no founding"))
+            .hint("write `bootstrap: {id: 1}`, and another number for each founding"));
+    };
+    let begun = Instant::now();
+    let progress = printer.progress("waiting for every node", None);
+    loop {
+        let nodes = look(&cluster);
+        let disagree: Vec<&str> = nodes.iter().filter(|node| node.disagrees).map(|node| node.name.as_str()).collect();
+        if !disagree.is_empty() {
+            drop(progress);
+            let attempt = format!("cannot found what `{shown}` declares: {} disagrees", names(disagree));
+            let why = nodes.iter().filter(|node| node.disagrees).map(|node| format!("{}: {}", node.name, node.state));
+            return Err(Fault::new(Code::StartDisagree, attempt)
+                .hint("give every node the same `members`, `token` and `bootstrap`")
+                .caused_by(why.collect::<Vec<_>>().join("; ")));
+        }
+        let serves = nodes.iter().all(|node| node.founded) && status::look(&cluster).all_serve();
+        if serves || begun.elapsed() >= args.wait {
+            drop(progress);
+            let missing = nodes.iter().filter(|node| !node.founded).map(|node| node.name.clone()).collect();
+            let waits = match serves {
+                true => Vec::new(),
+                false => status::look(&cluster).waits().map(|(name, why)| format!("{name}: {why}")).collect(),
+            };
+            printer.report(&Shown {
+                cluster_id: ids.cluster.to_string(),
+                members: ids.members.iter().map(|(name, id)| (name.clone(), id.to_string())).collect(),
+                founded: serves,
+                nodes,
+                missing,
+                waits,
+            });
+            return Ok(if serves { Exit::Done } else { Code::BootstrapWaiting.exit() });
+        }
+        std::thread::sleep(AGAIN.min(args.wait.saturating_sub(begun.elapsed())));
+    }
+}
+
+fn look(cluster: &Cluster) -> Vec<Node> {
+    let answers: BTreeMap<String, Result<NodeAnswer, Fault>> = cluster.ask("/v1/node");
+    let one = |name: &str| -> Node {
+        let (state, founded, disagrees) = match answers.get(name) {
+            None => ("it was not asked".to_owned(), false, false),
+            // An agent of another cluster, or with another file, says so.
+            Some(Err(fault)) => (fault.to_string(), false, fault.code() == Code::PeerOtherCluster),
+            Some(Ok(answer)) => state(cluster, answer),
+        };
+        Node { name: name.to_owned(), agent: cluster.url(name).to_owned(), state, founded, disagrees }
+    };
+    cluster.spec.members.iter().map(|member| one(&member.name)).collect()
+}
+
+/// How far a node is, whether it has founded, and whether it wants something else.
+fn state(cluster: &Cluster, answer: &NodeAnswer) -> (String, bool, bool) {
+    let spec = &cluster.spec;
+    let declared = spec.founding_ids().map(|ids| ids.cluster);
+    match &answer.founding {
+        FoundingAnswer::Nothing if answer.declaration != spec.declaration_hash() => {
+            ("its file declares another founding".to_owned(), false, true)
+        }
+        FoundingAnswer::Nothing => ("ready, has not promised yet".to_owned(), false, false),
+        FoundingAnswer::Promised(promise) if Some(promise.cluster) == declared => {
+            (format!("has promised founding {}", promise.bootstrap), false, false)
+        }
+        FoundingAnswer::Promised(promise) => {
+            (format!("has promised founding {} of another declaration", promise.bootstrap), false, true)
+        }
+        FoundingAnswer::Founded { cluster } if Some(*cluster) == declared => ("has started".to_owned(), true, false),
+        FoundingAnswer::Founded { cluster } => (format!("is a member of cluster {cluster}"), true, true),
+        FoundingAnswer::Removed => ("was removed for good".to_owned(), false, true),
+    }
+}
+
+#[derive(Serialize)]
+struct Node {
+    name: String,
+    agent: String,
+    state: String,
+    founded: bool,
+    disagrees: bool,
+}
+
+/// What is printed.
+#[derive(Serialize)]
+struct Shown {
+    cluster_id: String,
+    members: BTreeMap<String, String>,
+    founded: bool,
+    nodes: Vec<Node>,
+    /// Who has not started yet.
+    missing: Vec<String>,
+    /// Who does not serve, and what it waits for.
+    waits: Vec<String>,
+}
+
+impl Report for Shown {
+    fn render(&self, page: &mut Page) {
+        let member = |name: &String| self.members.get(name).cloned().unwrap_or_default();
+        page.table(
+            ["node", "agent", "member", "state"],
+            self.nodes
+                .iter()
+                .map(|node| [node.name.clone(), node.agent.clone(), member(&node.name), node.state.clone()]),
+        );
+        page.gap();
+        if self.founded {
+            page.line(format!("cluster {} is founded, and every member serves", self.cluster_id));
+            return;
+        }
+        page.line(format!("cluster {} is founded as soon as every node has promised it:", self.cluster_id));
+        page.line("  1. each node promises, makes its data dir offline, and has every other write down that it starts");
+        page.line("  2. each node starts etcd on what it made; nothing is ever founded twice");
+        for wait in &self.waits {
+            page.line(format!("waiting for {wait}"));
+        }
+    }
+}

@@ -1,0 +1,227 @@
+//! `quorate cluster status`: every member as its agent shows it, and what the cluster waits for.
+//!
+//! **Rule:** what is shown comes from the agents alone; one that does not answer is shown as such.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use jiff::Timestamp;
+use quorate_agent::turn::{MemberNow, Notice, Status};
+use quorate_faults::{Code, Exit, Fault};
+use quorate_plan::spec::{duration_text, size_text};
+use serde::Serialize;
+
+use super::ask::{Cluster, ClusterArgs};
+use crate::printer::Printer;
+use crate::render::{Page, Report};
+
+/// Flags of `cluster status`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  quorate cluster status --config cluster.yaml
+  quorate cluster status --config cluster.yaml --output json
+
+Every declared agent is asked over mutual TLS. Exit code 0: all serve. 3: some do not, and it
+says what they wait for. 5: one refuses to go on. 6: no agent answers.")]
+pub(crate) struct Args {
+    #[command(flatten)]
+    cluster: ClusterArgs,
+}
+
+/// Shows it.
+pub(crate) fn run(args: &Args, printer: &mut Printer) -> Result<Exit, Fault> {
+    let cluster = Cluster::open(&args.cluster.config, args.cluster.name.as_deref(), printer)?;
+    let shown = look(&cluster);
+    let exit = shown.exit();
+    printer.report(&shown);
+    Ok(exit)
+}
+
+/// Asks all of them.
+pub(crate) fn look(cluster: &Cluster) -> Shown {
+    let answers: BTreeMap<String, Result<Status, Fault>> = cluster.ask("/v1/status");
+    let mut nodes = Vec::new();
+    for member in &cluster.spec.members {
+        let node = match answers.get(&member.name) {
+            Some(Ok(status)) => Node::of(status.clone()),
+            Some(Err(fault)) => Node::silent(&member.name, fault.code(), fault.to_string()),
+            None => Node::silent(&member.name, Code::PeerSilent, "it was not asked".to_owned()),
+        };
+        nodes.push(node);
+    }
+    let statuses = nodes.iter().filter_map(|node| node.status.as_ref());
+    // The one that a quorum confirmed last.
+    let seen = statuses.clone().filter_map(|status| status.cluster.as_ref()).max_by_key(|seen| seen.seen_ms);
+    let members = seen.map(|seen| seen.members.clone()).unwrap_or_default();
+    let mut warnings: Vec<Warned> = Vec::new();
+    for status in statuses {
+        for notice in &status.warnings {
+            match warnings.iter_mut().find(|known| known.notice == *notice) {
+                Some(known) => known.by.push(status.name.clone()),
+                None => warnings.push(Warned { by: vec![status.name.clone()], notice: notice.clone() }),
+            }
+        }
+    }
+    Shown { token: cluster.spec.token.clone(), nodes, members, warnings }
+}
+
+/// What is printed.
+#[derive(Serialize)]
+pub(crate) struct Shown {
+    token: String,
+    /// The declared nodes.
+    nodes: Vec<Node>,
+    /// The members, as a quorum last confirmed them to one of the agents.
+    members: Vec<MemberNow>,
+    warnings: Vec<Warned>,
+}
+
+#[derive(Serialize)]
+pub(crate) struct Node {
+    name: String,
+    /// `silent` where the agent does not answer.
+    phase: String,
+    cause: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    code: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    status: Option<Status>,
+}
+
+#[derive(Serialize)]
+struct Warned {
+    by: Vec<String>,
+    #[serde(flatten)]
+    notice: Notice,
+}
+
+impl Node {
+    fn of(status: Status) -> Node {
+        Node {
+            name: status.name.clone(),
+            phase: status.phase.clone(),
+            cause: status.cause.clone(),
+            code: status.code.clone(),
+            status: Some(status),
+        }
+    }
+
+    fn silent(name: &str, code: Code, cause: String) -> Node {
+        let (name, phase) = (name.to_owned(), "silent".to_owned());
+        Node { name, phase, cause, code: Some(code.as_str().to_owned()), status: None }
+    }
+}
+
+impl Shown {
+    /// Whether every declared node serves.
+    pub(crate) fn all_serve(&self) -> bool {
+        self.nodes.iter().all(|node| node.phase == "serving")
+    }
+
+    /// Whom it waits for, and why.
+    pub(crate) fn waits(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.nodes.iter().filter(|node| node.phase != "serving").map(|node| (node.name.as_str(), node.cause.as_str()))
+    }
+
+    fn exit(&self) -> Exit {
+        let any = |phase: &str| self.nodes.iter().any(|node| node.phase == phase);
+        match () {
+            () if self.all_serve() => Exit::Done,
+            () if self.nodes.iter().all(|node| node.phase == "silent") => Exit::Unreachable,
+            () if any("refused") => Exit::Refused,
+            () => Exit::Waiting,
+        }
+    }
+
+    fn listed(&self, node: &Node) -> Option<&MemberNow> {
+        let id = node.status.as_ref().and_then(|status| status.member_id.as_ref());
+        self.members
+            .iter()
+            .find(|member| Some(&member.id) == id)
+            .or(self.members.iter().find(|member| id.is_none() && member.name == node.name))
+    }
+
+    fn row(&self, node: &Node) -> [String; 7] {
+        let none = || "–".to_owned();
+        let listed = self.listed(node);
+        let etcd = node.status.as_ref().and_then(|status| status.etcd.as_ref());
+        let version = listed.and_then(|member| member.version.clone());
+        let db = listed.and_then(|member| member.db_bytes).or(etcd.and_then(|etcd| etcd.db_bytes));
+        [
+            node.name.clone(),
+            listed.map_or_else(none, |member| member.role.clone()),
+            node.phase.clone(),
+            version.or(etcd.and_then(|etcd| etcd.version.clone())).unwrap_or_else(none),
+            listed.and_then(|member| member.lag).map_or_else(none, |lag| lag.to_string()),
+            db.map_or_else(none, size),
+            match node.phase.as_str() {
+                "serving" => String::new(),
+                _ => node.cause.clone(),
+            },
+        ]
+    }
+
+    fn quorum(&self) -> Option<String> {
+        let voters: Vec<_> = self.members.iter().filter(|member| member.role != "learner").collect();
+        let (all, needed) = (voters.len(), voters.len() / 2 + 1);
+        let answer = voters.iter().filter(|member| member.answers).count();
+        if all == 0 {
+            return None;
+        }
+        let spare = answer.saturating_sub(needed);
+        Some(match answer >= needed {
+            true => format!("{answer} of {all} voters answer, {needed} are needed: {spare} more may be lost"),
+            false => format!("{answer} of {all} voters answer, {needed} are needed: there is none"),
+        })
+    }
+}
+
+impl Report for Shown {
+    fn render(&self, page: &mut Page) {
+        let clusters: BTreeSet<&str> =
+            self.nodes.iter().filter_map(|node| node.status.as_ref()?.cluster_id.as_deref()).collect();
+        let ids = clusters.iter().copied().collect::<Vec<_>>().join(", ");
+        page.line(format!(
+            "cluster {}{}",
+            self.token,
+            if ids.is_empty() { String::new() } else { format!(" ({ids})") }
+        ));
+        page.gap();
+        let headers = ["member", "role", "phase", "etcd", "lag", "db", "waits for"];
+        page.table(headers, self.nodes.iter().map(|node| self.row(node)));
+        page.gap();
+        let mut pairs: Vec<(&str, String)> = Vec::new();
+        if let Some(quorum) = self.quorum() {
+            pairs.push(("quorum", quorum));
+        }
+        for member in self.members.iter().filter(|member| !member.answers) {
+            let why = member.why.clone().unwrap_or_default();
+            pairs.push(("silent", format!("{} ({}): {why}", member.name, member.id)));
+        }
+        let follows = |status: &&Status| status.backup.as_ref().is_some_and(|backup| backup.state == "following");
+        let statuses = self.nodes.iter().filter_map(|node| node.status.as_ref());
+        let backup = statuses.clone().find(follows).or(statuses.clone().find(|status| status.backup.is_some()));
+        if let Some((status, backup)) = backup.and_then(|status| Some((status, status.backup.as_ref()?))) {
+            let lag = duration_text(Duration::from_secs(backup.lag_seconds as u64));
+            let (by, state, revision) = (&status.name, &backup.state, backup.stored_revision);
+            pairs.push(("backups", format!("{state} by {by}, stored up to revision {revision}, {lag} behind")));
+        }
+        let now = Timestamp::now().as_millisecond().unsigned_abs();
+        for node in self.nodes.iter().filter(|node| node.phase != "serving") {
+            let since = node.status.as_ref().map_or(0, |status| status.since_ms);
+            let age = duration_text(Duration::from_secs(now.saturating_sub(since) / 1000));
+            let code = node.code.as_ref().map(|code| format!(" [{code}]")).unwrap_or_default();
+            let age = if since > 0 { format!(" ({age})") } else { String::new() };
+            pairs.push(("turn of", format!("{}: {}{code}{age}", node.name, node.cause)));
+        }
+        page.pairs(pairs);
+        for Warned { by, notice } in &self.warnings {
+            page.line(format!("warning: {} [{}] ({})", notice.text, notice.code, by.join(", ")));
+        }
+    }
+}
+
+fn size(bytes: u64) -> String {
+    if bytes >= 1 << 20 { format!("{}MiB", bytes >> 20) } else { size_text(bytes) }
+}

@@ -1,0 +1,199 @@
+//! A declared cluster that lives: deploys, lost disks, moved addresses, backups and what differs from the file.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on says where")]
+
+mod cluster_support;
+
+use cluster_support::{Declared, LIMIT, Wire};
+use quorate_testkit::{VERSIONS, free_port, wait_until};
+use serde_json::Value;
+
+/// A cluster that serves.
+fn serving(version: &str, wire: Wire, more: &str) -> Declared {
+    let mut cluster = Declared::new(version, 3, wire);
+    cluster.more = more.to_owned();
+    cluster.file();
+    cluster.start_all();
+    cluster.wait_serving();
+    cluster
+}
+
+/// Who leads, by `cluster status`.
+fn leader(cluster: &Declared) -> usize {
+    let file = cluster.path("cluster.yaml").display().to_string();
+    let mut found = None;
+    wait_until("a leader", LIMIT, || {
+        let shown = cluster.json(&["cluster", "status", "--config", &file]);
+        let members: Vec<Value> = shown["members"].as_array().cloned().unwrap_or_default();
+        let name = members.iter().find(|member| member["role"] == "leader").map(|member| member["name"].clone());
+        found = name.and_then(|name| cluster.members.iter().position(|member| name == member.name.as_str()));
+        found.is_some()
+    });
+    found.unwrap()
+}
+
+/// Whom etcd itself takes for the leader, asked through member `at`.
+fn leader_id(cluster: &Declared, at: usize) -> u64 {
+    let text = cluster.ctl(at, &["endpoint", "status", "--write-out=json"]);
+    let status: Value = serde_json::from_str(&text).unwrap();
+    status[0]["Status"]["leader"].as_u64().unwrap()
+}
+
+/// Stops each in turn, lets `meanwhile` happen to its machine, and starts it again: writes through the others never fail for long,
+/// and the same members come back.
+fn deploy(cluster: &mut Declared, meanwhile: impl Fn(&Declared, usize)) {
+    let before: Vec<_> = (0..3).map(|at| cluster.ids(at)).collect();
+    for at in 0..3 {
+        let other = (at + 1) % 3;
+        cluster.stop(at);
+        cluster.put(other, &format!("while-{at}"), "written");
+        meanwhile(cluster, at);
+        cluster.start(at);
+        cluster.wait_phase(at, "serving");
+    }
+    assert_eq!((0..3).map(|at| cluster.ids(at)).collect::<Vec<_>>(), before, "the same members come back");
+    for at in 0..3 {
+        cluster.assert_all_hold(&format!("while-{at}"), "written");
+    }
+    cluster.assert_one_cluster();
+}
+
+#[test]
+fn normal_deploy() {
+    let mut cluster = serving("3.5.16", Wire::Tls, "");
+    cluster.put(0, "k", "v");
+    deploy(&mut cluster, |_, _| {});
+    cluster.assert_all_hold("k", "v");
+}
+
+#[test]
+fn stemcell_deploy() {
+    let mut cluster = serving("3.4.23", Wire::Clear, "");
+    cluster.put(0, "k", "v");
+    // A new machine: nothing but the persistent disk with data and state is left.
+    deploy(&mut cluster, |cluster, at| {
+        for name in ["logs", "etcd.yaml", "agent.sock", "shim.json", "exit-record"] {
+            let path = cluster.state(at).join(name);
+            let to = cluster.path(&format!("gone-{at}-{name}"));
+            let _ = std::process::Command::new("mv").arg(path).arg(to).output().unwrap();
+        }
+    });
+    cluster.assert_all_hold("k", "v");
+}
+
+#[test]
+fn persistent_disk_size_change() {
+    let mut cluster = serving("sid", Wire::Clear, "");
+    cluster.put(0, "k", "v");
+    // The contents are copied to another disk.
+    deploy(&mut cluster, |cluster, at| {
+        let (data, old) = (cluster.data(at), cluster.path(&format!("old-{at}")));
+        quorate_testkit::run(std::process::Command::new("mv").arg(&data).arg(&old));
+        quorate_testkit::run(std::process::Command::new("cp").arg("-a").arg(&old).arg(&data));
+    });
+    cluster.assert_all_hold("k", "v");
+}
+
+#[test]
+fn a_stop_hands_leadership_over_first() {
+    let mut cluster = serving("3.5.16", Wire::Clear, "");
+    let at = leader(&cluster);
+    let other = (at + 1) % 3;
+    let before = leader_id(&cluster, other);
+    let agent = cluster.members[at].agent.take().unwrap();
+    let mut agent = agent;
+    assert!(agent.stop().success());
+    assert!(agent.log().contains("handed leadership to member"), "{}", agent.log());
+    assert_ne!(leader_id(&cluster, other), before);
+}
+
+#[test]
+fn a_node_that_lost_its_disk_joins_again_as_a_learner_and_is_promoted() {
+    for version in VERSIONS {
+        let mut cluster = serving(version, Wire::Tls, "");
+        cluster.put(0, "k", version);
+        let (before, others) = (cluster.ids(2), [cluster.ids(0), cluster.ids(1)]);
+        cluster.power_off(2);
+        // Data and state: nothing on this machine remembers.
+        for dir in [cluster.data(2), cluster.state(2)] {
+            let to = dir.with_extension("lost");
+            quorate_testkit::run(std::process::Command::new("mv").arg(&dir).arg(to));
+        }
+        cluster.start(2);
+        cluster.wait_phase(2, "serving");
+        let after = cluster.ids(2);
+        assert_eq!(
+            (after.0 == before.0, after.1 == before.1),
+            (true, false),
+            "{version}: same cluster, another member"
+        );
+        assert_eq!([cluster.ids(0), cluster.ids(1)], others);
+        cluster.assert_all_hold("k", version);
+        let list = cluster.ctl(0, &["member", "list"]);
+        assert_eq!(list.lines().count(), 3, "{list}");
+        assert!(list.lines().all(|line| line.ends_with("false")), "{version}: no learner is left: {list}");
+        cluster.wait_status(2, "it has joined", |status| status["ledger"] == "started");
+    }
+}
+
+#[test]
+fn peer_urls_that_change_in_the_file_are_followed() {
+    let mut cluster = serving("3.5.16", Wire::Clear, "");
+    cluster.put(0, "k", "v");
+    let before = cluster.peer_url(1);
+    let port = free_port();
+    let moved = before.rsplit_once(':').unwrap().0.to_owned() + &format!(":{port}");
+    let text = cluster.text().replace(&before, &moved);
+    cluster.file_as("cluster.yaml", &text);
+    let ids = cluster.ids(1);
+    cluster.stop(1);
+    cluster.start(1);
+    cluster.wait_phase(1, "serving");
+    wait_until("the list has the new address", LIMIT, || {
+        let list = cluster.ctl(0, &["member", "list"]);
+        list.contains(&moved) && !list.contains(&before)
+    });
+    assert_eq!(cluster.ids(1), ids);
+    // The others still run with the old file, and that is said.
+    let drift = |status: &Value| {
+        let warnings = status["warnings"].as_array().cloned().unwrap_or_default();
+        warnings.iter().any(|warning| warning["code"] == "Q0982")
+    };
+    cluster.wait_status(0, "drift is shown", drift);
+    for at in [0, 2] {
+        cluster.stop(at);
+        cluster.start(at);
+        cluster.wait_phase(at, "serving");
+    }
+    cluster.wait_status(0, "nothing drifts", |status| status["phase"] == "serving" && !drift(status));
+    cluster.assert_all_hold("k", "v");
+}
+
+#[test]
+fn the_agent_of_the_leader_alone_backs_up_and_another_goes_on_after_it() {
+    let store = tempfile::tempdir().unwrap();
+    let more = format!("backup: {{store: \"file://{}\", delta-period: 200ms}}\n", store.path().display());
+    let mut cluster = serving("3.5.16", Wire::Clear, &more);
+    let stored = |cluster: &mut Declared, at: usize, least: u64| {
+        cluster.wait_status(at, "stored", |status| status["backup"]["stored_revision"].as_u64() >= Some(least))
+    };
+    cluster.put(0, "a", "1");
+    let first = leader(&cluster);
+    let status = stored(&mut cluster, first, 2);
+    assert_eq!(status["backup"]["state"], "following", "{status}");
+    for at in (0..3).filter(|at| *at != first) {
+        let name = cluster.members[first].name.clone();
+        cluster.wait_status(at, "another backs up", |status| {
+            status["backup"]["state"] == format!("`{name}` leads, and its agent backs up")
+        });
+    }
+    cluster.stop(first);
+    let other = (first + 1) % 3;
+    cluster.put(other, "b", "2");
+    let next = (0..3).filter(|at| *at != first);
+    wait_until("another agent goes on", LIMIT, || {
+        next.clone().any(|at| cluster.status(at)["backup"]["stored_revision"].as_u64() >= Some(3))
+    });
+    cluster.start(first);
+    cluster.wait_phase(first, "serving");
+}

@@ -1,0 +1,148 @@
+//! Who may ask an agent, and who learns nothing.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on says where")]
+
+mod cluster_support;
+
+use std::collections::BTreeSet;
+
+use cluster_support::{Declared, Wire, authority, leaf};
+use reqwest::{Certificate, Client, Identity, Method};
+use serde_json::{Value, json};
+
+struct Asker {
+    client: Client,
+    base: String,
+    runtime: tokio::runtime::Runtime,
+}
+
+impl Asker {
+    fn new(cluster: &Declared, identity: Option<(String, String)>) -> Asker {
+        let ca = Certificate::from_pem(&std::fs::read(cluster.path("ca.pem")).unwrap()).unwrap();
+        let mut builder = Client::builder().tls_certs_only([ca]);
+        if let Some((cert, key)) = identity {
+            builder = builder.identity(Identity::from_pem(format!("{cert}\n{key}").as_bytes()).unwrap());
+        }
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        Asker { client: builder.build().unwrap(), base: cluster.api_url(0), runtime }
+    }
+
+    /// `None`: no connection.
+    fn ask(&self, method: Method, path: &str, headers: &[(&str, &str)], body: Option<Value>) -> Option<(u16, Value)> {
+        self.runtime.block_on(async {
+            let mut request = self.client.request(method, format!("{}{path}", self.base));
+            for (name, value) in headers {
+                request = request.header(*name, *value);
+            }
+            if let Some(body) = body {
+                request = request.header("content-type", "application/json").body(body.to_string());
+            }
+            let answer = request.send().await.ok()?;
+            let code = answer.status().as_u16();
+            let text = answer.text().await.ok()?;
+            Some((code, serde_json::from_str(&text).unwrap_or(Value::String(text))))
+        })
+    }
+
+    fn get(&self, path: &str, cluster: &str, generation: &str) -> (u16, Value) {
+        let headers = [("quorate-cluster", cluster), ("quorate-generation", generation), ("quorate-from", "operator")];
+        self.ask(Method::GET, path, &headers, None).unwrap()
+    }
+}
+
+fn files(cluster: &Declared) -> (String, String) {
+    let read = |name: &str| std::fs::read_to_string(cluster.path(name)).unwrap();
+    (read("n2.pem"), read("n2.key"))
+}
+
+#[test]
+fn a_stranger_learns_nothing_and_a_member_names_its_cluster_and_generation() {
+    let mut cluster = Declared::new("3.5.16", 3, Wire::Tls);
+    // A generation is what a recovery writes; here by hand.
+    let ledger = quorate_plan_ledger(5);
+    std::fs::create_dir_all(cluster.state(0)).unwrap();
+    std::fs::copy(write(&cluster, &ledger), cluster.state(0).join("ledger")).unwrap();
+    cluster.start(0);
+    cluster.wait_phase(0, "waiting");
+    // Without a certificate, and with one of another authority: no handshake, so no answer at all.
+    for identity in [None, Some(leaf(&authority("another"), &["127.0.0.1"]))] {
+        let stranger = Asker::new(&cluster, identity);
+        for path in ["/v1/node", "/v1/status", "/openapi.json", "/"] {
+            assert_eq!(stranger.ask(Method::GET, path, &[("quorate-cluster", "t")], None), None, "{path}");
+        }
+    }
+    let member = Asker::new(&cluster, Some(files(&cluster)));
+    assert_eq!(member.ask(Method::GET, "/v1/node", &[], None).unwrap().0, 400);
+    let (code, refused) = member.get("/v1/node", "other", "5");
+    assert_eq!((code, &refused["code"]), (409, &"Q0976".into()), "{refused}");
+    assert!(!refused.to_string().contains("generation\":"), "{refused}");
+    let (code, refused) = member.get("/v1/status", "t", "4");
+    assert_eq!((code, &refused["code"], &refused["generation"]), (409, &"Q0977".into(), &5.into()), "{refused}");
+    for generation in ["5", "6", "none"] {
+        let (code, answer) = member.get("/v1/node", "t", generation);
+        assert_eq!((code, &answer["generation"]), (200, &5.into()), "{answer}");
+    }
+    assert_eq!(member.get("/v1/nothing", "t", "5").0, 404);
+    starts_are_written_down_for_members_alone(&member);
+    openapi_has_every_route(&member);
+}
+
+fn starts_are_written_down_for_members_alone(member: &Asker) {
+    let tell = |from: &str, generation: &str, body: Value| {
+        let headers = [("quorate-cluster", "t"), ("quorate-generation", generation), ("quorate-from", from)];
+        member.ask(Method::POST, "/v1/started", &headers, Some(body)).unwrap()
+    };
+    let body = |name: &str| json!({"name": name, "cluster": "abc", "member": "1"});
+    assert_eq!(tell("n2", "none", body("n2")).0, 400, "who starts has a generation");
+    assert_eq!(tell("n2", "5", body("n3")).0, 400, "nobody speaks for another");
+    assert_eq!(tell("n9", "5", body("n9")).0, 400, "nobody else is a member");
+    assert_eq!(tell("n2", "4", body("n2")).0, 409, "a lower generation");
+    assert_eq!(tell("n2", "5", json!({"name": "n2"})).0, 400);
+    // Bodies are bounded; a long one may be cut off before there is an answer.
+    let headers = [("quorate-cluster", "t"), ("quorate-generation", "5"), ("quorate-from", "n2")];
+    let long = json!({"name": "n2", "more": "x".repeat(1 << 20)});
+    let answer = member.ask(Method::POST, "/v1/started", &headers, Some(long));
+    assert!(answer.is_none_or(|(code, _)| matches!(code, 400 | 413)));
+    // n1 has promised another cluster than that.
+    let (code, refused) = tell("n2", "5", body("n2"));
+    assert_eq!((code, &refused["code"]), (409, &"Q0976".into()), "{refused}");
+    let (_, node) = member.get("/v1/node", "t", "5");
+    assert_eq!(node["peers"], json!({}), "{node}");
+    let right = json!({"name": "n2", "cluster": node["founding"]["cluster"], "member": "7"});
+    assert_eq!(tell("n2", "5", right), (200, json!({"recorded": true})));
+    let (_, node) = member.get("/v1/node", "t", "5");
+    assert_eq!(node["peers"]["n2"]["started"], true, "{node}");
+}
+
+fn openapi_has_every_route(member: &Asker) {
+    let (code, document) = member.get("/openapi.json", "t", "5");
+    assert_eq!((code, &document["openapi"]), (200, &"3.1.0".into()));
+    for (path, methods) in document["paths"].as_object().unwrap() {
+        for method in methods.as_object().unwrap().keys() {
+            let method = Method::from_bytes(method.to_uppercase().as_bytes()).unwrap();
+            let headers = [("quorate-cluster", "t"), ("quorate-generation", "5"), ("quorate-from", "operator")];
+            let (code, answer) = member.ask(method.clone(), path, &headers, None).unwrap();
+            assert!(!matches!(code, 404 | 405), "{method} {path}: {code} {answer}");
+        }
+    }
+    // What an answer refers to is described.
+    let text = document.to_string();
+    let named: BTreeSet<&str> =
+        text.split("#/components/schemas/").skip(1).filter_map(|rest| rest.split('"').next()).collect();
+    let described: BTreeSet<&str> =
+        document["components"]["schemas"].as_object().unwrap().keys().map(String::as_str).collect();
+    assert_eq!(named, described);
+}
+
+/// A ledger of a generation, as text.
+fn quorate_plan_ledger(generation: u64) -> Vec<u8> {
+    let ledger = quorate_plan::ledger::Ledger { generation, ..Default::default() };
+    ledger.encode()
+}
+
+fn write(cluster: &Declared, bytes: &[u8]) -> std::path::PathBuf {
+    use std::io::Write;
+    let path = cluster.path("a-ledger");
+    std::fs::File::create(&path).unwrap().write_all(bytes).unwrap();
+    path
+}
