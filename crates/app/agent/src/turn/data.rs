@@ -15,7 +15,7 @@ use quorate_etcd_formats::database::Facts;
 use quorate_etcd_formats::dir::{DB, DataDir, InUse, Kind};
 use quorate_etcd_formats::membership::{ClusterId, MemberId};
 use quorate_etcd_formats::verify::{self, Report, Settings};
-use quorate_etcd_formats::wal;
+use quorate_etcd_formats::wal::{self, ScanOptions, WalFile};
 use quorate_faults::{Code, Fault, Finding, Severity};
 use quorate_host::durable::PARTIAL_MARK;
 use quorate_plan::start::{DataFacts, DataSeen, Mode, Verdict};
@@ -34,6 +34,8 @@ pub(super) struct Checked {
     pub(super) took: Duration,
     /// The segment whose end is torn, and where the good part ends.
     pub(super) torn: Option<(PathBuf, u64)>,
+    /// The last index in its WAL, where known.
+    pub(super) last_index: Option<u64>,
 }
 
 /// Looks at the data dir. `checked`: what checking it gave, if it has been checked since etcd last ran on it.
@@ -57,7 +59,8 @@ pub(super) fn observe_data(target: &Target, checked: Option<&Checked>) -> (DataS
     }
     let verdict = checked.map_or(Verdict::Unchecked, |checked| checked.verdict.clone());
     let needed = Duration::from_millis(open.bytes().saturating_mul(1000) / CHECK_RATE);
-    (DataSeen::There(DataFacts { ids: ids(&view), last_index: None, verdict }), Some(needed))
+    let last_index = checked.and_then(|checked| checked.last_index);
+    (DataSeen::There(DataFacts { ids: ids(&view), last_index, verdict }), Some(needed))
 }
 
 /// Checks the data. A fault: it could not be checked.
@@ -85,7 +88,7 @@ pub(super) fn validate(target: &Target, mode: Mode) -> Result<Checked, Fault> {
     };
     let torn = torn.and_then(|torn| Some((place(target, &torn.place.file), torn.place.offset?)));
     let cut = report.unfinished.map(|unfinished| unfinished.to_string());
-    Ok(Checked { verdict, cut, took: started.elapsed(), torn })
+    Ok(Checked { verdict, cut, took: started.elapsed(), torn, last_index: last_index(&open.view()) })
 }
 
 /// The version that the members of the data's cluster agreed on, where the database tells.
@@ -159,6 +162,15 @@ fn ids(view: &DataDir<'_>) -> Option<(ClusterId, MemberId)> {
     let files = view.wal_files();
     let metadata = wal::head(files.first()?.source).ok()?.metadata?;
     Some((ClusterId(metadata.cluster_id()), MemberId(metadata.node_id())))
+}
+
+/// The last index in the WAL: of its last entry, or the one before the first that the newest segment may hold.
+fn last_index(view: &DataDir<'_>) -> Option<u64> {
+    let named = view.wal_files();
+    let files: Vec<WalFile<'_>> = named.iter().map(|file| WalFile { name: file.name, source: file.source }).collect();
+    let newest = wal::scan_newest(&files, &ScanOptions::default()).ok()?;
+    let before = newest.segments.last().map_or(0, |segment| segment.name.index.saturating_sub(1));
+    Some(newest.last_index().max(before))
 }
 
 fn place(target: &Target, file: &str) -> PathBuf {

@@ -16,7 +16,7 @@ use crate::peers::{Acknowledged, PlanAnswer, Upkeep};
 /// The memory.
 #[derive(Debug)]
 pub(super) struct Talk {
-    acknowledged: Mutex<BTreeMap<MemberId, u64>>,
+    acknowledged: Mutex<BTreeMap<MemberId, Seen>>,
     upkeep: Mutex<Upkeep>,
     plan: Mutex<PlanAnswer>,
     /// How far peers said they were when they last asked.
@@ -25,6 +25,15 @@ pub(super) struct Talk {
     leader: watch::Sender<Leader>,
     /// What there is to say about users and roles.
     auth: Mutex<Vec<Notice>>,
+}
+
+/// How far a member was seen.
+#[derive(Debug, Clone, Copy, Default)]
+struct Seen {
+    /// At the last look.
+    last: u64,
+    /// At the look before: what it told then has long been on its disk.
+    sure: u64,
 }
 
 impl Talk {
@@ -47,7 +56,7 @@ impl Shared {
     /// The highest index that each member was seen at.
     pub(crate) fn acknowledged(&self) -> Vec<Acknowledged> {
         let known = lock(&self.talk.acknowledged);
-        known.iter().map(|(member, index)| Acknowledged { member: *member, index: *index }).collect()
+        known.iter().map(|(member, seen)| Acknowledged { member: *member, index: seen.sure }).collect()
     }
 
     /// Members were seen at these indexes; whoever is not named is forgotten.
@@ -56,8 +65,8 @@ impl Shared {
         known.retain(|member, _| seen.iter().any(|(listed, _)| listed == member));
         for (member, index) in seen {
             if let Some(index) = index {
-                let highest = known.entry(*member).or_default();
-                *highest = (*highest).max(*index);
+                let seen = known.entry(*member).or_default();
+                *seen = Seen { last: seen.last.max(*index), sure: seen.last };
             }
         }
     }
