@@ -7,7 +7,7 @@ FUZZ_TARGETS ?= $(patsubst fuzz/fuzz_targets/%.rs,%,$(wildcard fuzz/fuzz_targets
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo build test test-faults check bench fuzz tools compiler cargo
+.PHONY: help demo build man test test-faults check bench fuzz tools compiler cargo
 
 help: ## Say what each target does
 	@echo "Quorate: make TARGET"
@@ -21,6 +21,9 @@ demo: cargo ## Found three members offline, start real etcd on them, show that t
 
 build: compiler ## Build the program: target/release/quorate
 	$(CARGO) build --release --locked --bin quorate
+
+man: compiler ## Write a manual page for every command: target/man/*.1
+	$(CARGO) run --release --locked --bin quorate -- man --dir target/man
 
 test: tools cargo ## Run every test against real servers, and the checks of the source tree itself (tidy)
 	$(CARGO) build --workspace --locked

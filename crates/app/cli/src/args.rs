@@ -11,7 +11,8 @@ use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use quorate_faults::{Code, Exit, Fault};
 
 use crate::commands::{
-    backup, cluster, completions, data, demo, explain, logs, plan, run, shim, sidecar, status, stop, wrap,
+    audit, backup, cluster, completions, ctl, data, demo, enter, exec, explain, logs, man, pid, plan, ps, run, shell,
+    shim, sidecar, status, stop, trace, wrap,
 };
 use crate::printer::Printer;
 
@@ -95,8 +96,22 @@ pub(crate) enum Command {
     Status(status::Args),
     /// End the agent of this machine, and etcd with it
     Stop(stop::Args),
+    /// Every process that agents of this machine keep, and what it uses
+    Ps(ps::Args),
+    /// The number of one process, for scripts
+    Pid(pid::Args),
     /// The log of a member's etcd: filtered, followed across rotation
     Logs(logs::Args),
+    /// The system calls of a process, for a limited time
+    Trace(trace::Args),
+    /// A command where a process is, with its rights
+    Exec(exec::Args),
+    /// A shell where a process is, with its rights
+    Shell(shell::Args),
+    /// etcdctl with the right certificates and the endpoints that there are now
+    Ctl(ctl::Args),
+    /// Who ran which privileged command
+    Audit(audit::Args),
     /// A three-member etcd cluster on this machine, to try things on
     Demo(demo::Args),
     /// Stand in for Gardener's etcd-wrapper: run etcd beside a sidecar
@@ -107,9 +122,14 @@ pub(crate) enum Command {
     Explain(explain::Args),
     /// A completion script for your shell
     Completions(completions::Args),
+    /// Manual pages, one for each command
+    Man(man::Args),
     /// The process between the agent and etcd; the agent starts it
     #[command(name = "__shim", hide = true)]
     Shim(shim::Args),
+    /// The second half of `exec` and `shell`
+    #[command(name = "__enter", hide = true)]
+    Enter(enter::Args),
 }
 
 /// The end of a run that never became a command: help, version, or a command line that was not understood.

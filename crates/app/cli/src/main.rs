@@ -32,7 +32,7 @@ fn main() -> ExitCode {
         Err(fault) => printer.fault(&fault),
     };
     match printer.finish() {
-        Ok(()) => ExitCode::from(exit as u8),
+        Ok(()) => ExitCode::from(printer.passed_on().unwrap_or(exit as u8)),
         Err(fault) => ExitCode::from(printer.fault(&fault) as u8),
     }
 }

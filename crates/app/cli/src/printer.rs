@@ -5,6 +5,8 @@
 
 use std::io::{self, IsTerminal, Write};
 use std::os::fd::AsFd;
+use std::os::unix::process::ExitStatusExt;
+use std::process::ExitStatus;
 
 use anstream::{AutoStream, ColorChoice};
 use quorate_faults::{Code, Exit, Fault};
@@ -28,6 +30,8 @@ pub(crate) struct Printer {
     failed: Option<io::Error>,
     /// The reader of stdout went away.
     gone: bool,
+    /// The exit code of a command that was run for the user.
+    passed_on: Option<u8>,
 }
 
 impl Printer {
@@ -48,6 +52,7 @@ impl Printer {
             wrote_document: false,
             failed: None,
             gone: false,
+            passed_on: None,
         }
     }
 
@@ -117,6 +122,18 @@ impl Printer {
     pub(crate) fn progress(&self, what: &str, total: Option<u64>) -> Progress {
         let shown = !self.quiet && self.output == Output::Table && io::stderr().is_terminal();
         Progress::new(what, total, shown)
+    }
+
+    /// Has us end as a command ended that was run for the user; 128 and its number if by a signal, as shells say it.
+    pub(crate) fn pass_on(&mut self, ended: ExitStatus) -> Exit {
+        let code = ended.code().or_else(|| ended.signal().map(|signal| 128 + signal));
+        self.passed_on = Some(code.and_then(|code| u8::try_from(code).ok()).unwrap_or(Exit::Failed as u8));
+        if ended.success() { Exit::Done } else { Exit::Failed }
+    }
+
+    /// What was passed on.
+    pub(crate) fn passed_on(&self) -> Option<u8> {
+        self.passed_on
     }
 
     /// Whether all results could be written. A closed pipe counts as written: its reader had enough.

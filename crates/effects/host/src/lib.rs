@@ -1,9 +1,13 @@
 //! The machine below us: durable files, the locks on them, processes, and the shim that keeps one.
 //!
-//! **Invariant:** what must survive a power cut is written through [`durable`], and nowhere else.
+//! **Invariant:** what must survive a power cut is written through [`durable`], and nowhere else; the lines of [`audit`] are
+//! appended and synced by that.
 
+pub mod audit;
 pub mod durable;
+pub mod enter;
 pub mod exit_record;
+pub mod facts;
 pub mod locks;
 pub mod logs;
 pub mod process;

@@ -194,6 +194,28 @@ impl Handle {
     }
 }
 
+/// Has a command die with us, however we end.
+pub fn die_with_us(command: &mut Command) {
+    // SAFETY: between fork and exec only calls that are safe in a signal handler may be made; this is one system call and
+    // allocates nothing.
+    #[expect(unsafe_code, reason = "only the child itself can ask for it, and the standard library does not")]
+    unsafe {
+        command.pre_exec(|| Ok(rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?));
+    }
+}
+
+/// Ctrl-C and Ctrl-\ are no longer for us, but for the child that has the terminal with us. It must run already, because
+/// it would inherit this.
+pub fn leave_keys_to_child() {
+    for signal in [libc::SIGINT, libc::SIGQUIT] {
+        // SAFETY: a disposition that runs no code is set, for signals that nothing else in such a command handles.
+        #[expect(unsafe_code, reason = "no safe wrapper sets a signal's disposition")]
+        unsafe {
+            libc::signal(signal, libc::SIG_IGN);
+        }
+    }
+}
+
 /// Our own processes that have `argument` as one of their arguments. Finds a program whose starter died before it could
 /// write down what it had started.
 pub fn find_by_argument(argument: &str) -> io::Result<Vec<Identity>> {

@@ -21,5 +21,5 @@ pub use adopt::{Adoption, adopt};
 pub use control::{Status, StopOrder};
 pub use keeper::keep;
 pub use running::{Ended, Running, spawn};
-pub use spec::{ETCD_STOPPING, Rung, Send, ShimSpec};
+pub use spec::{ETCD_STOPPING, Rung, Send, ShimSpec, program_name};
 pub use take_over::{Process, take_over};

@@ -495,6 +495,33 @@ codes! {
     /// Enabling auth now would lock the agent out.
     AuthLockOut = "Q1031", Refused;
 
+    /// No process of that name is kept on this machine.
+    ProcessUnknown = "Q1150", CannotMeet;
+    /// The process does not run.
+    ProcessNotRunning = "Q1151", CannotMeet;
+    /// Several members of this machine have a process of that name.
+    ProcessAmbiguous = "Q1152", Usage;
+    /// `strace` is not installed.
+    StraceMissing = "Q1153", CannotMeet;
+    /// The kernel does not let us trace the process.
+    TraceRefused = "Q1154", CannotMeet;
+    /// A command could not be brought to where a process is.
+    EnterFailed = "Q1155", Failed;
+    /// The command is not there where the process is.
+    CommandMissing = "Q1156", CannotMeet;
+    /// The audit log could not be written, so nothing was done.
+    AuditFailed = "Q1157", Failed;
+    /// `etcdctl` is not installed, and what was asked for needs it.
+    CtlMissing = "Q1158", CannotMeet;
+    /// Nothing says which cluster or member is meant.
+    NoCluster = "Q1159", ConfigInvalid;
+    /// A command was not recorded, because no member is kept on this machine (warning).
+    NotAudited = "Q1160", CannotMeet;
+    /// A command runs with other rights than the process in some respect (warning).
+    NotTheSame = "Q1161", CannotMeet;
+    /// Tracing slows the process down (warning).
+    TraceSlows = "Q1162", CannotMeet;
+
     /// Settings of a shared store that cannot be used.
     CoordinationInvalid = "Q1200", ConfigInvalid;
     /// A shared store did not answer.

@@ -13,6 +13,7 @@ use quorate_host::logs::{LogReader, Reached};
 use quorate_plan::server_log::{self, Level, Line};
 use quorate_plan::spec::parse_duration;
 
+use super::ps::scan::Place;
 use crate::printer::Printer;
 
 /// How often a followed log is looked at.
@@ -25,6 +26,7 @@ const PIECE: usize = 32 << 10;
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
+  quorate logs -f etcd --level warn --since 10m
   quorate logs --config cluster.yaml --name n1 --level warn --since 10m
   quorate logs --state-dir /var/lib/quorate/n1 -f
   quorate logs --log-dir /var/log/etcd --output json | jq .msg
@@ -33,8 +35,12 @@ With --output json every line is a JSON object: those of etcd as they are, other
 `level` and `msg` (and `ts` where the line has a time). Lines of 3.4's text form are read
 in this machine's time zone. Only files are read: no agent and no etcd is asked.")]
 pub(crate) struct Args {
+    /// The process, where none of the flags below names its place: `etcd`, or `n1/etcd`
+    #[arg(value_name = "PROCESS", conflicts_with = "log_dir")]
+    process: Option<String>,
+
     /// The cluster file
-    #[arg(long, value_name = "FILE", env = "QUORATE_CONFIG", required_unless_present_any = ["state_dir", "log_dir"])]
+    #[arg(long, value_name = "FILE", env = "QUORATE_CONFIG", required_unless_present_any = ["state_dir", "log_dir", "process"])]
     config: Option<PathBuf>,
 
     /// The member's name in it [default: the only one]
@@ -64,7 +70,7 @@ pub(crate) struct Args {
 
 /// Shows it.
 pub(crate) fn run(args: &Args, printer: &mut Printer) -> Result<Exit, Fault> {
-    let path = log_dir(args)?.join("etcd.log");
+    let path = log_file(args)?;
     let fail = |error| {
         Fault::io(format!("cannot read the log `{}`", path.display()), error)
             .hint("etcd has not been started here yet, or its log is elsewhere: give --log-dir")
@@ -95,18 +101,25 @@ pub(crate) fn run(args: &Args, printer: &mut Printer) -> Result<Exit, Fault> {
     }
 }
 
-fn log_dir(args: &Args) -> Result<PathBuf, Fault> {
+fn log_file(args: &Args) -> Result<PathBuf, Fault> {
+    let in_dir = |dir: PathBuf| dir.join("etcd.log");
     if let Some(dir) = &args.log_dir {
-        return Ok(dir.clone());
+        return Ok(in_dir(dir.clone()));
     }
-    if let Some(dir) = &args.state_dir {
-        return Ok(dir.join("logs"));
+    match (&args.process, &args.state_dir, &args.config) {
+        (None, Some(dir), _) => Ok(in_dir(dir.join("logs"))),
+        (None, None, Some(config)) => {
+            let (spec, _) = cluster_file::read(config)?;
+            let name = &spec.local(args.name.as_deref(), &config.display().to_string())?.name;
+            Ok(in_dir(PathBuf::from(spec.state_dir_of(name)).join("logs")))
+        }
+        (process, ..) => {
+            let place =
+                Place { config: args.config.clone(), name: args.name.clone(), state_dir: args.state_dir.clone() };
+            let process = place.find(process.as_deref().unwrap_or("etcd"))?;
+            Ok(process.dir.join("logs").join(format!("{}.log", process.name)))
+        }
     }
-    let config = args.config.as_ref().ok_or_else(|| Fault::new(Code::Usage, "no member is named"))?;
-    let shown = config.display().to_string();
-    let (spec, _) = cluster_file::read(config)?;
-    let name = &spec.local(args.name.as_deref(), &shown)?.name;
-    Ok(PathBuf::from(spec.state_dir_of(name)).join("logs"))
 }
 
 /// A span ago, or a moment by itself.

@@ -2,20 +2,29 @@
 //!
 //! **Rule:** a command returns how it ended; it never prints past the printer and never exits.
 
+pub(crate) mod audit;
 pub(crate) mod backup;
 pub(crate) mod cluster;
 pub(crate) mod completions;
+pub(crate) mod ctl;
 pub(crate) mod data;
 pub(crate) mod demo;
+pub(crate) mod enter;
 pub(crate) mod etcd_args;
+pub(crate) mod exec;
 pub(crate) mod explain;
 pub(crate) mod logs;
+pub(crate) mod man;
+pub(crate) mod pid;
 pub(crate) mod plan;
+pub(crate) mod ps;
 pub(crate) mod run;
+pub(crate) mod shell;
 pub(crate) mod shim;
 pub(crate) mod sidecar;
 pub(crate) mod status;
 pub(crate) mod stop;
+pub(crate) mod trace;
 pub(crate) mod wrap;
 
 use std::hash::BuildHasher;
@@ -35,11 +44,20 @@ pub(crate) fn run(command: Command, printer: &mut Printer) -> Result<Exit, Fault
         Command::Plan(args) => plan::run(&args, printer),
         Command::Status(args) => status::run(&args, printer),
         Command::Stop(args) => stop::run(&args, printer),
+        Command::Ps(args) => ps::run(&args, printer),
+        Command::Pid(args) => pid::run(&args, printer),
         Command::Logs(args) => logs::run(&args, printer),
+        Command::Trace(args) => trace::run(&args, printer),
+        Command::Exec(args) => exec::run(&args, printer),
+        Command::Shell(args) => shell::run(&args, printer),
+        Command::Ctl(args) => ctl::run(&args, printer),
+        Command::Audit(args) => audit::run(&args, printer),
         Command::Demo(args) => demo::run(args, printer),
         Command::Explain(args) => explain::run(&args, printer),
         Command::Completions(args) => completions::run(&args, printer),
+        Command::Man(args) => man::run(&args, printer),
         Command::Shim(args) => shim::run(&args),
+        Command::Enter(args) => enter::run(&args, printer),
         Command::Wrap(args) => wrap::run(&args, printer),
         Command::Sidecar(args) => sidecar::run(&args, printer),
     }

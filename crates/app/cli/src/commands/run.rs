@@ -88,7 +88,7 @@ pub(crate) fn runtime() -> Result<tokio::runtime::Runtime, Fault> {
 }
 
 /// Our own program, also where its file was replaced by a newer one meanwhile.
-fn own_program() -> PathBuf {
+pub(crate) fn own_program() -> PathBuf {
     match std::env::current_exe() {
         Ok(path) if path.exists() => path,
         Ok(_) | Err(_) => PathBuf::from("/proc/self/exe"),

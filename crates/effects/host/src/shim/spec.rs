@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use crate::logs::Rotation;
 use crate::process::Identity;
 use crate::sealed::{read_small, seal, unseal};
+use crate::state::StateDir;
 
 /// What etcd 3.5 and later, and 3.4 say when SIGTERM has reached their orderly way out. Before that way is open (while the
 /// WAL is read), SIGTERM simply kills.
@@ -115,6 +116,11 @@ impl Orders {
     pub(super) fn write(&self, path: &Path) -> io::Result<()> {
         put(path, &seal(self)?)
     }
+}
+
+/// What the program of a state dir is called, as its shim was told.
+pub fn program_name(state: &StateDir) -> Option<String> {
+    Orders::read(&state.spec()).ok().map(|orders| orders.spec.name)
 }
 
 /// Replaces a small private file in one step. It need not outlive a power cut: what it speaks of does not either.
