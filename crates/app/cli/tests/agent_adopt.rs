@@ -5,7 +5,7 @@ mod agent_support;
 use std::process::Command;
 
 use agent_support::{LIMIT, Place};
-use quorate_testkit::{Server, quorate, run, wait_until};
+use quorate_testkit::{quorate, run, wait_until};
 
 /// A data dir for the place's member, made with another token than the agent would use.
 fn make_data(place: &Place, url: &str) {
@@ -31,28 +31,6 @@ fn data_that_others_made_is_refused_until_it_is_adopted() {
     let _agent = place.start();
     place.put("k", "v");
     assert_eq!(place.status()["cluster_id"], adopted["cluster_id"]);
-}
-
-#[test]
-fn a_running_member_is_adopted_and_goes_on_under_the_agent() {
-    let place = Place::new("3.5.16");
-    make_data(&place, &place.seat.peer_url());
-    let server = Server::start(&place.tools, &place.seat, &place.data());
-    server.ctl(&["put", "k", "v"]);
-    place.file();
-    let adopted = place.json(&["cluster", "adopt"]);
-    assert_eq!((&adopted["already"], &adopted["running"]), (&false.into(), &true.into()), "{adopted}");
-    // What someone else runs is neither stopped nor started a second time.
-    let mut agent = place.run(&[]);
-    let status = place.wait_phase("waiting");
-    assert_eq!(status["code"], "Q0940", "{status}");
-    assert!(status["cause"].as_str().unwrap().contains(&format!("process {}", server.pid())), "{status}");
-    assert!(!place.is_ready());
-    server.stop();
-    place.wait_ready(&mut agent);
-    place.assert_holds("k", "v");
-    // Nobody knows how it ended, so all of it was checked.
-    assert_eq!(place.status()["checked"]["mode"], "full");
 }
 
 #[test]
@@ -103,19 +81,4 @@ fn a_reset_renames_everything_and_a_used_declaration_founds_nothing() {
     place.bootstrap = 2;
     let _agent = place.start();
     assert_eq!(place.ctl(&["get", "k"]), "");
-}
-
-#[test]
-fn several_members_are_not_run_by_one_agent() {
-    let place = Place::new("3.5.16");
-    let path = place.file();
-    let text = std::fs::read_to_string(&path).unwrap();
-    let second = "members:\n  - {name: n2, address: 10.0.0.2, data-dir: /srv/n2}\n";
-    std::io::Write::write_all(
-        &mut std::fs::File::create(&path).unwrap(),
-        text.replace("members:\n", second).as_bytes(),
-    )
-    .unwrap();
-    let refused = place.json(&["plan"]);
-    assert_eq!(refused["error"]["code"], "Q0970", "{refused}");
 }

@@ -330,6 +330,8 @@ codes! {
     EndedAtOnce = "Q0905", Failed;
     /// A process does not end, not even by SIGKILL.
     NotEnding = "Q0906", Failed;
+    /// etcd was taken over while it ran, and has no shim yet.
+    TakenOver = "Q0907", CannotMeet;
     /// A setting that etcd does not have.
     EtcdKeyUnknown = "Q0915", ConfigInvalid;
     /// A setting of etcd that Quorate sets itself.

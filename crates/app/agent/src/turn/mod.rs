@@ -17,6 +17,7 @@ mod data;
 mod drift;
 mod etcd;
 mod execute;
+mod in_place;
 mod keep;
 mod listen;
 mod measure;

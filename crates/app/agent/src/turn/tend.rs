@@ -167,7 +167,16 @@ impl Agent {
             let text = "etcd runs with earlier settings than the cluster file has now; restart it to apply them";
             Notice::new(Code::SettingsChanged, text)
         });
-        self.shared.warnings(&[Code::SettingsChanged, Code::ShimSilent], notice.into_iter().collect());
+        let taken = running.is_taken_over().then(|| {
+            let pid = running.child().pid;
+            let text = format!(
+                "etcd (process {pid}) was taken over while it ran: until its next start its log is not kept, and nobody \
+                 can record how it ends"
+            );
+            Notice::new(Code::TakenOver, text)
+        });
+        let about = [Code::SettingsChanged, Code::ShimSilent, Code::TakenOver];
+        self.shared.warnings(&about, notice.into_iter().chain(taken).collect());
     }
 
     /// What is done because there are others; it ends with what is returned.

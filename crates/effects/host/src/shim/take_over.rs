@@ -57,6 +57,11 @@ impl Process {
         }
     }
 
+    /// When it was started, in milliseconds of Unix time, within a second or two.
+    pub fn started_at_ms(&self) -> u64 {
+        started_at_ms(self.identity.started_ticks)
+    }
+
     /// A path as the process means it.
     pub fn path(&self, path: &str) -> PathBuf {
         self.dir.join(path)
@@ -78,7 +83,7 @@ pub fn take_over(state: &StateDir, process: &Process, config_hash: &str) -> Resu
         file: process.file,
         token: String::new(),
         config_hash: config_hash.to_owned(),
-        started_at_ms: started_at_ms(process.identity.started_ticks),
+        started_at_ms: process.started_at_ms(),
         taken: true,
     };
     about.write(&state.running()).map_err(|error| Fault::io(attempt, error))

@@ -14,7 +14,8 @@ Examples:
   quorate cluster adopt --config cluster.yaml --name n1
 
 The data must be the declared member: its name, its peer URLs and its cluster's members
-are compared with the file. Only the ledger is written; neither data nor etcd is touched.")]
+are compared with the file. Neither data nor etcd is touched. An etcd that runs goes on
+as it is: `quorate run` tends it without a restart, and its next start is the agent's.")]
 pub(crate) struct Args {
     #[command(flatten)]
     node: NodeArgs,
@@ -32,9 +33,29 @@ impl Report for Adopted {
     fn render(&self, page: &mut Page) {
         let what = if self.already { "was this node's already" } else { "is this node's now" };
         page.line(format!("member {} of cluster {} {what}", self.member_id, self.cluster_id));
-        match self.running {
-            true => page.line("its etcd goes on as it is; stop it, and `quorate run` starts it under the agent"),
-            false => page.line("`quorate run` starts it"),
+        let Some(pid) = self.tended else {
+            match &self.not_tended {
+                None => page.line("`quorate run` starts it"),
+                Some(why) => {
+                    page.line(format!("its etcd cannot be taken over while it runs: {why}"));
+                    page.line("it goes on as it is; stop it, and `quorate run` starts it under the agent");
+                }
+            }
+            return;
+        };
+        page.line(format!("its etcd (process {pid}) goes on as it is; `quorate run` tends it without a restart"));
+        page.line("until its next start its log is not kept, and nobody can record how it ends");
+        if let Some(unit) = &self.unit {
+            page.line(format!("systemd runs it as `{unit}`: disable that unit, or it will be started twice"));
+        }
+        if self.differences.is_empty() {
+            return;
+        }
+        page.gap();
+        page.line("its next start will change what it runs with:");
+        for difference in &self.differences {
+            let show = |value: &Option<String>| value.clone().unwrap_or_else(|| "etcd's default".to_owned());
+            page.line(format!("  {}: {}, then {}", difference.key, show(&difference.runs), show(&difference.file)));
         }
     }
 }
