@@ -13,6 +13,7 @@ pub mod follow;
 pub mod full;
 pub mod metrics;
 mod objects;
+pub mod restore;
 mod words;
 
 pub use words::{cluster_hex, size};

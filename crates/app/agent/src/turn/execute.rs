@@ -173,7 +173,8 @@ impl Agent {
         // What is recorded from here on is of another cluster.
         self.rest().await;
         let (node, begun) = (Arc::clone(&self.node), Instant::now());
-        let restored = match self.long(move || restore::restore(&node, form)).await {
+        let shared = Arc::clone(&self.shared);
+        let restored = match self.long(move || restore::restore(&node, form, &shared)).await {
             Ok(restored) => restored,
             Err(wish) => return Ok(Some(Did::Wished(wish))),
         };

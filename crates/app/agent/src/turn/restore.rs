@@ -4,32 +4,25 @@
 //! replaces it was read to its end and held.
 
 use std::hash::BuildHasher;
-use std::sync::atomic::AtomicU64;
 
 use quorate_backup::Base;
 use quorate_backup::events::ChainEvents;
 use quorate_backup::session::{Planned, Session, Wanted};
-use quorate_etcd::datadir::FileSource;
-use quorate_etcd::engine::{BaseFile, Ingredients};
-use quorate_etcd::init::Request;
 use quorate_etcd::ledger::{ensure_ledger, observe_ledger};
 use quorate_etcd::restore::{self, Restored};
 use quorate_etcd_formats::founding::{Form, Founding};
-use quorate_etcd_formats::rebuild::{BUMP_DEFAULT, Options};
 use quorate_faults::{Code, Fault};
 use quorate_host::durable::RealDisk;
 use quorate_plan::Warning;
 use quorate_plan::chain::Target;
 use quorate_plan::ledger::{Identity, Ledger, LedgerSeen, Origin, State};
-use quorate_plan::restore_point::{Content, RestorePoint};
+use quorate_plan::restore_point::RestorePoint;
+use tracing::info;
 
 use super::node::Node;
-
-/// Seconds that an unknown lease is given.
-const LEASE_TTL: i64 = 3600;
-
-/// Clients never see revisions go back, and watchers notice.
-const CONTENT: Content = Content { bump: Some(BUMP_DEFAULT), mark_compacted: true };
+use super::publish::Shared;
+use crate::backups::restore::{LEASE_TTL, Progress, Restore, USUAL};
+use crate::backups::size;
 
 /// What was restored.
 #[derive(Debug)]
@@ -52,19 +45,25 @@ pub(super) fn prove(node: &Node) -> Result<u64, Fault> {
     Ok(proven.revision)
 }
 
-/// Makes the data dir.
-pub(super) fn restore(node: &Node, form: Form) -> Result<Outcome, Fault> {
+/// Makes the data dir, and shows how far it is.
+pub(super) fn restore(node: &Node, form: Form, shared: &Shared) -> Result<Outcome, Fault> {
     let mut session = open(node)?;
     // Seeded by the system for each process: no two restores make the same cluster.
     let nonce = std::hash::RandomState::new().hash_one(std::process::id());
     let build = |base: &Base, events: &mut ChainEvents, planned: &Planned| {
         let digest = planned.digest.clone();
-        let point = RestorePoint { revision: planned.revision, digest, nonce: Some(nonce), content: CONTENT };
+        let point = RestorePoint { revision: planned.revision, digest, nonce: Some(nonce), content: USUAL };
         let members = vec![(node.name().to_owned(), node.member.peer_urls.clone())];
         let founding = Founding::new(members, &point.token())
             .map_err(|error| Fault::new(Code::RosterBadId, error.to_string()).hint("try again: ids are drawn anew"))?;
         remember(node, &founding)?;
-        let restored = build(node, &founding, form, base, events)?;
+        let restore = Restore { place: &node.target, founding: &founding, name: node.name(), form, content: USUAL };
+        let tell = |progress: &Progress| {
+            let (percent, total, revision) = (progress.percent(), size(progress.total), planned.revision);
+            info!("restoring: {percent} % of {total}");
+            shared.change(|status| status.cause = format!("restoring revision {revision}: {percent} % of {total}"));
+        };
+        let restored = restore.run_and_tell(base, events, &tell)?;
         Ok((restored, base.facts.clone()))
     };
     let proven = session.run(&Wanted::Target(Target::Newest), build)?;
@@ -93,30 +92,6 @@ fn remember(node: &Node, founding: &Founding) -> Result<(), Fault> {
     };
     let identity = Identity { cluster: founding.cluster_id, member: local.id, origin: Origin::Restored };
     ensure_ledger(&RealDisk, &node.ledger(), &before.with(State::Started(identity)))
-}
-
-fn build(
-    node: &Node,
-    founding: &Founding,
-    form: Form,
-    base: &Base,
-    events: &mut ChainEvents,
-) -> Result<Restored, Fault> {
-    let local = founding.member(node.name()).ok_or_else(|| lost(node))?;
-    let name = base.name.clone();
-    let source = FileSource::open(base.path()).map_err(|error| Fault::io(format!("cannot read `{name}`"), error))?;
-    let progress = AtomicU64::new(0);
-    let options = Options {
-        up_to: None,
-        bump: CONTENT.bump,
-        mark_compacted: CONTENT.mark_compacted,
-        membership: Some((founding, form)),
-        lease_ttl_default: LEASE_TTL,
-    };
-    // Its hash was checked when it was brought here.
-    let file = BaseFile { source: &source, name: &name, check_hash: false };
-    let ingredients = Ingredients { base: Some(file), events: Some(events), options, progress: &progress };
-    restore::ensure_restored(&RealDisk, &node.target, Request { founding, local, form }, ingredients)
 }
 
 fn lost(node: &Node) -> Fault {

@@ -16,30 +16,23 @@ use quorate_backup::spool::{Spool, SpoolSettings};
 use quorate_backup::store::{Store, is_temporary};
 use quorate_backup::write::{self, About};
 use quorate_etcd::aside::ensure_set_aside;
-use quorate_etcd::datadir::{self, FileSource, Found, OpenDir};
-use quorate_etcd::engine::{BaseFile, Ingredients};
-use quorate_etcd::init::{Request, Target as Place};
-use quorate_etcd::restore::{self, Restored};
+use quorate_etcd::datadir::{self, Found, OpenDir};
+use quorate_etcd::init::Target as Place;
 use quorate_etcd_formats::delta::quorate::Origin;
 use quorate_etcd_formats::founding::{Form, Founding};
 use quorate_etcd_formats::inspect;
-use quorate_etcd_formats::rebuild::{BUMP_DEFAULT, Options};
 use quorate_etcd_formats::verify::{self, Mode};
 use quorate_faults::{Code, Fault, Result, Severity};
 use quorate_host::durable::{PARTIAL_MARK, RealDisk};
 use quorate_plan::chain::{Layout, Target};
-use quorate_plan::restore_point::{Content, RestorePoint};
+use quorate_plan::restore_point::RestorePoint;
 use tracing::{info, warn};
 
 use super::decide::{Data, Seen, Step, StoreSeen, decide};
 use super::{config, guard, in_words};
+use crate::backups::restore::{Progress, Restore, USUAL};
+use crate::backups::size;
 use crate::gardener::etcd_yaml::EtcdYaml;
-
-/// Seconds that an unknown lease is given.
-const LEASE_TTL: i64 = 3600;
-
-/// Clients never see revisions go back, and watchers notice.
-const CONTENT: Content = Content { bump: Some(BUMP_DEFAULT), mark_compacted: true };
 
 /// What an initialization needs to know.
 #[derive(Debug, Clone)]
@@ -224,10 +217,12 @@ fn restore(job: &Job, yaml: &EtcdYaml, place: &Place, scratch: &Path) -> Result<
     let nonce = std::hash::RandomState::new().hash_one(std::process::id());
     let build = |base: &Base, events: &mut ChainEvents, planned: &Planned| {
         let digest = planned.digest.clone();
-        let point = RestorePoint { revision: planned.revision, digest, nonce: Some(nonce), content: CONTENT };
+        let point = RestorePoint { revision: planned.revision, digest, nonce: Some(nonce), content: USUAL };
         let founding = Founding::new(vec![(name.clone(), peer_urls.clone())], &point.token())
             .map_err(|error| Fault::new(Code::RosterBadId, error.to_string()).hint("try again: ids are drawn anew"))?;
-        make(place, &founding, &name, base, events)
+        let restore = Restore { place, founding: &founding, name: &name, form: Form::Any, content: USUAL };
+        let tell = |progress: &Progress| info!("restoring: {} % of {}", progress.percent(), size(progress.total));
+        restore.run_and_tell(base, events, &tell)
     };
     let proven = session.run(&wanted, build)?;
     for (code, what) in &session.learned {
@@ -239,25 +234,6 @@ fn restore(job: &Job, yaml: &EtcdYaml, place: &Place, scratch: &Path) -> Result<
     let ms = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
     info!(revision = proven.revision, writes = proven.events, ms, "restored from the store");
     Ok(())
-}
-
-fn make(place: &Place, founding: &Founding, name: &str, base: &Base, events: &mut ChainEvents) -> Result<Restored> {
-    let lost = || Fault::new(Code::Internal, format!("`{name}` got lost between list and cluster"));
-    let local = founding.member(name).ok_or_else(lost)?;
-    let shown = base.name.clone();
-    let source = FileSource::open(base.path()).map_err(|error| Fault::io(format!("cannot read `{shown}`"), error))?;
-    let progress = AtomicU64::new(0);
-    let options = Options {
-        up_to: None,
-        bump: CONTENT.bump,
-        mark_compacted: CONTENT.mark_compacted,
-        membership: Some((founding, Form::Any)),
-        lease_ttl_default: LEASE_TTL,
-    };
-    // Its hash was checked when it was brought here.
-    let file = BaseFile { source: &source, name: &shown, check_hash: false };
-    let ingredients = Ingredients { base: Some(file), events: Some(events), options, progress: &progress };
-    restore::ensure_restored(&RealDisk, place, Request { founding, local, form: Form::Any }, ingredients)
 }
 
 fn stamp() -> String {

@@ -6,6 +6,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
 
+use quorate_agent::backups::restore::Restore;
 use quorate_backup::drills::{self, Drill};
 use quorate_backup::session::{Session, Wanted};
 use quorate_etcd::binary::{Binary, Places};
@@ -22,7 +23,7 @@ use quorate_plan::restore_point::Content;
 use serde::Serialize;
 use tempfile::TempDir;
 
-use super::restore::Work;
+use super::restore::make;
 use super::tell;
 use crate::commands::data::workers;
 use crate::printer::Printer;
@@ -53,8 +54,8 @@ pub(super) fn run(session: &mut Session, named: Option<&Path>, printer: &mut Pri
     let place = Place::new(&scratch.path().join("data"), None)?;
     let content = Content { bump: None, mark_compacted: false };
     let proven = session.run(&Wanted::Target(Target::Newest), |base, events, _| {
-        let work = Work { place: &place, founding: &founding, name: "drill", form: Form::Any, content };
-        work.restore(base, events, printer)
+        let work = Restore { place: &place, founding: &founding, name: "drill", form: Form::Any, content };
+        make(&work, base, events, printer)
     })?;
     tell(session, printer);
     let mut drilled = Drilled {

@@ -5,17 +5,13 @@
 use std::path::{Path, PathBuf};
 
 use jiff::Timestamp;
+use quorate_agent::backups::restore::{LEASE_TTL, Progress, Restore};
 use quorate_backup::Base;
 use quorate_backup::events::ChainEvents;
 use quorate_backup::session::{Planned, Session, Wanted};
-use quorate_etcd::datadir::FileSource;
-use quorate_etcd::engine::{BaseFile, Ingredients};
-use quorate_etcd::init::Target as Place;
 use quorate_etcd::restore::{self, Restored};
-use quorate_etcd_formats::founding::{Form, Founding};
-use quorate_etcd_formats::rebuild::{BUMP_DEFAULT, Options, Rebuilt};
+use quorate_etcd_formats::rebuild::{BUMP_DEFAULT, Rebuilt};
 use quorate_faults::{Code, Exit, Fault};
-use quorate_host::durable::RealDisk;
 use quorate_plan::chain::Target;
 use quorate_plan::restore_point::{Content, RestorePoint};
 use serde::Serialize;
@@ -27,9 +23,6 @@ use crate::commands::data::{init, watched};
 use crate::commands::fresh_nonce;
 use crate::printer::Printer;
 use crate::render::{Page, Report};
-
-/// Seconds that an unknown lease is given.
-const LEASE_TTL: i64 = 3600;
 
 /// Flags of `backup restore`.
 #[derive(Debug, clap::Args)]
@@ -106,8 +99,8 @@ pub(crate) fn run(args: Args, printer: &mut Printer) -> Result<Exit, Fault> {
         let point = point(planned, nonce, content);
         let token = args.token.clone().unwrap_or_else(|| point.token());
         let founding = site.founding(&token)?;
-        let work = Work { place: &site.target, founding: &founding, name: &site.local, form: site.form, content };
-        let restored = work.restore(base, events, printer)?;
+        let work = Restore { place: &site.target, founding: &founding, name: &site.local, form: site.form, content };
+        let restored = make(&work, base, events, printer)?;
         Ok((restored, founding, token, point, base.facts.clone()))
     };
     let proven = session.run(&wanted, build)?;
@@ -227,37 +220,15 @@ fn scratch(data_dir: &Path) -> PathBuf {
     }
 }
 
-/// One data dir to make.
-pub(super) struct Work<'w> {
-    pub(super) place: &'w Place,
-    pub(super) founding: &'w Founding,
-    pub(super) name: &'w str,
-    pub(super) form: Form,
-    pub(super) content: Content,
-}
-
-impl Work<'_> {
-    /// Makes it from a full and the writes behind it.
-    pub(super) fn restore(&self, base: &Base, events: &mut ChainEvents, printer: &Printer) -> Result<Restored, Fault> {
-        let request = members::request(self.founding, self.name, self.form)?;
-        let shown = base.name.clone();
-        let source =
-            FileSource::open(base.path()).map_err(|error| Fault::io(format!("cannot read `{shown}`"), error))?;
-        let (progress, total) = (events.progress(), base.bytes.saturating_add(events.stored_bytes()));
-        let options = Options {
-            up_to: None,
-            bump: self.content.bump,
-            mark_compacted: self.content.mark_compacted,
-            membership: Some((self.founding, self.form)),
-            lease_ttl_default: LEASE_TTL,
-        };
-        // Its hash was checked when it was brought here.
-        let file = BaseFile { source: &source, name: &shown, check_hash: false };
-        let ingredients = Ingredients { base: Some(file), events: Some(events), options, progress: &progress };
-        watched(printer, "restoring", total, &progress, || {
-            restore::ensure_restored(&RealDisk, self.place, request, ingredients)
-        })?
-    }
+/// Makes the data dir from a full and the writes behind it, with a bar that covers both.
+pub(super) fn make(
+    restore: &Restore<'_>,
+    base: &Base,
+    events: &mut ChainEvents,
+    printer: &Printer,
+) -> Result<Restored, Fault> {
+    let progress = Progress::of(base, events);
+    watched(printer, "restoring", progress.total, &progress.done, || restore.run(base, events))?
 }
 
 /// What is printed.
