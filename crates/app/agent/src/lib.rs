@@ -4,6 +4,7 @@ pub mod auth;
 pub mod backups;
 pub mod certificates;
 pub mod cluster_file;
+pub mod declared;
 pub mod gardener;
 pub mod peers;
 pub mod serve;

@@ -496,6 +496,10 @@ codes! {
     PasswordFile = "Q1030", ConfigInvalid;
     /// Enabling auth now would lock the agent out.
     AuthLockOut = "Q1031", Refused;
+    /// A private key would have been shown.
+    LinkKeyExposed = "Q1032", Usage;
+    /// A file of a link holds no certificate or key.
+    LinkFile = "Q1033", CannotMeet;
 
     /// No process of that name is kept on this machine.
     ProcessUnknown = "Q1150", CannotMeet;

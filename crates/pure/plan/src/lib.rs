@@ -13,6 +13,7 @@ pub mod etcd_config;
 pub mod follow;
 pub mod init;
 pub mod ledger;
+pub mod links;
 pub mod peers;
 pub mod phase;
 pub mod quorum;

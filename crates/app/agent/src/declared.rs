@@ -1,0 +1,100 @@
+//! Fills in the members of a cluster file whose addresses a source has.
+//!
+//! **Rule:** a list is used when it is complete, or not at all. A source that is silent does not stop a node that knows the list
+//! from before; it never makes one up.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use quorate_etcd::aside::ensure_file;
+use quorate_faults::{Code, Fault};
+use quorate_host::durable::RealDisk;
+use quorate_plan::Warning;
+use quorate_plan::roster::{Roster, parse_list};
+use quorate_plan::spec::Spec;
+
+use crate::sources::{self, SourceOptions};
+
+/// The last complete list, in the state dir of a member.
+const MEMORY: &str = "members.json";
+
+/// A list that we wrote ourselves is no longer.
+const MEMORY_BYTES_MAX: u64 = 1 << 20;
+
+/// The same with all members, and what is to be said. Asks nobody where the file has the addresses itself.
+///
+/// `name`: the local member, under whose state the list is remembered. `wait`: how long an incomplete list is asked for again.
+pub async fn resolve(spec: Spec, name: Option<&str>, wait: Duration) -> Result<(Spec, Vec<Warning>), Fault> {
+    if spec.source.is_none() || spec.is_resolved() {
+        return Ok((spec, Vec::new()));
+    }
+    let memory = name.map(|name| PathBuf::from(spec.state_dir_of(name)).join(MEMORY));
+    let remembered = memory.as_deref().and_then(recall);
+    // Whoever knows the list from before asks once.
+    let wait = if remembered.is_some() { Duration::ZERO } else { wait };
+    let fault = match ask(&spec, name, wait).await.and_then(|roster| Ok((spec.with_roster(&roster)?, roster))) {
+        Ok((full, roster)) => {
+            if let Some(memory) = &memory {
+                remember(memory, &roster)?;
+            }
+            return Ok((full, Vec::new()));
+        }
+        Err(fault) => fault,
+    };
+    match remembered {
+        Some(roster) if fault.code() != Code::SourceInvalid => {
+            let text = format!("{fault}; the list from before is used");
+            Ok((spec.with_roster(&roster)?, vec![Warning { code: fault.code(), text }]))
+        }
+        Some(_) | None => Err(fault),
+    }
+}
+
+/// The same for whoever runs no runtime of its own; in a thread, so that it may be called from anywhere.
+pub fn resolve_now(spec: Spec, name: Option<&str>, wait: Duration) -> Result<(Spec, Vec<Warning>), Fault> {
+    if spec.source.is_none() || spec.is_resolved() {
+        return Ok((spec, Vec::new()));
+    }
+    let work = move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let runtime = runtime.map_err(|error| Fault::io("cannot start the runtime", error))?;
+        runtime.block_on(resolve(spec, name, wait))
+    };
+    std::thread::scope(|scope| scope.spawn(work).join())
+        .unwrap_or_else(|_| Err(Fault::new(Code::Internal, "asking the source of members ended in a panic")))
+}
+
+async fn ask(spec: &Spec, name: Option<&str>, wait: Duration) -> Result<Roster, Fault> {
+    let Some(declared) = &spec.source else {
+        return Err(Fault::new(Code::Internal, "a cluster file without a source was asked for its source"));
+    };
+    let path = |file: &Option<String>| file.as_ref().map(PathBuf::from);
+    let options = SourceOptions {
+        cacert: path(&declared.trusted_ca_file),
+        cert: path(&declared.cert_file),
+        key: path(&declared.key_file),
+        token_file: path(&declared.token_file),
+        user_file: path(&declared.user_file),
+        local_name: name.map(ToOwned::to_owned),
+        ..SourceOptions::default()
+    };
+    let source = sources::open(&declared.uri, &options)?;
+    sources::gather(source.as_ref(), Some(declared.size), wait, &mut |text| tracing::info!("{text}")).await
+}
+
+fn remember(memory: &Path, roster: &Roster) -> Result<(), Fault> {
+    let bytes = serde_json::to_vec_pretty(&roster.members).unwrap_or_default();
+    let known = std::fs::read(memory).is_ok_and(|known| known == bytes);
+    // Without a state dir nothing has been started here yet, and nothing is remembered.
+    if known || !memory.parent().is_some_and(Path::is_dir) {
+        return Ok(());
+    }
+    ensure_file(&RealDisk, memory, &bytes)
+}
+
+/// A list that cannot be read is none: it is only ever written whole.
+fn recall(memory: &Path) -> Option<Roster> {
+    let length = std::fs::metadata(memory).ok()?.len();
+    let bytes = (length <= MEMORY_BYTES_MAX).then(|| std::fs::read(memory).ok())??;
+    parse_list(&bytes, &memory.display().to_string()).ok()
+}
