@@ -65,6 +65,7 @@ fn check_edges(
         let sideways = dependency.ring == member.ring
             && (member.ring != Ring::Effects
                 || dependency.name == "quorate-host"
+                || (member.name == "quorate-coordination" && dependency.name == "quorate-etcd")
                 || (knows_an_engine(&member.name) && !knows_an_engine(&dependency.name)));
         if !inward && !sideways {
             let (from, to) = (&member.name, &dependency.name);
@@ -73,7 +74,8 @@ fn check_edges(
     }
 }
 
-/// Only the crates that know one engine may use the other effect crates; the files of the host are for all.
+/// Only the crates that know one engine may use the other effect crates; the files of the host are for all. Coordination is a
+/// client of etcd and uses the one there is.
 fn knows_an_engine(name: &str) -> bool {
     matches!(name, "quorate-etcd" | "quorate-postgres")
 }
@@ -195,6 +197,7 @@ mod tests {
         ("crates/pure", "quorate-plan"),
         ("crates/effects", "quorate-host"),
         ("crates/effects", "quorate-etcd"),
+        ("crates/effects", "quorate-coordination"),
         ("crates/app", "quorate"),
         ("registry", "glue"),
         ("registry", "tokio"),
@@ -206,6 +209,7 @@ mod tests {
             ("quorate", "quorate-etcd"),
             ("quorate-etcd", "quorate-host"),
             ("quorate-etcd", "quorate-plan"),
+            ("quorate-coordination", "quorate-etcd"),
             ("quorate-host", "tokio"),
         ];
         assert_eq!(complaints(CRATES, &edges), Vec::<String>::new());
@@ -216,6 +220,7 @@ mod tests {
         assert_eq!(complaints(CRATES, &[("quorate-plan", "quorate-host")]).len(), 1);
         assert_eq!(complaints(CRATES, &[("quorate-host", "quorate")]).len(), 1);
         assert_eq!(complaints(CRATES, &[("quorate-host", "quorate-etcd")]).len(), 1);
+        assert_eq!(complaints(CRATES, &[("quorate-host", "quorate-coordination")]).len(), 1);
     }
 
     #[test]

@@ -3,6 +3,7 @@
 //! **Invariant:** a lease counts as lost no later than its time after the last renewal was *asked for*, by this machine's own
 //! clock. The store counts from when it *got* the renewal, so we know before it gives anything away.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use quorate_faults::Result;
@@ -47,7 +48,7 @@ pub struct Lease {
     id: LeaseId,
     ttl: Duration,
     store: Store,
-    signal: LeaseSignal,
+    state: Arc<watch::Sender<State>>,
     keeper: AbortHandle,
 }
 
@@ -62,9 +63,9 @@ impl Store {
     pub async fn lease(&self, ttl: Duration) -> Result<Lease> {
         let asked = Instant::now();
         let (id, ttl) = self.grant(ttl).await?;
-        let (sender, state) = watch::channel(State { until: asked + ttl, lost: None });
-        let keeper = tokio::spawn(keep(self.clone(), id.clone(), ttl, asked, sender)).abort_handle();
-        Ok(Lease { id, ttl, store: self.clone(), signal: LeaseSignal { state }, keeper })
+        let state = Arc::new(watch::Sender::new(State { until: asked + ttl, lost: None }));
+        let keeper = tokio::spawn(keep(self.clone(), id.clone(), ttl, asked, Arc::clone(&state))).abort_handle();
+        Ok(Lease { id, ttl, store: self.clone(), state, keeper })
     }
 }
 
@@ -81,21 +82,23 @@ impl Lease {
 
     /// Whether it surely lives now.
     pub fn is_alive(&self) -> bool {
-        self.signal.is_alive()
+        self.signal().is_alive()
     }
 
     /// Waits until it is lost.
     pub async fn lost(&self) -> LeaseLost {
-        self.signal.lost().await
+        self.signal().lost().await
     }
 
     pub(crate) fn signal(&self) -> LeaseSignal {
-        self.signal.clone()
+        LeaseSignal { state: self.state.subscribe() }
     }
 
     /// Ends it now, and deletes what it holds.
     pub async fn end(self) -> Result<()> {
         self.keeper.abort();
+        // Who holds something by it knows before the store gives it away.
+        lose(&self.state, LeaseLost::Gone);
         self.store.end(&self.id).await
     }
 }
@@ -133,21 +136,26 @@ impl LeaseSignal {
     }
 }
 
+fn lose(state: &watch::Sender<State>, lost: LeaseLost) {
+    state.send_modify(|state| state.lost = Some(lost));
+}
+
 /// Renews at every third of the time, and more often while the store does not answer.
-async fn keep(store: Store, id: LeaseId, ttl: Duration, granted: Instant, state: watch::Sender<State>) {
+async fn keep(store: Store, id: LeaseId, ttl: Duration, granted: Instant, state: Arc<watch::Sender<State>>) {
     let (mut until, mut due) = (granted + ttl, granted + ttl / 3);
     loop {
         sleep_until(due.min(until)).await;
         let asked = Instant::now();
         if asked >= until {
-            break state.send_modify(|state| state.lost = Some(LeaseLost::NotRenewed));
+            break lose(&state, LeaseLost::NotRenewed);
         }
-        match timeout_at(until, store.renew(&id)).await {
+        // An attempt that hangs leaves time for another one.
+        match timeout_at(until.min(asked + ttl / 3), store.renew(&id)).await {
             Ok(Ok(Some(ttl))) => {
                 (until, due) = (asked + ttl, asked + ttl / 3);
                 state.send_modify(|state| state.until = until);
             }
-            Ok(Ok(None)) => break state.send_modify(|state| state.lost = Some(LeaseLost::Gone)),
+            Ok(Ok(None)) => break lose(&state, LeaseLost::Gone),
             Ok(Err(_)) | Err(_) => due = Instant::now() + (ttl / 10).min(RETRY_MAX),
         }
     }

@@ -72,7 +72,8 @@ pub struct Lock {
 }
 
 impl Store {
-    /// Takes a lock, and waits for it if need be. `holder` says who we are, to those who wait for us.
+    /// Takes a lock, and waits for it if need be. `holder` says who we are, to those who wait for us. After a fault of a store
+    /// that did not answer the lock may be held all the same, until the lease ends: end it, or ask again.
     pub async fn lock(&self, name: &str, lease: &Lease, holder: &str, wait: Duration) -> Result<Lock> {
         check_name("lock", name)?;
         let key = own_key(FOLDER, name)?;
@@ -226,7 +227,7 @@ async fn guard(store: Store, key: Vec<u8>, token: Revision, taken: watch::Sender
             sleep(PAUSE).await;
             continue;
         };
-        if !listing.entries.first().is_some_and(|entry| entry.revision == token) {
+        if listing.entries.first().is_none_or(|entry| entry.revision != token) {
             break;
         }
         let Ok(mut watch) = store.watch(&scope, listing.position()) else { return };

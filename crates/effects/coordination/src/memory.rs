@@ -15,7 +15,7 @@ use crate::errors::Attempt;
 use crate::limits::Limits;
 use crate::watch::Turn;
 
-pub(crate) const LIMITS: Limits = Limits { bytes_max: 1 << 20, operations_max: 128 };
+pub(crate) const LIMITS: Limits = Limits { bytes_max: 512 << 10, operations_max: 100 };
 
 const PLACE: &str = "memory";
 

@@ -50,7 +50,8 @@ impl Store {
         let backend = match &settings.place {
             Place::Etcd(etcd) => {
                 let place = etcd.endpoints.join(",");
-                Backend::Etcd(Attempt::LOOK.within(settings.limit, &place, Etcd::open(etcd)).await?)
+                let open = Etcd::open(etcd, settings.limit);
+                Backend::Etcd(Attempt::LOOK.within(settings.limit, &place, open).await?)
             }
             Place::Consul(consul) => Backend::Consul(Consul::open(consul, settings.limit)?),
         };

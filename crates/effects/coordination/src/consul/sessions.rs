@@ -80,7 +80,7 @@ impl Consul {
 }
 
 /// Whether an id can stand in a URL.
-fn plain(id: &str) -> bool {
+pub(super) fn plain(id: &str) -> bool {
     !id.is_empty() && id.len() <= 64 && id.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
 }
 

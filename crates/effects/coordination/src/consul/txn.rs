@@ -9,7 +9,7 @@ use quorate_kv::{Change, Compare, Outcome, Revision, Txn, escape};
 use reqwest::StatusCode;
 use serde::{Deserialize, Serialize};
 
-use super::{Consul, Pair};
+use super::{Consul, Pair, sessions};
 use crate::errors::Attempt;
 
 /// How Consul says that a condition did not hold.
@@ -68,6 +68,10 @@ impl Consul {
         let attempt = Attempt::TXN;
         if txn.when.is_empty() && txn.then.is_empty() {
             return Ok(Outcome::Committed(None));
+        }
+        let unusable = |change: &Change| matches!(change, Change::Hold(_, _, lease) if !sessions::plain(&lease.0));
+        if txn.then.iter().any(unusable) {
+            return Err(attempt.lease_gone(self.place()));
         }
         let conditions = txn.when.iter().map(condition);
         let operations: Vec<Operation> = conditions.chain(txn.then.iter().flat_map(change)).collect();

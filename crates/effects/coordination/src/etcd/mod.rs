@@ -1,36 +1,34 @@
 //! A store on etcd: its keys, transactions and leases are ours.
 //!
-//! Writing a key that a lease holds keeps the lease: etcd would let go of it, so each write asks first whether the key is
-//! there, within the same transaction.
-//!
 //! **Invariant:** only keys of the namespace are asked for, so a role for that prefix is enough.
 
+mod txn;
 mod watch;
 
 use std::error::Error;
 use std::time::Duration;
 
-use quorate_etcd::client::messages::{
-    Compare as EtcdCompare, CompareResult, CompareTarget, CompareWith, DeleteRangeRequest, KeyValue, PutRequest,
-    RangeRequest, Request, RequestOp, TxnRequest,
-};
+use quorate_etcd::client::messages::{KeyValue, RangeRequest};
 use quorate_etcd::client::{Client, KeyRange, Settings};
 use quorate_faults::{Code, Fault, Result};
-use quorate_kv::{Change, Compare, Entry, LeaseId, Listing, Outcome, Position, Revision, Scope, Txn};
+use quorate_kv::{Entry, LeaseId, Listing, Position, Revision, Scope};
 
 use crate::errors::Attempt;
 use crate::limits::{LISTING_BYTES_MAX, Limits};
 
 pub(crate) use watch::EtcdWatch;
 
-/// etcd refuses requests over 1.5 MiB and transactions of more than 128 operations, unless told otherwise.
-pub(crate) const LIMITS: Limits = Limits { bytes_max: 1 << 20, operations_max: 128 };
+/// etcd refuses requests over 1.5 MiB, and ours may hold a value twice; and transactions of more than 128 operations.
+pub(crate) const LIMITS: Limits = Limits { bytes_max: 512 << 10, operations_max: 100 };
 
 /// Keys per page: with the largest values etcd takes, a page stays below the client's limit of one answer.
 const PAGE_KEYS: i64 = 64;
 
 /// How often a listing begins anew because its revision was compacted between two pages.
 const LISTING_TRIES: usize = 5;
+
+/// Limit of one attempt at one endpoint to renew a lease: short, since a member that hangs must not cost the lease.
+const RENEW_LIMIT: Duration = Duration::from_secs(1);
 
 /// An etcd cluster.
 #[derive(Debug, Clone)]
@@ -40,9 +38,12 @@ pub(crate) struct Etcd {
 }
 
 impl Etcd {
-    pub(crate) async fn open(settings: &Settings) -> Result<Etcd> {
+    /// `limit` is that of a whole call, so that every endpoint can be tried within it.
+    pub(crate) async fn open(settings: &Settings, limit: Duration) -> Result<Etcd> {
         let place = settings.endpoints.join(",");
-        let opened = Client::connect(settings).await;
+        let endpoints = u32::try_from(settings.endpoints.len()).unwrap_or(u32::MAX).max(1);
+        let settings = Settings { timeout: settings.timeout.min(limit / endpoints), ..settings.clone() };
+        let opened = Client::connect(&settings).await;
         let client = opened.map_err(|fault| match fault.code() {
             // Nothing was sent yet where there is nobody to log in.
             Code::EtcdUnreachable if settings.credentials.is_none() => {
@@ -105,47 +106,6 @@ impl Etcd {
         }
     }
 
-    pub(crate) async fn txn(&self, txn: &Txn) -> Result<Outcome> {
-        let holds = txn.then.iter().filter_map(|change| match change {
-            Change::Hold(key, _, _) => Some(EtcdCompare::absent(key.clone())),
-            Change::Put(..) | Change::Delete(_) => None,
-        });
-        let compare = txn.when.iter().map(|compare| match compare {
-            Compare::Absent(key) => EtcdCompare::absent(key.clone()),
-            Compare::Unchanged(key, Revision(0)) => EtcdCompare::unchanged_since(key.clone(), -1),
-            Compare::Unchanged(key, revision) => EtcdCompare::unchanged_since(key.clone(), number(*revision)),
-        });
-        let compare = compare.chain(holds).collect();
-        let success = txn.then.iter().map(|change| self.operation(change)).collect::<Result<Vec<RequestOp>>>()?;
-        let request = TxnRequest { compare, success, failure: Vec::new() };
-        let answer = self.client.txn(request).await;
-        let answer = answer.map_err(|fault| translated(Attempt::TXN, &self.place, fault))?;
-        match answer.succeeded {
-            true => Ok(Outcome::Committed(answer.header.map(|header| revision(header.revision)))),
-            false => Ok(Outcome::Conflict),
-        }
-    }
-
-    fn operation(&self, change: &Change) -> Result<RequestOp> {
-        let put =
-            |key: &[u8], value: &[u8]| PutRequest { key: key.into(), value: value.into(), ..PutRequest::default() };
-        let request = match change {
-            Change::Hold(key, value, lease) => {
-                let lease = lease_number(lease).ok_or_else(|| Attempt::TXN.lease_gone(&self.place))?;
-                Request::Put(PutRequest { lease, ..put(key, value) })
-            }
-            Change::Delete(key) => {
-                Request::DeleteRange(DeleteRangeRequest { key: key.clone(), ..DeleteRangeRequest::default() })
-            }
-            Change::Put(key, value) => Request::Txn(TxnRequest {
-                compare: vec![there(key)],
-                success: vec![Request::Put(PutRequest { ignore_lease: true, ..put(key, value) }).into()],
-                failure: vec![Request::Put(put(key, value)).into()],
-            }),
-        };
-        Ok(request.into())
-    }
-
     pub(crate) async fn grant(&self, ttl: Duration) -> Result<(LeaseId, Duration)> {
         let granted = self.client.lease_grant_for(seconds(ttl), 0).await;
         let (id, ttl) = granted.map_err(|fault| translated(Attempt::GRANT, &self.place, fault))?;
@@ -154,7 +114,7 @@ impl Etcd {
 
     pub(crate) async fn renew(&self, lease: &LeaseId) -> Result<Option<Duration>> {
         let Some(id) = lease_number(lease) else { return Ok(None) };
-        match self.client.lease_keep_alive(id).await {
+        match self.client.with_timeout(RENEW_LIMIT).lease_keep_alive(id).await {
             Ok(ttl) => Ok(ttl.map(duration)),
             Err(fault) if says(&fault, "requested lease not found") => Ok(None),
             Err(fault) => Err(translated(Attempt::RENEW, &self.place, fault)),
@@ -179,16 +139,6 @@ fn range(scope: &Scope) -> KeyRange {
     match scope {
         Scope::Key(key) => KeyRange::one(key.clone()),
         Scope::Prefix(prefix) => KeyRange::prefix(prefix.clone()),
-    }
-}
-
-fn there(key: &[u8]) -> EtcdCompare {
-    EtcdCompare {
-        result: CompareResult::Greater.into(),
-        target: CompareTarget::Version.into(),
-        key: key.to_vec(),
-        with: Some(CompareWith::Version(0)),
-        range_end: Vec::new(),
     }
 }
 

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use quorate_etcd::client::messages::Event as EtcdEvent;
+use quorate_etcd::client::messages::{Event as EtcdEvent, RangeRequest};
 use quorate_etcd::client::{Client, KeyRange, Watch, WatchFrom, WatchTurn};
 use quorate_faults::{Code, Result};
 use quorate_kv::{Entry, Event, LeaseId, Position, Revision};
@@ -85,12 +85,21 @@ impl EtcdWatch {
         let opened = opened.map_err(|fault| translated(Attempt::WATCH, &self.place, fault))?;
         let header = opened.opened();
         let other = self.cluster.is_some_and(|cluster| cluster != header.cluster_id);
-        if other || revision(header.revision) < self.told {
+        // A member that lags behind will catch up; only a quorum tells that the history is another one.
+        if other || (revision(header.revision) < self.told && self.newest().await? < self.told) {
             self.gone = Some(None);
         }
         self.cluster = Some(header.cluster_id);
         self.open = Some(opened);
         Ok(())
+    }
+
+    /// The store's revision, as a quorum knows it.
+    async fn newest(&self) -> Result<Revision> {
+        let (key, _) = self.range.clone().bounds();
+        let answer = self.client.range(RangeRequest { key, count_only: true, ..RangeRequest::default() }).await;
+        let answer = answer.map_err(|fault| translated(Attempt::WATCH, &self.place, fault))?;
+        Ok(revision(answer.header.unwrap_or_default().revision))
     }
 
     /// What can be told of a turn.

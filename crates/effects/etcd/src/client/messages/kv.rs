@@ -284,16 +284,13 @@ pub enum Request {
     /// Delete.
     #[prost(message, tag = "3")]
     DeleteRange(DeleteRangeRequest),
-    /// A transaction within the transaction.
-    #[prost(message, tag = "4")]
-    Txn(TxnRequest),
 }
 
 /// One operation of a transaction, as it is sent.
 #[derive(Clone, PartialEq, Message)]
 pub struct RequestOp {
     /// The operation.
-    #[prost(oneof = "Request", tags = "1, 2, 3, 4")]
+    #[prost(oneof = "Request", tags = "1, 2, 3")]
     pub request: Option<Request>,
 }
 
@@ -315,16 +312,13 @@ pub enum Response {
     /// To a delete.
     #[prost(message, tag = "3")]
     DeleteRange(DeleteRangeResponse),
-    /// To a transaction within the transaction.
-    #[prost(message, tag = "4")]
-    Txn(TxnResponse),
 }
 
 /// The answer to one operation of a transaction, as it is sent.
 #[derive(Clone, PartialEq, Message)]
 pub struct ResponseOp {
     /// The answer.
-    #[prost(oneof = "Response", tags = "1, 2, 3, 4")]
+    #[prost(oneof = "Response", tags = "1, 2, 3")]
     pub response: Option<Response>,
 }
 
