@@ -196,7 +196,10 @@ fn certificate(authority: Authority, token: &str, key: &KeyPair, now: Timestamp)
     let mut params = CertificateParams::default();
     params.distinguished_name = DistinguishedName::new();
     params.distinguished_name.push(DnType::OrganizationName, token);
-    params.distinguished_name.push(DnType::CommonName, format!("Quorate {} of {token}", authority.word()));
+    // A few digits of the key tell an authority from its successor.
+    let digest = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, &key.subject_public_key_info());
+    let mark: String = digest.as_ref().iter().take(3).map(|byte| format!("{byte:02x}")).collect();
+    params.distinguished_name.push(DnType::CommonName, format!("{} {mark}", authority.word()));
     params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
     params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
     params.serial_number = Some(serial()?);
