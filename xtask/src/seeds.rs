@@ -23,6 +23,10 @@ const LEDGERS: &[&str] = &[
     r#"{"state":{"state":"started","cluster":"c1","member":"a1","origin":"founded"},"generation":1,"was":["c0"],"backup":{"store":"s3://b","epoch":1,"revision":7},"confirmed":{"at_ms":1,"members":[{"id":"a1","name":"n1","peer_urls":["http://a:1"]}]}}"#,
 ];
 
+/// Requests of a node as they travel, below their head; the target writes that itself.
+const REQUESTS: &str = "\npeer:\n-----BEGIN CERTIFICATE REQUEST-----\nAAAA\n-----END CERTIFICATE REQUEST-----\n\nclient:\n-----BEGIN \
+                        CERTIFICATE REQUEST-----\nAAAA\n-----END CERTIFICATE REQUEST-----\n";
+
 /// Lines of etcd's log in each of their forms.
 const LOG_LINES: &[&str] = &[
     r#"{"level":"fatal","ts":"2026-11-16T02:14:36.120480Z","caller":"a.go:1","msg":"discovery failed","error":"bind: address already in use","n":[1]}"#,
@@ -61,6 +65,8 @@ pub(crate) fn run(root: &Path) -> Result<String> {
         plant(&corpus.join("server_log"), &format!("line-{index}"), line.as_bytes())?;
         count += 1;
     }
+    plant(&corpus.join("certificate_bundle"), "requests", REQUESTS.as_bytes())?;
+    count += 1;
     let guide = root.join("docs/guide/cluster-file.md");
     let guide = std::fs::read_to_string(&guide).with_context(|| format!("cannot read `{}`", guide.display()))?;
     for (index, part) in guide.split("```yaml\n").skip(1).enumerate() {
