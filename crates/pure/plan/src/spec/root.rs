@@ -3,20 +3,20 @@
 //! **Rule:** the dirs that are ours move, with all that is in them, whether the file names them or leaves them to the
 //! defaults. Every other path means what it says.
 
-use super::{Security, Spec, Tls, TlsFiles};
+use super::{Security, Source, Spec, Tls, TlsFiles};
 
 /// The dirs that move.
 const OURS: [&str; 4] = ["/etc/quorate", "/var/lib/quorate", "/var/lib/etcd", "/var/log/quorate"];
 
-/// Where a path lies below `root`: moved if it is in a dir of ours, else as it is.
+/// Where a path lies below `root`: moved if it is in a dir of ours and not below the root already, else as it is.
 pub fn below_root(path: &str, root: &str) -> String {
-    let ours =
-        OURS.iter().any(|dir| path.strip_prefix(dir).is_some_and(|rest| rest.is_empty() || rest.starts_with('/')));
-    if ours { format!("{}{path}", root.trim_end_matches('/')) } else { path.to_owned() }
+    let root = root.trim_end_matches('/');
+    let is_in = |dir: &str| path.strip_prefix(dir).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
+    if !is_in(root) && OURS.iter().any(|dir| is_in(dir)) { format!("{root}{path}") } else { path.to_owned() }
 }
 
 impl Spec {
-    /// The same cluster with its dirs below `root`.
+    /// The same cluster with its dirs below `root`; twice changes nothing more.
     #[must_use]
     pub fn below(mut self, root: &str) -> Spec {
         let moved = |path: &mut String| *path = below_root(path, root);
@@ -34,6 +34,12 @@ impl Spec {
                 [cert_file, key_file, trusted_ca_file].into_iter().for_each(moved);
             }
         }
+        if let Some(source) = &mut self.source {
+            let Source { uri: _, size: _, trusted_ca_file, cert_file, key_file, token_file, user_file } = source;
+            [trusted_ca_file, cert_file, key_file, token_file, user_file].into_iter().flatten().for_each(moved);
+        }
+        let users = self.auth.iter_mut().flat_map(|auth| &mut auth.users);
+        users.filter_map(|user| user.password_file.as_mut()).for_each(moved);
         if let Some(backup) = &mut self.backup
             && let Some(path) = backup.store.strip_prefix("file://")
         {
@@ -63,9 +69,11 @@ mod tests {
             ("/var/lib/etcd2", "/var/lib/etcd2"),
             ("/srv/etcd", "/srv/etcd"),
             ("", ""),
+            ("/r/etc/quorate", "/r/etc/quorate"),
         ] {
             assert_eq!(below_root(path, "/r"), moved);
             assert_eq!(below_root(path, "/r/"), moved);
+            assert_eq!(below_root(moved, "/r"), moved);
         }
     }
 
@@ -73,7 +81,9 @@ mod tests {
     fn defaults_and_what_is_written_move_alike() {
         let text = format!(
             "{MEMBER}tls: {{dir: /etc/quorate/pki}}\nbackup: {{store: 'file:///var/lib/quorate/store'}}\n\
-             agent: {{etcd-binary: /usr/bin/etcd, etcd-user: root, etcd-password-file: /etc/quorate/password}}\n"
+             agent: {{etcd-binary: /usr/bin/etcd, etcd-user: root, etcd-password-file: /etc/quorate/password}}\n\
+             auth: {{users: [{{name: alice, password-file: /etc/quorate/alice, roles: [app]}}], roles: [{{name: app, \
+             permissions: [{{prefix: /app/}}]}}]}}\n"
         );
         let moved = spec(&text).below("/r");
         assert_eq!(moved.agent.state_dir, "/r/var/lib/quorate");
@@ -81,6 +91,11 @@ mod tests {
         assert_eq!(moved.agent.etcd_binary.as_deref(), Some("/usr/bin/etcd"));
         assert_eq!(moved.agent.etcd_password_file.as_deref(), Some("/r/etc/quorate/password"));
         assert_eq!(moved.backup.unwrap().store, "file:///r/var/lib/quorate/store");
+        let users = moved.auth.unwrap().users;
+        assert!(
+            users.iter().all(|user| user.password_file.as_ref().unwrap().starts_with("/r/etc/quorate/")),
+            "{users:?}"
+        );
         let Security::Tls(tls) = moved.security else { panic!("no TLS") };
         assert_eq!(tls.dir.as_deref(), Some("/r/etc/quorate/pki"));
         assert!(tls.peer.key_file.starts_with("/r/etc/quorate/pki/"), "{tls:?}");
