@@ -61,6 +61,15 @@ mod tests {
         "token: t\nmembers: [{name: n1, peer-urls: ['https://n1:2380'], client-urls: ['https://n1:2379']}]\n";
 
     #[test]
+    fn files_of_users_and_sources_move_too() {
+        let text = "token: t\nplaintext: true\nsource: {uri: 'file:/m', size: 1, token-file: /etc/quorate/t}\nauth: {agent-user: a, \
+                    users: [{name: u, password-file: /etc/quorate/u}]}\n";
+        let moved = spec(text).below("/r");
+        assert_eq!(moved.auth.unwrap().users[0].password_file.as_deref(), Some("/r/etc/quorate/u"));
+        assert_eq!(moved.source.unwrap().token_file.as_deref(), Some("/r/etc/quorate/t"));
+    }
+
+    #[test]
     fn our_dirs_move_and_others_stay() {
         for (path, moved) in [
             ("/var/lib/quorate", "/r/var/lib/quorate"),
