@@ -8,8 +8,10 @@ mod ops_support;
 use std::os::unix::fs::symlink;
 use std::process::{Command, Stdio};
 
-use agent_support::{LIMIT, Place};
-use ops_support::{audited, code, command, err, failed, file, good, json, operate, out, put, rooted, script, state};
+use agent_support::Place;
+use ops_support::{
+    LIMIT, audited, code, command, err, failed, file, good, json, operate, out, put, rooted, script, state,
+};
 use quorate_testkit::{Launch, Seat, Server, project_root, quorate, wait_until};
 use serde_json::Value;
 
@@ -88,10 +90,14 @@ fn without_etcdctl(place: &Place) {
         let all = [&["ctl", "--config", &config], args].concat();
         command(place, &all).env("PATH", "/nonexistent").current_dir("/").output().unwrap()
     };
-    let members = alone(&["member", "list"]);
+    let mut members = alone(&["member", "list"]);
+    wait_until("both members", LIMIT, || {
+        members = alone(&["member", "list"]);
+        code(&members) == 0
+    });
     assert!(good(&members).contains("n2") && err(&members).contains("etcdctl is not installed"), "{}", out(&members));
-    assert_eq!(code(&alone(&["endpoint", "health"])), 0);
-    assert!(good(&alone(&["endpoint", "status"])).contains("3.5.16"));
+    wait_until("health", LIMIT, || code(&alone(&["endpoint", "health"])) == 0);
+    wait_until("the status of both", LIMIT, || out(&alone(&["endpoint", "status"])).matches("3.5.16").count() == 2);
     failed(&alone(&["put", "a", "b"]), 1, "Q1158");
     let as_json = |args: &[&str]| {
         let all = [&["ctl", "--config", &config, "--output", "json"], args].concat();
@@ -99,7 +105,7 @@ fn without_etcdctl(place: &Place) {
     };
     let leader =
         |of: &Value| of["endpoints"].as_array().unwrap().iter().find(|e| e["leader"] == true).map(|e| e["id"].clone());
-    assert!(leader(&as_json(&["endpoint", "status"])).is_some());
+    wait_until("a leader", LIMIT, || leader(&as_json(&["endpoint", "status"])).is_some());
     // Once more where the leader changed by itself in between.
     wait_until("another leader", LIMIT, || {
         let now = as_json(&["endpoint", "status"]);

@@ -8,9 +8,8 @@ mod ops_support;
 use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Stdio};
 
-use agent_support::LIMIT;
 use ops_support::{
-    audited, code, command, err, failed, good, json, operate, operate_with, out, rooted, state, status_of,
+    LIMIT, audited, code, command, err, failed, good, json, operate, operate_with, out, rooted, state, status_of, until,
 };
 use quorate_testkit::{quorate, strace, wait_until};
 
@@ -103,17 +102,18 @@ fn system_calls_are_shown_counted_and_nothing_stays_traced() {
     let place = rooted("3.5.16");
     let mut agent = place.start();
     let pid = place.etcd_pid();
-    let shown = operate(&place, &["trace", "etcd", "--duration", "1s", "--", "-tt"]);
-    let text = good(&shown);
-    assert!(text.contains("epoll_pwait(") || text.contains("futex("), "{text}");
+    // strace may need longer than its time to begin on a busy machine; then it is run again.
+    let calls = |text: &str| text.contains("epoll_pwait(") || text.contains("futex(");
+    let shown = until(&place, &["trace", "etcd", "--duration", "1s", "--", "-tt"], calls);
     assert!(err(&shown).contains("[Q1162]") && err(&shown).contains("it ends after 1s"), "{}", err(&shown));
-    let few = good(&operate(&place, &["trace", "etcd", "--calls", "epoll_pwait", "--duration", "1s"]));
-    assert!(few.contains("epoll_pwait(") && !few.contains("futex("), "{few}");
-    let counted = json(&operate(&place, &["trace", "etcd", "--duration", "1s", "--output", "json"]));
-    assert!(counted["calls"].as_array().unwrap().iter().any(|call| call["calls"].as_u64() > Some(0)), "{counted}");
+    let few = until(&place, &["trace", "etcd", "--calls", "epoll_pwait", "--duration", "1s"], calls);
+    assert!(!out(&few).contains("futex("), "{}", out(&few));
+    let counted = json(&until(&place, &["trace", "etcd", "--duration", "1s", "--output", "json"], |text| {
+        let counted: serde_json::Value = serde_json::from_str(text).unwrap();
+        counted["calls"].as_array().unwrap().iter().any(|call| call["calls"].as_u64() > Some(0))
+    }));
     assert_eq!(counted["pid"].as_u64(), Some(pid.into()));
-    let table = good(&operate(&place, &["trace", "etcd", "--summary", "--duration", "1s"]));
-    assert!(table.contains("% time") && table.contains("calls"), "{table}");
+    until(&place, &["trace", "etcd", "--summary", "--duration", "1s"], |text| text.contains("% time"));
 
     // Killed in the middle, the command leaves no tracer behind.
     let mut cut = command(&place, &["trace", "etcd", "--duration", "1h"]).stdout(Stdio::null()).spawn().unwrap();
@@ -121,12 +121,7 @@ fn system_calls_are_shown_counted_and_nothing_stays_traced() {
     cut.kill().unwrap();
     cut.wait().unwrap();
     wait_until("no tracer", LIMIT, || status_of(pid, "TracerPid") == "0");
-    assert!(
-        place.is_ready() || {
-            place.wait_phase("serving");
-            true
-        }
-    );
+    place.wait_ready(&mut agent);
 
     let none = command(&place, &["trace", "etcd"]).env("PATH", "/nonexistent").output().unwrap();
     assert!(failed(&none, 1, "Q1153").contains("apt install strace"));
@@ -134,7 +129,7 @@ fn system_calls_are_shown_counted_and_nothing_stays_traced() {
     let bad = operate(&place, &["trace", "etcd", "--", "--no-such-flag"]);
     assert!(code(&bad) != 0 && out(&bad).contains("no-such-flag"), "{}{}", out(&bad), err(&bad));
     let lines = audited(&state(&place));
-    assert_eq!(lines.len(), 6, "{lines:?}");
+    assert!(lines.len() >= 6, "{lines:?}");
     assert!(lines.iter().all(|line| line["command"] == "trace"), "{lines:?}");
     agent.stop();
 }

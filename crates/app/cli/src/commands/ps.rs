@@ -119,7 +119,8 @@ impl Row {
                     None => {
                         row.state = "running".to_owned();
                         row.since_ms = Some(*started_ms);
-                        row.cause = Some("no agent tends it".to_owned());
+                        let why = if process.silent { "its agent does not answer" } else { "no agent tends it" };
+                        row.cause = Some(why.to_owned());
                     }
                 }
             }

@@ -6,11 +6,28 @@ use std::io::Write;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
+use std::time::Duration;
 
-use quorate_testkit::quorate;
+use quorate_testkit::{quorate, wait_until};
 use serde_json::Value;
 
 use crate::agent_support::Place;
+
+/// For conditions; a busy machine takes its time.
+pub(crate) const LIMIT: Duration = Duration::from_secs(60);
+
+/// Runs a command again until it ended well and said something that fits.
+#[track_caller]
+pub(crate) fn until(place: &Place, args: &[&str], fits: impl Fn(&str) -> bool) -> Output {
+    let mut last = None;
+    wait_until(&format!("{args:?} to say what it should"), LIMIT, || {
+        let output = operate(place, args);
+        let done = code(&output) == 0 && fits(&out(&output));
+        last = Some(output);
+        done
+    });
+    last.unwrap()
+}
 
 /// A member whose file names no dir: everything lies below `QUORATE_ROOT`, and every command finds it without flags.
 pub(crate) fn rooted(version: &str) -> Place {

@@ -45,8 +45,10 @@ pub(crate) struct Process {
     pub(crate) dir: PathBuf,
     /// What it does.
     pub(crate) now: Now,
-    /// What the member's agent says, where one answers.
+    /// What the member's agent says, where one runs.
     pub(crate) agent: Option<Status>,
+    /// There is an agent, and it does not answer.
+    pub(crate) silent: bool,
 }
 
 /// What a process does.
@@ -65,10 +67,13 @@ impl Place {
     pub(crate) fn processes(&self) -> Result<Vec<Process>, Fault> {
         let mut found = Vec::new();
         for (member, dir) in self.members()? {
-            let agent = turn::ask_status(&dir).ok().flatten();
-            found.push(look(&member, &dir, &dir, agent.clone()));
-            for (_, inner) in below(&dir.join("processes"), true)? {
-                found.push(look(&member, &dir, &inner, agent.clone()));
+            let asked = turn::ask_status(&dir);
+            let silent = asked.is_err();
+            let agent = asked.ok().flatten();
+            let mut dirs = vec![dir.clone()];
+            dirs.extend(below(&dir.join("processes"), true)?.into_iter().map(|(_, inner)| inner));
+            for inner in dirs {
+                found.push(Process { agent: agent.clone(), silent, ..look(&member, &dir, &inner) });
             }
         }
         found.sort_by(|a, b| (&a.member, &a.name).cmp(&(&b.member, &b.name)));
@@ -138,7 +143,7 @@ impl Place {
     }
 }
 
-fn look(member: &str, member_dir: &Path, dir: &Path, agent: Option<Status>) -> Process {
+fn look(member: &str, member_dir: &Path, dir: &Path) -> Process {
     let state = StateDir::open(dir);
     let name = state.as_ref().ok().and_then(shim::program_name).unwrap_or_else(|| "etcd".to_owned());
     let now = match state.and_then(|state| shim::adopt(&state)) {
@@ -152,7 +157,8 @@ fn look(member: &str, member_dir: &Path, dir: &Path, agent: Option<Status>) -> P
         Ok(Adoption::Gone(_) | Adoption::Lost(_) | Adoption::None) => ended(member, dir),
         Err(fault) => Now::Unknown(fault),
     };
-    Process { member: member.to_owned(), name, member_dir: member_dir.to_owned(), dir: dir.to_owned(), now, agent }
+    let (member, member_dir, dir) = (member.to_owned(), member_dir.to_owned(), dir.to_owned());
+    Process { member, name, member_dir, dir, now, agent: None, silent: false }
 }
 
 fn ended(member: &str, dir: &Path) -> Now {
