@@ -11,7 +11,7 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 use prometheus_client::encoding::EncodeLabelSet;
@@ -50,6 +50,9 @@ pub(crate) const WARNINGS: &[Code] = &[
 
 /// Files are looked at this often, so that what others bring is shown soon.
 const LOOK_EVERY: Duration = Duration::from_secs(60);
+
+/// A renewal that failed is tried again after this long at the latest: what hindered it may be over.
+const RETRY_MAX: Duration = Duration::from_secs(600);
 
 /// Where another agent signs.
 pub(crate) const PATH: &str = "/v1/certificates";
@@ -161,33 +164,34 @@ pub(crate) async fn keep(keep: Keep, stop: CancellationToken) {
     }
     let jitter = jitter(keep.node.name());
     let mut failed: Option<Fault> = None;
+    let mut next_try = Instant::now();
     loop {
         let now = Timestamp::now();
         let node = Arc::clone(&keep.node);
         let looked = tokio::task::spawn_blocking(move || observe_node(&node.spec, &node.member, now)).await;
         let seen = looked.unwrap_or_default();
         measures.see(&seen);
-        let mut notices = notices(&seen);
-        notices.extend(failed.as_ref().map(|fault| notice(fault.code(), Code::RenewalFailed, &in_words(fault))));
-        (keep.tell)(notices);
         let plan = match &dir {
             Some(_) => plan_renewal(&lives(&seen), now, jitter),
             // Whoever made these renews them.
             None => Renewal::Look { again: LOOK_EVERY },
         };
+        if matches!(plan, Renewal::Look { .. }) {
+            failed = None;
+        }
+        let mut notices = notices(&seen);
+        notices.extend(failed.as_ref().map(|fault| notice(fault.code(), Code::RenewalFailed, &in_words(fault))));
+        (keep.tell)(notices);
         let pause = match (plan, &dir) {
-            (Renewal::Renew { again }, Some(dir)) => {
-                let before = failed.is_some();
+            (Renewal::Renew { again }, Some(dir)) if Instant::now() >= next_try => {
                 failed = renew(&keep, dir, &lives(&seen)).await.err();
                 measures.renewed(failed.is_none());
-                match &failed {
-                    None => again.min(LOOK_EVERY),
-                    // Told at once; afterwards it is seen in the status.
-                    Some(_) if !before => Duration::from_secs(1),
-                    Some(_) => again,
-                }
+                next_try = Instant::now() + if failed.is_some() { again.min(RETRY_MAX) } else { again };
+                // What it led to is told at once.
+                Duration::from_secs(1)
             }
-            (Renewal::Renew { again } | Renewal::Look { again }, _) => again,
+            (Renewal::Renew { .. }, _) => LOOK_EVERY,
+            (Renewal::Look { again }, _) => again,
         };
         tokio::select! {
             () = stop.cancelled() => return,

@@ -11,8 +11,8 @@ use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use quorate_faults::{Code, Exit, Fault};
 
 use crate::commands::{
-    audit, backup, cluster, completions, ctl, data, demo, enter, exec, explain, logs, man, pid, plan, ps, run, shell,
-    shim, sidecar, status, stop, trace, wrap,
+    audit, backup, ca, cluster, completions, ctl, data, demo, enter, exec, explain, logs, man, pid, plan, ps, run,
+    shell, shim, sidecar, status, stop, trace, wrap,
 };
 use crate::printer::Printer;
 
@@ -88,6 +88,9 @@ pub(crate) enum Command {
     /// Clusters as one file declares them
     #[command(subcommand)]
     Cluster(cluster::Verb),
+    /// Authorities and certificates: who may talk to whom
+    #[command(subcommand)]
+    Ca(ca::Verb),
     /// The agent: keep one member alive on this machine
     Run(run::Args),
     /// What the agent's next turn would do, and why

@@ -4,6 +4,7 @@
 
 pub(crate) mod audit;
 pub(crate) mod backup;
+pub(crate) mod ca;
 pub(crate) mod cluster;
 pub(crate) mod completions;
 pub(crate) mod ctl;
@@ -40,6 +41,7 @@ pub(crate) fn run(command: Command, printer: &mut Printer) -> Result<Exit, Fault
         Command::Data(verb) => data::run(verb, printer),
         Command::Backup(verb) => backup::run(verb, printer),
         Command::Cluster(verb) => cluster::run(verb, printer),
+        Command::Ca(verb) => ca::run(verb, printer),
         Command::Run(args) => run::run(&args, printer),
         Command::Plan(args) => plan::run(&args, printer),
         Command::Status(args) => status::run(&args, printer),

@@ -1,0 +1,139 @@
+//! `quorate ca issue`: signs what a node asks for.
+
+use std::path::{Path, PathBuf};
+
+use jiff::Timestamp;
+use quorate_agent::turn::Node;
+use quorate_faults::{Code, Exit, Fault};
+use quorate_pki::{
+    Authorities, Certificate, CsrBundle, LEAF_DAYS, NodeNames, Policy, Role, issue, needs_passphrase, read_requests,
+};
+use serde::Serialize;
+
+use super::passphrase::{PassphraseArgs, Terminal};
+use super::{is_stdin, read_text, unreadable, write_text};
+use crate::printer::Printer;
+use crate::render::{Page, Report};
+
+/// Flags of `ca issue`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  quorate ca issue --dir prod-1-ca --config cluster.yaml n1.csr > n1.bundle
+  quorate ca issue --dir prod-1-ca n1.csr --out n1.bundle
+  ssh n1 quorate ca csr --config c.yaml --name n1 | quorate ca issue --dir ca --yes
+
+With --config, nothing is signed that the cluster file does not declare for the node.
+Without it, what is asked for is shown, and you are asked.")]
+pub(crate) struct Args {
+    /// The folder of `ca init`
+    #[arg(long, value_name = "DIR")]
+    dir: PathBuf,
+
+    /// What the node asks for, from `ca csr`; `-` is stdin
+    #[arg(default_value = "-", value_name = "FILE")]
+    file: PathBuf,
+
+    /// The cluster file; only what it declares is signed
+    #[arg(long, value_name = "FILE", env = "QUORATE_CONFIG")]
+    config: Option<PathBuf>,
+
+    /// How many days the certificates hold
+    #[arg(long, default_value_t = LEAF_DAYS)]
+    days: u32,
+
+    /// Sign what is shown without asking
+    #[arg(long)]
+    yes: bool,
+
+    /// Write the text into a file instead of stdout
+    #[arg(long, value_name = "FILE")]
+    out: Option<PathBuf>,
+
+    #[command(flatten)]
+    passphrase: PassphraseArgs,
+}
+
+/// Signs.
+pub(crate) fn run(args: &Args, printer: &mut Printer) -> Result<Exit, Fault> {
+    let bundle = CsrBundle::decode(&read_text(&args.file)?).map_err(|error| unreadable(&args.file, error))?;
+    let asked = read_requests(&bundle)?.names;
+    printer.note(&in_words(&asked, args.days));
+    let allowed = match &args.config {
+        Some(file) => Some(declared(file, &bundle.name, printer)?),
+        None if args.yes => None,
+        None => {
+            confirm(args)?;
+            None
+        }
+    };
+    let passphrase = match needs_passphrase(&args.dir)? {
+        true => Some(args.passphrase.get(&format!("the issuing keys in `{}`", args.dir.display()), false)?),
+        false => None,
+    };
+    let authorities = Authorities::open(&args.dir, passphrase.as_ref())?;
+    let policy = Policy { days: args.days, allowed: allowed.as_ref() };
+    let signed = issue(&authorities, &bundle, &policy, Timestamp::now())?;
+    let until = Certificate::parse(signed.certificate(Role::Peer)).map(|found| found.life.until.to_string());
+    let certificates = signed.encode();
+    if let Some(out) = &args.out {
+        write_text(out, &certificates)?;
+    }
+    let (token, name) = (signed.token.clone(), signed.name.clone());
+    let not_after = until.unwrap_or_default();
+    printer.report(&Signed { token, name, not_after, file: args.out.clone(), certificates });
+    Ok(Exit::Done)
+}
+
+fn in_words(asked: &NodeNames, days: u32) -> String {
+    let names: Vec<String> = asked.dns.iter().cloned().chain(asked.ips.iter().map(ToString::to_string)).collect();
+    format!("`{}` of cluster `{}` asks for {days} days, for {}", asked.name, asked.token, names.join(", "))
+}
+
+/// What the cluster file declares for a member.
+fn declared(file: &Path, name: &str, printer: &mut Printer) -> Result<NodeNames, Fault> {
+    let (node, warnings) = Node::read(file, Some(name))?;
+    for warning in warnings {
+        printer.warning(warning.code, &warning.text);
+    }
+    NodeNames::of(&node.spec, &node.member)
+}
+
+fn confirm(args: &Args) -> Result<(), Fault> {
+    let refused = |why: &str| {
+        Fault::new(Code::RequestRefused, format!("signed nothing: {why}"))
+            .hint("give `--config cluster.yaml`, which decides, or `--yes`")
+    };
+    let from = if is_stdin(&args.file) { "stdin".to_owned() } else { format!("`{}`", args.file.display()) };
+    let terminal = Terminal::open().map_err(|error| refused("there is no terminal to ask on").caused_by(error))?;
+    match terminal.ask_yes(&format!("sign what {from} asks for? [y/N] "))? {
+        true => Ok(()),
+        false => Err(refused("you said no")),
+    }
+}
+
+#[derive(Serialize)]
+struct Signed {
+    token: String,
+    name: String,
+    not_after: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    file: Option<PathBuf>,
+    certificates: String,
+}
+
+impl Report for Signed {
+    fn render(&self, page: &mut Page) {
+        match &self.file {
+            Some(file) => {
+                page.line(format!(
+                    "the certificates of `{}` are in `{}`, until {}",
+                    self.name,
+                    file.display(),
+                    self.not_after
+                ));
+            }
+            None => self.certificates.lines().for_each(|line| page.line(line)),
+        }
+    }
+}
