@@ -197,3 +197,118 @@ fn the_agent_of_the_leader_alone_backs_up_and_another_goes_on_after_it() {
     cluster.start(first);
     cluster.wait_phase(first, "serving");
 }
+
+#[test]
+fn a_disk_that_was_rolled_back_is_not_run_but_replaced() {
+    let mut cluster = serving("3.5.16", Wire::Clear, "");
+    cluster.put(0, "k", "old");
+    cluster.assert_all_hold("k", "old");
+    cluster.stop(2);
+    let (data, copy) = (cluster.data(2), cluster.path("copy"));
+    quorate_testkit::run(std::process::Command::new("cp").arg("-a").arg(&data).arg(&copy));
+    cluster.start(2);
+    cluster.wait_phase(2, "serving");
+    let before = cluster.ids(2);
+    cluster.put(0, "k", "new");
+    cluster.assert_all_hold("k", "new");
+    // The others have seen it acknowledge that.
+    let (_, member) = before.clone();
+    let written = applied(&cluster, 2);
+    wait_until("they know how far it was", LIMIT, || {
+        let node = node(&cluster, 0);
+        let seen = node["acknowledged"].as_array().cloned().unwrap_or_default();
+        seen.iter().any(|seen| seen["member"] == member.as_str() && seen["index"].as_u64() >= Some(written))
+    });
+    cluster.stop(2);
+    quorate_testkit::run(std::process::Command::new("mv").arg(&data).arg(cluster.path("newer")));
+    quorate_testkit::run(std::process::Command::new("mv").arg(&copy).arg(&data));
+    cluster.start(2);
+    cluster.wait_phase(2, "serving");
+    let after = cluster.ids(2);
+    assert_eq!((after.0 == before.0, after.1 == before.1), (true, false), "another member of the same cluster");
+    cluster.assert_all_hold("k", "new");
+    let kept = std::fs::read_dir(cluster.root.path()).unwrap().flatten();
+    assert!(kept.into_iter().any(|entry| entry.file_name().to_string_lossy().starts_with("data-n3.replaced-")));
+}
+
+/// The raft index that a member has applied.
+fn applied(cluster: &Declared, at: usize) -> u64 {
+    let text = cluster.ctl(at, &["endpoint", "status", "--write-out=json"]);
+    let status: Value = serde_json::from_str(&text).unwrap();
+    status[0]["Status"]["raftIndex"].as_u64().unwrap()
+}
+
+/// What the agent of a member tells others, in the clear.
+fn node(cluster: &Declared, at: usize) -> Value {
+    use std::io::{Read, Write};
+    let port = cluster.members[at].api.number();
+    let mut stream = std::net::TcpStream::connect(("127.0.0.1", port)).unwrap();
+    let head = "GET /v1/node HTTP/1.1\r\nHost: h\r\nConnection: close\r\nquorate-cluster: t\r\nquorate-generation: none\r\n\r\n";
+    stream.write_all(head.as_bytes()).unwrap();
+    let mut text = String::new();
+    stream.read_to_string(&mut text).unwrap();
+    serde_json::from_str(text.split_once("\r\n\r\n").unwrap().1).unwrap()
+}
+
+#[test]
+fn members_that_hold_other_data_are_shown_and_left_alone() {
+    let mut cluster = serving("3.5.16", Wire::Clear, "");
+    cluster.put(0, "k", "v");
+    cluster.assert_all_hold("k", "v");
+    for at in 0..3 {
+        cluster.stop(at);
+    }
+    // One more key in the database of one member, behind etcd's back.
+    let database = cluster.data(1).join("member/snap/db");
+    forge(&cluster, &database);
+    cluster.start_all();
+    cluster.wait_serving();
+    wait_until("it is shown", LIMIT, || {
+        (0..3).any(|at| {
+            let warnings = cluster.status(at)["warnings"].as_array().cloned().unwrap_or_default();
+            warnings.iter().any(|warning| warning["code"] == "Q0981")
+        })
+    });
+    assert!((0..3).all(|at| cluster.status(at)["phase"] == "serving"), "nothing is repaired by guessing");
+}
+
+/// Puts another value into a database, offline: the same length, so that nothing else moves.
+fn forge(cluster: &Declared, database: &std::path::Path) {
+    use std::os::unix::fs::FileExt;
+    let bytes = std::fs::read(database).unwrap();
+    let file = std::fs::OpenOptions::new().write(true).open(database).unwrap();
+    // mvcc values are protobuf: field 5 is the value. `k` -> `v` becomes `k` -> `w` in every copy of the page.
+    let needle = [0x2a, 0x01, b'v'];
+    let places: Vec<usize> = (0..bytes.len() - 3).filter(|at| bytes[*at..at + 3] == needle).collect();
+    assert!(!places.is_empty(), "{}", cluster.root.path().display());
+    for place in places {
+        file.write_all_at(b"w", place as u64 + 2).unwrap();
+    }
+}
+
+#[test]
+fn a_second_cluster_under_the_same_name_is_shown_and_left_alone() {
+    use quorate_etcd_formats::membership::{ClusterId, MemberId};
+    use quorate_plan::ledger::{Identity, Ledger, Origin, State};
+    let mut cluster = serving("3.5.16", Wire::Clear, "");
+    cluster.put(0, "k", "v");
+    cluster.power_off(2);
+    // What the node remembers is of another cluster: someone mixed up machines.
+    quorate_testkit::run(std::process::Command::new("mv").arg(cluster.data(2)).arg(cluster.path("elsewhere")));
+    let other = Identity { cluster: ClusterId(0xabc), member: MemberId(7), origin: Origin::Founded };
+    let ledger = Ledger { state: State::Started(other), ..Ledger::default() };
+    let text = String::from_utf8(ledger.encode()).unwrap();
+    let made = cluster.file_as("a-ledger", &text);
+    std::fs::copy(made, cluster.state(2).join("ledger")).unwrap();
+    cluster.start(2);
+    let says = |status: &Value| {
+        let warnings = status["warnings"].as_array().cloned().unwrap_or_default();
+        warnings.iter().any(|warning| {
+            warning["code"] == "Q0980" && warning["text"].as_str().unwrap().contains("and `n3` in `abc`")
+        })
+    };
+    cluster.wait_status(0, "a warning", says);
+    assert_ne!(cluster.status(2)["phase"], "serving");
+    assert_eq!(cluster.ctl(0, &["member", "list"]).lines().count(), 3, "nobody was removed");
+    cluster.put(1, "k", "w");
+}

@@ -50,6 +50,14 @@ pub(super) struct Beside {
     pub(super) hashed: Option<Instant>,
 }
 
+/// What one turn came to.
+enum Turn {
+    /// This member does not vote yet.
+    Learns,
+    /// All members were looked at.
+    Surveyed,
+}
+
 /// One look at all members.
 pub(super) struct Survey {
     pub(super) cluster: ClusterId,
@@ -66,25 +74,30 @@ impl Beside {
 
     /// Goes on until it is dropped.
     pub(super) async fn run(mut self) {
+        let mut wait = SOON;
         loop {
-            let pause = match self.turn().await {
-                Ok(pause) => pause,
-                Err(fault) => {
-                    // That reads fail is told by the phase; a user without the right to ask is a choice.
-                    tracing::debug!(code = %fault.code(), "beside etcd: {}", in_words(&fault));
-                    if self.shared.readiness().0 == Phase::Serving { SURVEY_EVERY } else { SOON }
+            match self.turn().await {
+                Ok(Turn::Surveyed) => {
+                    wait = SOON;
+                    tokio::time::sleep(SURVEY_EVERY).await;
+                    continue;
                 }
-            };
-            tokio::time::sleep(pause).await;
+                Ok(Turn::Learns) => {}
+                // That reads fail is told by the phase; a user without the right to ask is a choice.
+                Err(fault) => tracing::debug!(code = %fault.code(), "beside etcd: {}", in_words(&fault)),
+            }
+            // Soon at first, since most starts and most learners are quick.
+            tokio::time::sleep(wait).await;
+            wait = (wait * 5 / 4).min(SURVEY_EVERY);
         }
     }
 
-    async fn turn(&mut self) -> Result<Duration, Fault> {
+    async fn turn(&mut self) -> Result<Turn, Fault> {
         let client = Client::connect(&self.node.client()?).await?;
         let status = client.status().await?;
         if status.is_learner {
             self.promote(&status).await?;
-            return Ok(SOON);
+            return Ok(Turn::Learns);
         }
         self.finish_joining().await?;
         let survey = self.survey(&client).await?;
@@ -92,7 +105,7 @@ impl Beside {
         self.follow_urls(&client, &survey).await?;
         let heard = hear(&self.peers, &self.book.read()).await;
         drift::look(self, &client, &survey, &heard).await;
-        Ok(SURVEY_EVERY)
+        Ok(Turn::Surveyed)
     }
 
     /// Asks the others to let this learner vote; etcd says no while it is behind.

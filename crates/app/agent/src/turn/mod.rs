@@ -48,14 +48,14 @@ use quorate_plan::start::{Ended, Run};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
-use tracing::info;
+use tracing::{info, warn};
 
 pub(crate) use book::Book;
 pub use listen::{Wish, ask_status, ask_stop};
 pub use node::Node;
 pub use preview::{Preview, offline_status, preview, stop_alone};
 pub(crate) use publish::Shared;
-pub use status::{AgentNow, BackupNow, CheckedNow, ClusterNow, EtcdNow, MemberNow, Notice, Status};
+pub use status::{AgentNow, BackupNow, CertificateNow, CheckedNow, ClusterNow, EtcdNow, MemberNow, Notice, Status};
 pub use takeover::{Adopted, Reset, adopt_member, reset_member};
 
 use crate::peers::{self, Peers};
@@ -103,10 +103,12 @@ pub async fn run(settings: RunSettings) -> Result<Finish, Fault> {
     let book = Arc::new(Book::new(node.ledger()));
     let node = Arc::new(node);
     let peers = Arc::new(Peers::new(&node.spec, node.name(), node.name()));
-    if node.has_peers() {
-        let api = peers::Api { node: Arc::clone(&node), book: Arc::clone(&book), shared: Arc::clone(&shared) };
-        let bound = serve::bind(&node.api()?).await?;
-        tokio::spawn(bound.serve(peers::router(&api), stop.clone()));
+    let api = peers::Api { node: Arc::clone(&node), book: Arc::clone(&book), shared: Arc::clone(&shared) };
+    match serve::bind(&node.api()?).await {
+        Ok(bound) => drop(tokio::spawn(bound.serve(peers::router(&api), stop.clone()))),
+        // A member alone needs nobody; operators then ask its socket.
+        Err(fault) if !node.has_peers() => warn!(code = %fault.code(), "nobody else can ask this agent: {fault}"),
+        Err(fault) => return Err(fault),
     }
     tokio::spawn(certificates::keep(keep_certificates(&node, &book, &peers, &shared), stop.clone()));
     listen_for_signals(&wishes, keep_running)?;

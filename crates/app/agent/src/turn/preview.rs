@@ -125,6 +125,7 @@ pub fn offline_status(name: &str, token: &str, state: &Path) -> Result<Status, F
         backup: None,
         warnings: Vec::new(),
         cluster: None,
+        certificates: Vec::new(),
         agent: None,
     })
 }

@@ -62,6 +62,7 @@ impl Shared {
             }),
             warnings: Vec::new(),
             cluster: None,
+            certificates: Vec::new(),
             agent: Some(AgentNow {
                 pid: std::process::id(),
                 version: env!("CARGO_PKG_VERSION").to_owned(),

@@ -56,9 +56,21 @@ pub struct Status {
     /// The whole cluster, as this member last saw it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cluster: Option<ClusterNow>,
+    /// The certificates of the node, where the whole cluster is asked.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub certificates: Vec<CertificateNow>,
     /// The agent, while it runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub agent: Option<AgentNow>,
+}
+
+/// A certificate.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CertificateNow {
+    /// What it is for: `peer`, `client`, `agent`, `admin`, or an authority.
+    pub which: String,
+    /// When it ends, in ms since 1970.
+    pub ends_ms: u64,
 }
 
 /// The whole cluster.

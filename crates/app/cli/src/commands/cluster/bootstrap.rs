@@ -6,9 +6,12 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use jiff::Timestamp;
 use quorate_agent::peers::{FoundingAnswer, NodeAnswer};
-use quorate_faults::{Code, Exit, Fault};
+use quorate_faults::{Code, Exit, Fault, Severity};
+use quorate_pki::{PreflightInput, preflight};
 use quorate_plan::roster::names;
+use quorate_plan::spec::for_member;
 use serde::Serialize;
 
 use super::ask::Cluster;
@@ -51,6 +54,7 @@ pub(crate) fn run(args: &Args, printer: &mut Printer) -> Result<Exit, Fault> {
         return Err(Fault::new(Code::SpecMistake, format!("`{shown}` declares no founding"))
             .hint("write `bootstrap: {id: 1}`, and another number for each founding"));
     };
+    certificates(&cluster, printer)?;
     let begun = Instant::now();
     let progress = printer.progress("waiting for every node", None);
     loop {
@@ -84,6 +88,25 @@ pub(crate) fn run(args: &Args, printer: &mut Printer) -> Result<Exit, Fault> {
         }
         std::thread::sleep(AGAIN.min(args.wait.saturating_sub(begun.elapsed())));
     }
+}
+
+/// Checks the certificates that are on this machine, of whichever members they are.
+fn certificates(cluster: &Cluster, printer: &mut Printer) -> Result<(), Fault> {
+    let Some(tls) = cluster.spec.tls_files() else { return Ok(()) };
+    for member in &cluster.spec.members {
+        if std::fs::File::open(for_member(&tls.peer.key_file, &member.name)).is_err() {
+            continue;
+        }
+        let input = PreflightInput { spec: &cluster.spec, member, etcd: None };
+        for finding in preflight(&input, Timestamp::now()) {
+            if finding.severity == Severity::Error {
+                let attempt = format!("`{}` is not ready: {} at {}", member.name, finding.what, finding.place);
+                return Err(Fault::new(finding.code, attempt).hint(finding.remedy));
+            }
+            printer.warning(finding.code, &format!("{}: {} at {}", member.name, finding.what, finding.place));
+        }
+    }
+    Ok(())
 }
 
 fn look(cluster: &Cluster) -> Vec<Node> {

@@ -208,6 +208,12 @@ impl Report for Shown {
             pairs.push(("backups", format!("{state} by {by}, stored up to revision {revision}, {lag} behind")));
         }
         let now = Timestamp::now().as_millisecond().unsigned_abs();
+        let ends = statuses.flat_map(|status| status.certificates.iter().map(move |cert| (&status.name, cert)));
+        if let Some((name, cert)) = ends.min_by_key(|(_, cert)| cert.ends_ms) {
+            let left = duration_text(Duration::from_secs(cert.ends_ms.saturating_sub(now) / 1000 / 3600 * 3600));
+            let left = if cert.ends_ms > now { format!("ends first, in {left}") } else { "has ended".to_owned() };
+            pairs.push(("certificates", format!("{} of {name} {left}", cert.which)));
+        }
         for node in self.nodes.iter().filter(|node| node.phase != "serving") {
             let since = node.status.as_ref().map_or(0, |status| status.since_ms);
             let age = duration_text(Duration::from_secs(now.saturating_sub(since) / 1000));
