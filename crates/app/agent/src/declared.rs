@@ -9,6 +9,7 @@ use std::time::Duration;
 use quorate_etcd::aside::ensure_file;
 use quorate_faults::{Code, Fault};
 use quorate_host::durable::RealDisk;
+use quorate_host::root::root;
 use quorate_plan::Warning;
 use quorate_plan::roster::{Roster, parse_list};
 use quorate_plan::spec::Spec;
@@ -17,6 +18,9 @@ use crate::sources::{self, SourceOptions};
 
 /// The last complete list, in the state dir of a member.
 const MEMORY: &str = "members.json";
+
+/// How long commands and agents ask for a list that is not complete yet; an agent is then started again.
+pub const ASKED_WITHIN: Duration = Duration::from_secs(30);
 
 /// A list that we wrote ourselves is no longer.
 const MEMORY_BYTES_MAX: u64 = 1 << 20;
@@ -37,14 +41,14 @@ pub async fn resolve(spec: Spec, name: Option<&str>, wait: Duration) -> Result<(
             if let Some(memory) = &memory {
                 remember(memory, &roster)?;
             }
-            return Ok((full, Vec::new()));
+            return Ok((rooted(full)?, Vec::new()));
         }
         Err(fault) => fault,
     };
     match remembered {
         Some(roster) if fault.code() != Code::SourceInvalid => {
             let text = format!("{fault}; the list from before is used");
-            Ok((spec.with_roster(&roster)?, vec![Warning { code: fault.code(), text }]))
+            Ok((rooted(spec.with_roster(&roster)?)?, vec![Warning { code: fault.code(), text }]))
         }
         Some(_) | None => Err(fault),
     }
@@ -62,6 +66,14 @@ pub fn resolve_now(spec: Spec, name: Option<&str>, wait: Duration) -> Result<(Sp
     };
     std::thread::scope(|scope| scope.spawn(work).join())
         .unwrap_or_else(|_| Err(Fault::new(Code::Internal, "asking the source of members ended in a panic")))
+}
+
+/// Members that the file does not list have the dirs of the defaults, which move with the root.
+fn rooted(spec: Spec) -> Result<Spec, Fault> {
+    Ok(match root()? {
+        Some(root) => spec.below(&root),
+        None => spec,
+    })
 }
 
 async fn ask(spec: &Spec, name: Option<&str>, wait: Duration) -> Result<Roster, Fault> {

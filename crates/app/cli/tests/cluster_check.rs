@@ -164,9 +164,29 @@ fn the_files_of_the_guide_can_be_used() {
     let guide = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../docs/guide/cluster-file.md");
     let guide = std::fs::read_to_string(guide).expect("the guide");
     let files: Vec<&str> = guide.split("```yaml\n").skip(1).filter_map(|rest| rest.split("```").next()).collect();
-    assert_eq!(files.len(), 2);
+    assert_eq!(files.len(), 6);
     for file in files {
         let said = check(file, &[]);
         assert_eq!(said.status.code(), Some(0), "{}", out(&said));
     }
+}
+
+#[test]
+fn a_member_and_the_defaults_are_shown_when_asked_for() {
+    let said = check(GOOD, &["--name", "n1", "--defaults"]);
+    let text = out(&said);
+    assert_eq!(said.status.code(), Some(0), "{text}");
+    assert!(text.contains("\n  state    /var/lib/quorate/n1\n"), "{text}");
+    assert!(text.contains("\n  agent    http://10.0.0.1:2382 (listens at http://127.0.0.1:2382)\n"), "{text}");
+    let row = text.lines().find(|line| line.starts_with("backup.delta-period ")).unwrap_or_default();
+    assert!(row.contains(" 10s ") && row.contains("How often what was written since is stored"), "{text}");
+    let document = json(&check(GOOD, &["--name", "n1", "--defaults", "--output", "json"]));
+    assert_eq!(document["member"]["data_dir"], "/var/lib/etcd");
+    let defaults = document["defaults"].as_array().cloned().unwrap_or_default();
+    let of = |path: &str| defaults.iter().find(|value| value["path"] == path).cloned().unwrap_or_default();
+    assert_eq!(of("maintenance.validation")["default"], "auto");
+    assert_eq!(of("token")["default"], Value::Null);
+    let missing = check(GOOD, &["--name", "n2"]);
+    assert_eq!(missing.status.code(), Some(4));
+    assert!(String::from_utf8_lossy(&missing.stderr).contains("n2"), "{missing:?}");
 }

@@ -10,8 +10,8 @@ use quorate_host::state::StateDir;
 use quorate_plan::Warning;
 use quorate_plan::spec::{Member, Security, Spec, TlsFiles, for_member};
 
-use crate::cluster_file;
 use crate::serve::{self, Address};
+use crate::{cluster_file, declared};
 
 /// Passwords are far below this.
 const PASSWORD_BYTES_MAX: u64 = 4096;
@@ -34,7 +34,9 @@ impl Node {
     /// Reads the cluster file and finds the member; changes nothing.
     pub fn read(file: &Path, name: Option<&str>) -> Result<(Node, Vec<Warning>), Fault> {
         let shown = file.display().to_string();
-        let (spec, warnings) = cluster_file::read(file)?;
+        let (spec, mut warnings) = cluster_file::read(file)?;
+        let (spec, more) = declared::resolve_now(spec, name, declared::ASKED_WITHIN)?;
+        warnings.extend(more);
         let member = spec.local(name, &shown)?.clone();
         let target = Target::new(Path::new(&member.data_dir), member.wal_dir.as_deref().map(Path::new))?;
         let state = PathBuf::from(spec.state_dir_of(&member.name));

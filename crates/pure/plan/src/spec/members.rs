@@ -64,32 +64,11 @@ fn member(reader: &mut Reader<'_>, item: Node, path: &str, addresses: Addresses)
     let (name, name_at) = name.unwrap_or_default();
     let address = section.text(reader, "address");
     let scheme = if addresses == Addresses::Plain { "http" } else { "https" };
-    let from_address = |port: u16| match &address {
-        Some((host, at)) if host.contains(':') && !host.starts_with('[') => {
-            vec![(format!("{scheme}://[{host}]:{port}"), *at)]
-        }
-        Some((host, at)) => vec![(format!("{scheme}://{host}:{port}"), *at)],
-        None => Vec::new(),
-    };
-    let mut urls = |reader: &mut Reader<'_>, key: &'static str, otherwise: Vec<(String, At)>| {
-        let texts = section.texts(reader, key).unwrap_or(otherwise);
-        let mut checked = Vec::new();
-        for (text, at) in texts {
-            match check_url(&text) {
-                Ok(url) => checked.push((url.text, at)),
-                Err(error) => {
-                    let what = format!("cannot use {} as one of `{key}`: {}", quoted(&text), error.why);
-                    reader.wrong(at, &format!("{path}.{key}"), what, Some(error.way_out));
-                }
-            }
-        }
-        checked.sort();
-        checked
-    };
-    let peers = urls(reader, "peer-urls", from_address(2380));
-    let clients = urls(reader, "client-urls", from_address(2379));
-    let listen_peers = urls(reader, "listen-peer-urls", peers.clone());
-    let listen_clients = urls(reader, "listen-client-urls", clients.clone());
+    let from_address = |port: u16| address.iter().map(|(host, at)| (url_of(scheme, host, port), *at)).collect();
+    let peers = urls(reader, &mut section, "peer-urls", from_address(2380));
+    let clients = urls(reader, &mut section, "client-urls", from_address(2379));
+    let listen_peers = urls(reader, &mut section, "listen-peer-urls", peers.clone());
+    let listen_clients = urls(reader, &mut section, "listen-client-urls", clients.clone());
     if addresses == Addresses::Elsewhere {
         if !peers.is_empty() {
             let hint = "leave `address` and `peer-urls` out, or the `source`".to_owned();
@@ -133,6 +112,33 @@ fn member(reader: &mut Reader<'_>, item: Node, path: &str, addresses: Addresses)
         listen_health_url,
     };
     Some((member, place))
+}
+
+fn url_of(scheme: &str, host: &str, port: u16) -> String {
+    let bare_ipv6 = host.contains(':') && !host.starts_with('[');
+    if bare_ipv6 { format!("{scheme}://[{host}]:{port}") } else { format!("{scheme}://{host}:{port}") }
+}
+
+/// URLs in the order in which etcd sorts them.
+fn urls(
+    reader: &mut Reader<'_>,
+    section: &mut Section,
+    key: &'static str,
+    otherwise: Vec<(String, At)>,
+) -> Vec<(String, At)> {
+    let texts = section.texts(reader, key).unwrap_or(otherwise);
+    let mut checked = Vec::new();
+    for (text, at) in texts {
+        match check_url(&text) {
+            Ok(url) => checked.push((url.text, at)),
+            Err(error) => {
+                let what = format!("cannot use {} as one of `{key}`: {}", quoted(&text), error.why);
+                reader.wrong(at, &section.below(key), what, Some(error.way_out));
+            }
+        }
+    }
+    checked.sort();
+    checked
 }
 
 /// A member of which nothing but the name is known.

@@ -113,6 +113,8 @@ fn a_source_fills_in_the_members_when_it_is_complete() {
     assert!(!spec.is_resolved());
     assert_eq!(spec.founding_ids(), None, "nothing is founded on a list that nobody has seen");
     let full = spec.with_roster(&roster(&[("n1", "http://10.0.0.1:2380"), ("n2", "http://10.0.0.2:2380")])).unwrap();
+    let turned = spec.with_roster(&roster(&[("n2", "http://10.0.0.2:2380"), ("n1", "http://10.0.0.1:2380")])).unwrap();
+    assert_eq!(full.hash(), turned.hash(), "the order of an answer means nothing");
     assert!(full.is_resolved() && full.founding_ids().is_some());
     let n2 = full.member("n2").unwrap();
     assert_eq!((n2.data_dir.as_str(), n2.client_urls[0].as_str()), ("/srv/n2", "http://10.0.0.2:2379"));

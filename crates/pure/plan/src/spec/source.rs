@@ -116,6 +116,8 @@ impl Spec {
             let declared = self.member(&found.name).cloned().unwrap_or_else(|| members::bare(&found.name));
             spec.members.push(filled(declared, &found.peer_urls, &found.client_urls));
         }
+        // Sources answer in any order, and every node is to have the same file.
+        spec.members.sort_by(|one, other| one.name.cmp(&other.name));
         let mut reader = Reader::new("");
         check::whole(&mut reader, &spec, &Places::nowhere(spec.members.len()));
         if reader.has_mistakes() { Err(reader.finish(&roster.provenance).fault()) } else { Ok(spec) }

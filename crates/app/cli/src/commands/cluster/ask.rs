@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use quorate_agent::cluster_file;
 use quorate_agent::peers::Peers;
+use quorate_agent::{cluster_file, declared};
 use quorate_faults::Fault;
 use quorate_plan::spec::Spec;
 use serde::de::DeserializeOwned;
@@ -36,7 +36,8 @@ impl Cluster {
     /// Reads the file; nobody is asked yet.
     pub(crate) fn open(file: &Path, name: Option<&str>, printer: &mut Printer) -> Result<Cluster, Fault> {
         let (spec, warnings) = cluster_file::read(file)?;
-        for warning in warnings {
+        let (spec, more) = declared::resolve_now(spec, name, declared::ASKED_WITHIN)?;
+        for warning in warnings.into_iter().chain(more) {
             printer.warning(warning.code, &warning.text);
         }
         let peers = Arc::new(Peers::for_operator(&spec, name));

@@ -2,9 +2,9 @@
 
 use std::path::PathBuf;
 
-use quorate_faults::{Exit, Fault};
+use quorate_faults::{Code, Exit, Fault};
 use quorate_plan::Warning;
-use quorate_plan::spec::{Mistakes, Spec};
+use quorate_plan::spec::{DefaultValue, Mistakes, Spec, default_values};
 use serde::Serialize;
 
 use crate::printer::Printer;
@@ -15,12 +15,22 @@ use crate::render::{Page, Report};
 #[command(after_help = "\
 Examples:
   quorate cluster check cluster.yaml
+  quorate cluster check cluster.yaml --name n1     and what that member uses
+  quorate cluster check cluster.yaml --defaults    and every key's default
   quorate cluster check cluster.yaml --output json
 
 Exit code 0: it can be used. 4: it has mistakes, which are all shown. Nobody is asked and nothing is changed.")]
 pub(crate) struct Args {
     /// The cluster file
     pub(crate) file: PathBuf,
+
+    /// Also show what this member uses; refused where it is not declared
+    #[arg(long)]
+    name: Option<String>,
+
+    /// Also list every key with its default and what it is for
+    #[arg(long)]
+    defaults: bool,
 }
 
 /// Checks it.
@@ -32,7 +42,9 @@ pub(crate) fn run(args: &Args, printer: &mut Printer) -> Result<Exit, Fault> {
             for Warning { code, text } in &warnings {
                 printer.warning(*code, text);
             }
-            printer.report(&Good::of(shown, &spec));
+            let member = args.name.as_deref().map(|name| Uses::of(&spec, name, &shown)).transpose()?;
+            let defaults = if args.defaults { default_values() } else { Vec::new() };
+            printer.report(&Good { member, defaults, ..Good::of(shown, &spec) });
             Ok(Exit::Done)
         }
         Err(mistakes) => {
@@ -53,23 +65,105 @@ struct Good<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     cluster_id: Option<String>,
     spec: &'a Spec,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    member: Option<Uses>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    defaults: Vec<DefaultValue>,
+}
+
+/// What one member uses.
+#[derive(Serialize)]
+struct Uses {
+    name: String,
+    data_dir: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    wal_dir: Option<String>,
+    state_dir: String,
+    peer_urls: Vec<String>,
+    client_urls: Vec<String>,
+    agent_url: String,
+    api_listen: String,
+    health_listen: String,
+}
+
+impl Uses {
+    fn of(spec: &Spec, name: &str, file: &str) -> Result<Uses, Fault> {
+        let member = match (spec.member(name), &spec.source) {
+            (Some(member), _) => member,
+            (None, Some(source)) => {
+                let attempt = format!("member `{name}` is not in `{file}`: `{}` names the members", source.uri);
+                return Err(Fault::new(Code::RosterSelfMissing, attempt).hint("check it without `--name`"));
+            }
+            (None, None) => spec.local(Some(name), file)?,
+        };
+        Ok(Uses {
+            name: member.name.clone(),
+            data_dir: member.data_dir.clone(),
+            wal_dir: member.wal_dir.clone(),
+            state_dir: spec.state_dir_of(name),
+            peer_urls: member.peer_urls.clone(),
+            client_urls: member.client_urls.clone(),
+            agent_url: spec.agent_url_of(member),
+            api_listen: spec.api_listen_of(member),
+            health_listen: spec.health_listen_of(member),
+        })
+    }
+
+    fn render(&self, page: &mut Page) {
+        page.gap();
+        page.heading(format!("member {}", self.name));
+        let rows = [
+            ("data", Some(self.data_dir.clone())),
+            ("wal", self.wal_dir.clone()),
+            ("state", Some(self.state_dir.clone())),
+            ("peers", Some(self.peer_urls.join(", "))),
+            ("clients", Some(self.client_urls.join(", "))),
+            ("agent", Some(format!("{} (listens at {})", self.agent_url, self.api_listen))),
+            ("health", Some(self.health_listen.clone())),
+        ];
+        for (what, value) in rows {
+            if let Some(value) = value.filter(|value| !value.is_empty()) {
+                page.line(format!("  {what:<8} {value}"));
+            }
+        }
+    }
 }
 
 impl Good<'_> {
     fn of(file: String, spec: &Spec) -> Good<'_> {
         let cluster_id = spec.founding_ids().map(|ids| ids.cluster.to_string());
-        Good { file, valid: true, members: spec.members.len(), declaration: spec.declaration_hash(), cluster_id, spec }
+        Good {
+            file,
+            valid: true,
+            members: spec.source.as_ref().map_or(spec.members.len(), |source| source.size),
+            declaration: spec.declaration_hash(),
+            cluster_id,
+            spec,
+            member: None,
+            defaults: Vec::new(),
+        }
     }
 }
 
 impl Report for Good<'_> {
     fn render(&self, page: &mut Page) {
-        let founds = match &self.cluster_id {
-            Some(id) => format!("declares the founding of cluster {id}"),
-            None => "declares no founding".to_owned(),
+        let founds = match (&self.cluster_id, self.spec.bootstrap) {
+            (Some(id), _) => format!("declares the founding of cluster {id}"),
+            (None, Some(_)) => "declares the founding of a cluster once its source has named the members".to_owned(),
+            (None, None) => "declares no founding".to_owned(),
         };
         let members = if self.members == 1 { "1 member".to_owned() } else { format!("{} members", self.members) };
         page.line(format!("{}: can be used; {members}, {founds}", self.file));
+        if let Some(member) = &self.member {
+            member.render(page);
+        }
+        if !self.defaults.is_empty() {
+            page.gap();
+            let row = |value: &DefaultValue| {
+                [value.path.clone(), value.default.clone().unwrap_or_else(|| "-".to_owned()), value.about.to_owned()]
+            };
+            page.table(["KEY", "DEFAULT", "WHAT IT IS FOR"], self.defaults.iter().map(row));
+        }
     }
 }
 

@@ -4,7 +4,9 @@ pub(crate) mod adopt;
 pub(crate) mod ask;
 pub(crate) mod bootstrap;
 pub(crate) mod check;
+pub(crate) mod links;
 pub(crate) mod plan;
+pub(crate) mod schema;
 pub(crate) mod status;
 
 use quorate_faults::{Exit, Fault};
@@ -19,6 +21,7 @@ Examples:
   quorate cluster bootstrap cluster.yaml whether all is ready, and wait for it
   quorate cluster status --config cluster.yaml
   quorate cluster plan --config cluster.yaml
+  quorate cluster links client --config cluster.yaml > etcd.env
   quorate cluster adopt --config cluster.yaml --name n1")]
 pub(crate) enum Verb {
     /// Check a cluster file: every mistake with its line and column
@@ -29,6 +32,10 @@ pub(crate) enum Verb {
     Status(status::Args),
     /// Show what would be done next on each node, and why
     Plan(plan::Args),
+    /// What clients and joining members need: endpoints, CA, certificate
+    Links(links::Args),
+    /// The JSON Schema of the cluster file
+    Schema(schema::Args),
     /// Take over a member that others made, stopped or running
     Adopt(adopt::Args),
 }
@@ -40,6 +47,8 @@ pub(crate) fn run(verb: Verb, printer: &mut Printer) -> Result<Exit, Fault> {
         Verb::Bootstrap(args) => bootstrap::run(&args, printer),
         Verb::Status(args) => status::run(&args, printer),
         Verb::Plan(args) => plan::run(&args, printer),
+        Verb::Links(args) => links::run(&args, printer),
+        Verb::Schema(args) => schema::run(&args, printer),
         Verb::Adopt(args) => adopt::run(&args, printer),
     }
 }
