@@ -11,23 +11,23 @@ use quorate_testkit::{etcd, kill_hard};
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// Six ports in a row that no other test uses while this lives. Below those that single-port tests take.
+/// Twelve ports in a row that no other test uses while this lives. Below those that single-port tests take.
 struct Ports {
     base: u16,
     _lock: File,
 }
 
-fn six_ports() -> Ports {
-    let dir = std::env::temp_dir().join("quorate-test-six-ports");
+fn twelve_ports() -> Ports {
+    let dir = std::env::temp_dir().join("quorate-test-twelve-ports");
     std::fs::create_dir_all(&dir).unwrap();
-    for base in (11_000..17_000).step_by(6) {
+    for base in (11_000..17_000).step_by(12) {
         let lock = File::options().create(true).append(true).open(dir.join(base.to_string())).unwrap();
-        let free = || (base..base + 6).all(|port| TcpListener::bind(("127.0.0.1", port)).is_ok());
+        let free = || (base..base + 12).all(|port| TcpListener::bind(("127.0.0.1", port)).is_ok());
         if lock.try_lock().is_ok() && free() {
             return Ports { base, _lock: lock };
         }
     }
-    panic!("no six free ports in a row");
+    panic!("no twelve free ports in a row");
 }
 
 /// A demo in a directory of its own; whatever it started is stopped with it.
@@ -39,7 +39,7 @@ struct Demo {
 
 impl Demo {
     fn new(version: &str) -> Demo {
-        Demo { dir: TempDir::new().unwrap(), ports: six_ports(), etcd: etcd(version).etcd }
+        Demo { dir: TempDir::new().unwrap(), ports: twelve_ports(), etcd: etcd(version).etcd }
     }
 
     fn run(&self, words: &str) -> Output {
@@ -62,6 +62,11 @@ impl Demo {
         serde_json::from_str(&text).unwrap()
     }
 
+    /// The document, however it ends.
+    fn json_or_not(&self, words: &str) -> String {
+        String::from_utf8(self.run(&format!("{words} --output json")).stdout).unwrap()
+    }
+
     fn fails(&self, words: &str, exit: i32) -> String {
         let output = self.run(words);
         let text = String::from_utf8(output.stderr).unwrap();
@@ -80,9 +85,19 @@ impl Drop for Demo {
     }
 }
 
+/// The processes of etcd.
 fn pids(report: &Value) -> Vec<u32> {
+    numbers(report, "pid")
+}
+
+/// The processes of the agents.
+fn agents(report: &Value) -> Vec<u32> {
+    numbers(report, "agent_pid")
+}
+
+fn numbers(report: &Value, key: &str) -> Vec<u32> {
     let members = report["members"].as_array().unwrap();
-    members.iter().filter_map(|member| member["pid"].as_u64()).map(|pid| u32::try_from(pid).unwrap()).collect()
+    members.iter().filter_map(|member| member[key].as_u64()).map(|pid| u32::try_from(pid).unwrap()).collect()
 }
 
 fn runs(pid: u32) -> bool {
@@ -103,7 +118,7 @@ fn it_comes_up_says_so_again_and_resumes_after_a_stop() {
     let first = demo.start();
     assert_eq!((first["state"].as_str(), first["healthy"].as_u64()), (Some("founded"), Some(3)));
     assert_eq!(first["writes"].as_array().unwrap().len(), 3);
-    assert_eq!(pids(&first).len(), 3);
+    assert_eq!((pids(&first).len(), agents(&first).len()), (3, 3));
     let leaders = first["members"].as_array().unwrap().iter().filter(|member| member["is_leader"] == true).count();
     assert_eq!(leaders, 1);
 
@@ -112,12 +127,11 @@ fn it_comes_up_says_so_again_and_resumes_after_a_stop() {
     assert!(text.starts_with("The demo is already up. 3/3 members healthy\n"), "{text}");
     assert!(text.contains("quorate demo stop"), "{text}");
     let status = demo.json("status");
-    assert_eq!(pids(&status), pids(&first));
+    assert_eq!((pids(&status), agents(&status)), (pids(&first), agents(&first)));
 
     let stopped = demo.json("stop");
     assert_eq!(stopped["stopped"], serde_json::json!(["n1", "n2", "n3"]));
-    assert_eq!(stopped["killed"], serde_json::json!([]));
-    assert!(!pids(&first).iter().any(|pid| runs(*pid)));
+    assert!(!pids(&first).into_iter().chain(agents(&first)).any(runs));
     assert_eq!(demo.run("status").status.code(), Some(1));
     assert_eq!(demo.json("stop")["stopped"], serde_json::json!([]), "stopping twice is stopping once");
 
@@ -131,15 +145,30 @@ fn it_comes_up_says_so_again_and_resumes_after_a_stop() {
 }
 
 #[test]
-fn a_member_killed_hard_is_started_again_on_its_data() {
+fn what_is_killed_hard_comes_back_on_its_data() {
     let demo = Demo::new("3.5.16");
     let first = demo.start();
-    kill_hard(pids(&first)[1]);
+    // An agent brings its etcd back by itself.
+    kill_hard(pids(&first)[0]);
+    let back = demo.json("start");
+    assert_eq!((back["state"].as_str(), back["healthy"].as_u64()), (Some("already_up"), Some(3)));
+    assert_eq!(agents(&back), agents(&first));
+    assert_ne!(pids(&back)[0], pids(&first)[0]);
+    // Without an agent, the next one takes the running etcd over.
+    kill_hard(agents(&back)[1]);
+    assert!(demo.json_or_not("status").contains("no agent keeps it"));
+    let taken = demo.json("start");
+    assert_eq!((taken["state"].as_str(), taken["healthy"].as_u64()), (Some("repaired"), Some(3)));
+    assert_eq!(pids(&taken), pids(&back));
+    // Both at once: as after a power cut.
+    kill_hard(agents(&taken)[2]);
+    kill_hard(pids(&taken)[2]);
     let repaired = demo.json("start");
     assert_eq!((repaired["state"].as_str(), repaired["healthy"].as_u64()), (Some("repaired"), Some(3)));
-    assert_eq!(repaired["members"][1]["member_id"], first["members"][1]["member_id"]);
-    assert_eq!((pids(&repaired)[0], pids(&repaired)[2]), (pids(&first)[0], pids(&first)[2]));
-    assert_ne!(pids(&repaired)[1], pids(&first)[1]);
+    assert_ne!(pids(&repaired)[2], pids(&taken)[2]);
+    for at in 0..3 {
+        assert_eq!(repaired["members"][at]["member_id"], first["members"][at]["member_id"]);
+    }
 }
 
 #[test]
@@ -168,9 +197,9 @@ fn forgetting_sets_the_data_aside_and_the_next_start_founds_another_cluster() {
 fn a_busy_port_is_named_and_nothing_is_made() {
     let demo = Demo::new("sid");
     let base = demo.ports.base;
-    let taken = TcpListener::bind(("127.0.0.1", base + 3)).unwrap();
+    let taken = TcpListener::bind(("127.0.0.1", base + 5)).unwrap();
     let text = demo.fails(&format!("--base-port {base}"), 1);
-    let expected = format!("error: port {}, which member `n2` needs, is taken [Q0502]", base + 3);
+    let expected = format!("error: port {}, which member `n2` needs, is taken [Q0502]", base + 5);
     assert!(text.starts_with(&expected) && text.contains("--base-port"), "{text}");
     assert_eq!(listed(demo.dir.path()), [""; 0]);
     drop(taken);
@@ -198,18 +227,30 @@ fn without_etcd_it_says_how_to_get_it_and_makes_nothing() {
     assert_eq!(listed(dir.path()), ["quorate"]);
 }
 
+/// A program that says that it is this etcd, and cannot run.
+fn broken_etcd(demo: &Demo, version: &str) -> String {
+    let fake = demo.path("etcd");
+    let script = format!(
+        "#!/bin/sh\n[ \"$1\" = --version ] && echo 'etcd Version: {version}' && exit\necho 'cannot do it' >&2\nexit 7\n"
+    );
+    std::io::Write::write_all(&mut File::create(&fake).unwrap(), script.as_bytes()).unwrap();
+    std::fs::set_permissions(&fake, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    format!("--base-port {} --etcd {}", demo.ports.base, fake.display())
+}
+
 #[test]
 fn an_etcd_that_does_not_start_is_reported_with_its_last_words() {
     let demo = Demo::new("sid");
-    let fake = demo.path("etcd");
-    let script =
-        "#!/bin/sh\n[ \"$1\" = --version ] && echo 'etcd Version: 9.9.9' && exit\necho 'cannot do it' >&2\nexit 7\n";
-    std::io::Write::write_all(&mut File::create(&fake).unwrap(), script.as_bytes()).unwrap();
-    std::fs::set_permissions(&fake, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
-    let text = demo.fails(&format!("--base-port {} --etcd {}", demo.ports.base, fake.display()), 3);
-    assert!(text.contains("error: member `n1` ended right after its start (exit status: 7) [Q0503]"), "{text}");
-    assert!(text.contains("cannot do it") && text.contains("`.demo/n1/etcd.log`"), "{text}");
-    // The data dirs are founded already; with a real etcd it comes up on them.
+    let text = demo.fails(&format!("{} --wait 4s", broken_etcd(&demo, "3.5.30")), 3);
+    assert!(text.contains("error: not healthy within 4 s: ") && text.contains("[Q0503]"), "{text}");
+    assert!(text.contains("cannot do it") && text.contains("agent.log`"), "{text}");
+}
+
+#[test]
+fn an_etcd_that_nobody_knows_is_refused_and_another_one_can_be_given() {
+    let demo = Demo::new("sid");
+    let text = demo.fails(&broken_etcd(&demo, "9.9.9"), 3);
+    assert!(text.contains("does not go on: refused: ") && text.contains("etcd 9.9.9"), "{text}");
     assert_eq!(demo.start()["healthy"], 3);
 }
 
@@ -233,15 +274,20 @@ fn killed_at_any_moment_it_can_be_run_again() {
 }
 
 #[test]
-fn lost_data_is_not_made_anew() {
+fn a_lost_disk_joins_again_as_a_new_member() {
     let demo = Demo::new("sid");
-    demo.start();
+    let first = demo.start();
     demo.run("stop");
     let gone = demo.path(".demo/n2/data");
     Command::new("mv").arg(&gone).arg(demo.path("elsewhere")).status().unwrap();
-    let text = demo.fails("", 1);
-    assert!(text.contains("the data dir of `n2` is gone") && text.contains("stop --forget"), "{text}");
-    assert!(!gone.exists());
+    let again = demo.json("start");
+    assert_eq!(again["healthy"], 3);
+    assert_eq!(again["cluster_id"], first["cluster_id"], "never founded twice");
+    assert_ne!(
+        again["members"][1]["member_id"], first["members"][1]["member_id"],
+        "it has forgotten what it voted for"
+    );
+    assert_eq!(again["members"][0]["member_id"], first["members"][0]["member_id"]);
 }
 
 #[test]

@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use quorate_etcd::client::messages::StatusResponse;
-use quorate_etcd::client::{Client, Settings};
+use quorate_etcd::client::{Client, Settings, Tls};
 use quorate_faults::Fault;
 use tokio::task::JoinHandle;
 
@@ -27,9 +27,9 @@ pub(super) struct Health {
 impl Health {
     /// Asks all members at once; the answers are in the order of the seats.
     pub(super) async fn ask_all(demo: &Demo) -> Vec<Health> {
-        let cluster = demo.founding.cluster_id.0;
+        let cluster = demo.cluster_id.0;
         let asked: Vec<JoinHandle<Health>> =
-            demo.seats.iter().map(|seat| tokio::spawn(ask(seat.client_url(), cluster))).collect();
+            demo.seats.iter().map(|seat| tokio::spawn(ask(settings(seat), cluster))).collect();
         let mut answers = Vec::new();
         for answer in asked {
             answers
@@ -37,23 +37,21 @@ impl Health {
         }
         answers
     }
-
-    pub(super) fn is_healthy(&self) -> bool {
-        self.complaint.is_none()
-    }
 }
 
 /// A client of one member.
 pub(super) async fn client(seat: &Seat) -> Result<Client, Fault> {
-    connect(seat.client_url()).await
+    Client::connect(&settings(seat)).await
 }
 
-async fn connect(url: String) -> Result<Client, Fault> {
-    Client::connect(&Settings { timeout: LIMIT, ..Settings::new([url]) }).await
+fn settings(seat: &Seat) -> Settings {
+    let file = |name: &str| Some(seat.pki_dir().join(name));
+    let tls = Tls { ca: file("client-ca.crt"), cert: file("admin.crt"), key: file("admin.key"), server_name: None };
+    Settings { timeout: LIMIT, tls, ..Settings::new([seat.client_url()]) }
 }
 
-async fn ask(url: String, cluster: u64) -> Health {
-    let client = match connect(url).await {
+async fn ask(settings: Settings, cluster: u64) -> Health {
+    let client = match Client::connect(&settings).await {
         Ok(client) => client,
         Err(fault) => return Health { status: None, complaint: Some(in_short(&fault)) },
     };
@@ -75,6 +73,9 @@ fn complaint_of(status: &StatusResponse, cluster: u64) -> Option<String> {
     }
     if status.leader == 0 {
         return Some("it knows no leader".to_owned());
+    }
+    if status.is_learner {
+        return Some("it has no vote yet".to_owned());
     }
     status.errors.first().cloned()
 }

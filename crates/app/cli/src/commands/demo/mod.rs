@@ -1,10 +1,9 @@
-//! `quorate demo`: three etcd members on this machine, founded offline, to try things on.
+//! `quorate demo`: a declared cluster of three on this machine, with mutual TLS and backups, to try things on.
 //!
-//! Nothing is written down about what runs: a member's process is found by the data dir on its command line. So the
-//! command can be killed at any point and run again.
+//! The demo makes certificates and a cluster file, and starts three agents; the rest is theirs. Nothing is written down
+//! about what runs: each agent is asked through its state dir. So the command can be killed at any point and run again.
 //!
-//! **Rule:** all three members are founded before the first is started; a data dir that is missing later is lost data, and
-//! is never made anew.
+//! **Rule:** what the demo does is what an operator would do by hand; it knows no way of its own.
 
 mod health;
 mod log;
@@ -64,8 +63,8 @@ enum Verb {
 /// Flags of `demo start`.
 #[derive(Debug, Clone, Default, clap::Args)]
 struct StartArgs {
-    /// First of six ports on 127.0.0.1, two for each member [default: 23790]
-    #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..=65530))]
+    /// First of twelve ports on 127.0.0.1, four for each member [default: 23790]
+    #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..=65524))]
     base_port: Option<u16>,
 
     /// The etcd program to run [default: the one on the PATH, or in .tools]

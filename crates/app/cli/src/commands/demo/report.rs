@@ -1,9 +1,9 @@
 //! What the demo shows: who is healthy, the member table, the writes, and what to do next.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use owo_colors::OwoColorize;
-use quorate_etcd_formats::membership::{ClusterId, MemberId};
+use quorate_etcd_formats::membership::ClusterId;
 use serde::Serialize;
 
 use super::health::Health;
@@ -56,8 +56,8 @@ pub(super) struct DemoReport {
 /// The commands that follow.
 #[derive(Debug)]
 struct Next {
-    etcdctl: String,
-    endpoints: String,
+    read: String,
+    cluster: String,
     status: String,
     start: String,
     stop: String,
@@ -66,10 +66,13 @@ struct Next {
 #[derive(Debug, Serialize)]
 struct Row {
     name: &'static str,
-    member_id: MemberId,
+    member_id: Option<String>,
     peer_url: String,
     client_url: String,
+    /// etcd's process.
     pid: Option<u32>,
+    agent_pid: Option<u32>,
+    phase: String,
     healthy: bool,
     complaint: Option<String>,
     is_leader: bool,
@@ -85,8 +88,8 @@ impl DemoReport {
         let rows: Vec<Row> = members.iter().zip(health).map(|(member, health)| row(demo, member, health)).collect();
         let endpoints = demo.endpoints();
         let next = Next {
-            etcdctl: etcdctl(members),
-            endpoints: endpoints.join(","),
+            read: demo.other_command("ctl", " get --prefix /demo/"),
+            cluster: demo.other_command("cluster status", ""),
             status: demo.command("status"),
             start: demo.command("start"),
             stop: demo.command("stop"),
@@ -94,7 +97,7 @@ impl DemoReport {
         DemoReport {
             state: None,
             healthy: rows.iter().filter(|row| row.healthy).count(),
-            cluster_id: demo.founding.cluster_id,
+            cluster_id: demo.cluster_id,
             dir: demo.shown.clone(),
             endpoints,
             members: rows,
@@ -113,45 +116,41 @@ impl DemoReport {
     }
 }
 
+/// What is wrong with a member, if anything is.
+pub(super) fn complaint(member: &Member, health: &Health) -> Option<String> {
+    let status = &member.status;
+    match (member.agent(), member.etcd()) {
+        (None, None) => return Some("not running".to_owned()),
+        (None, Some(_)) => return Some("etcd runs, and no agent keeps it".to_owned()),
+        (Some(_), _) => {}
+    }
+    if status.phase != "serving" {
+        return Some(format!("{}: {}", status.phase, status.cause));
+    }
+    health.complaint.clone()
+}
+
 fn row(demo: &Demo, member: &Member, health: &Health) -> Row {
-    let seat = &member.seat;
-    let member_id = demo.founding.member(seat.name).map_or(MemberId(0), |member| member.id);
-    let pid = member.process.as_ref().map(|process| process.pid);
-    let complaint = match (&health.complaint, pid) {
-        (Some(_), None) => Some("not running".to_owned()),
-        (complaint, _) => complaint.clone(),
-    };
+    let (seat, now) = (&member.seat, &member.status);
+    let complaint = complaint(member, health);
     let status = health.status.as_ref();
+    let own_id = status.and_then(|status| status.header).map(|header| header.member_id);
     Row {
         name: seat.name,
-        member_id,
+        member_id: now.member_id.clone(),
         peer_url: seat.peer_url(),
         client_url: seat.client_url(),
-        pid,
+        pid: member.etcd(),
+        agent_pid: member.agent(),
+        phase: now.phase.clone(),
         healthy: complaint.is_none(),
         complaint,
-        is_leader: status.is_some_and(|status| status.leader == member_id.0),
+        is_leader: status.is_some_and(|status| Some(status.leader) == own_id),
         version: status.map(|status| status.version.clone()),
         db_size: status.map(|status| status.db_size),
         raft_term: status.map(|status| status.raft_term),
         raft_index: status.map(|status| status.raft_index),
-        log: demo.shown.join(seat.name).join("etcd.log"),
-    }
-}
-
-/// How to call the etcdctl that belongs to the running etcd.
-fn etcdctl(members: &[Member]) -> String {
-    let executable = members.iter().find_map(|member| member.process.as_ref()).map(|process| &process.executable);
-    let beside = executable.and_then(|path| path.parent()).map(|dir| dir.join("etcdctl")).filter(|path| path.exists());
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let on_path = std::env::split_paths(&path).any(|dir| dir.join("etcdctl").exists());
-    match beside {
-        Some(beside) if !on_path => {
-            let here = std::env::current_dir().ok().and_then(|here| here.canonicalize().ok());
-            let short = here.and_then(|here| beside.strip_prefix(here).map(Path::to_owned).ok());
-            short.unwrap_or(beside).display().to_string()
-        }
-        _ => "etcdctl".to_owned(),
+        log: demo.shown_log(seat),
     }
 }
 
@@ -215,28 +214,18 @@ impl DemoReport {
             page.step("Bring it up", &self.next.start);
         }
         if !nobody {
-            self.next.etcdctl(page);
-            page.step("Look at it", &self.next.status);
+            page.step("Talk to it", &self.next.read);
+            page.step("Look at it", &self.next.cluster);
+            page.step("In short", &self.next.status);
             page.step("Stop it", &self.next.stop);
-        }
-    }
-}
-
-impl Next {
-    /// On one line where it fits, else as a shell takes it over several.
-    fn etcdctl(&self, page: &mut Page) {
-        let words = [self.etcdctl.clone(), format!("--endpoints={}", self.endpoints), "get --prefix /demo/".to_owned()];
-        let line = words.join(" ");
-        match page.fits(line.chars().count().saturating_add(12).try_into().unwrap_or(u16::MAX)) {
-            true => page.step("Talk to it", line),
-            false => page.step("Talk to it", words.join(&format!(" \\\n{:14}", ""))),
         }
     }
 }
 
 impl Row {
     fn who(&self) -> [String; 4] {
-        [self.name.to_owned(), self.member_id.to_string(), self.client_url.clone(), self.peer_url.clone()]
+        let id = self.member_id.clone().unwrap_or_else(|| "-".to_owned());
+        [self.name.to_owned(), id, self.client_url.clone(), self.peer_url.clone()]
     }
 
     fn how(&self) -> [String; 6] {

@@ -1,4 +1,4 @@
-//! `quorate demo start`: founds what is not there, starts what does not run, waits, and shows that it works.
+//! `quorate demo start`: makes what the agents need, starts those that do not run, waits, and shows that it works.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -6,15 +6,12 @@ use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 use quorate_etcd::binary::{Binary, Places};
-use quorate_etcd::init::{self, Request, Target};
-use quorate_etcd_formats::founding::Form;
 use quorate_faults::{Code, Exit, Fault};
-use quorate_host::durable::{Access, Disk, RealDisk};
 use quorate_host::process::Started;
 
 use super::health::{self, Health};
 use super::members::{self, Member};
-use super::report::{DemoReport, State, Write};
+use super::report::{self, DemoReport, State, Write};
 use super::state::{self, Demo};
 use super::{StartArgs, log, on_runtime};
 use crate::printer::Printer;
@@ -29,8 +26,8 @@ pub(super) fn run(dir: &Path, flags: &StartArgs, printer: &mut Printer) -> Resul
     if Demo::open(dir)?.is_none() {
         // Before anything is made: without etcd and ports there is nothing to show.
         etcd = Some(find_etcd(flags)?);
-        let hint = "choose six free ports with `--base-port`, for example `quorate demo --base-port 24790`";
-        members::refuse_busy_ports(&state::seats(dir, base_port(flags)), hint)?;
+        let hint = "choose twelve free ports with `--base-port`, for example `quorate demo --base-port 24790`";
+        members::refuse_busy_ports(state::seats(dir, base_port(flags)).iter().map(|seat| (seat, false)), hint)?;
     }
     let _lock = state::enter(dir)?;
     let demo = match Demo::open(dir)? {
@@ -39,8 +36,15 @@ pub(super) fn run(dir: &Path, flags: &StartArgs, printer: &mut Printer) -> Resul
     };
     refuse_other_port(&demo, flags)?;
 
-    let members = Member::observe_all(&demo)?;
-    let missing: Vec<&Member> = members.iter().filter(|member| member.process.is_none()).collect();
+    let mut members = Member::observe_all(&demo)?;
+    // What an agent has refused for good it looks at again when it is started anew.
+    for member in members.iter().filter(|member| member.status.phase == "refused") {
+        members::stop(&demo, member)?;
+    }
+    if members.iter().any(|member| member.status.phase == "refused") {
+        members = Member::observe_all(&demo)?;
+    }
+    let missing: Vec<&Member> = members.iter().filter(|member| member.agent().is_none()).collect();
     let state = match (!demo.was_started(), missing.len()) {
         (true, _) => State::Founded,
         (false, 0) => State::AlreadyUp,
@@ -116,48 +120,14 @@ fn bring_up(
          `--base-port`",
         demo.command("stop --forget")
     );
-    members::refuse_busy_ports(missing.iter().map(|member| &member.seat), &hint)?;
-    let names: Vec<&str> = missing.iter().map(|member| member.seat.name).collect();
-    match state {
-        State::Founded => {
-            printer.note(&format!("founding {} in {}", names.join(", "), demo.shown.display()));
-            found_members(demo, printer)?;
-        }
-        State::Resumed | State::Repaired | State::AlreadyUp => refuse_lost_data(demo)?,
+    members::refuse_busy_ports(missing.iter().map(|member| (&member.seat, member.etcd().is_some())), &hint)?;
+    let names = missing.iter().map(|member| member.seat.name).collect::<Vec<_>>().join(", ");
+    if state == State::Founded {
+        printer.note(&format!("making certificates and cluster.yaml in {}", demo.shown.display()));
     }
-    printer.note(&format!("starting etcd {} as {}", etcd.version, names.join(", ")));
-    missing.iter().map(|member| Ok((member.seat.name, members::start(&member.seat, etcd)?))).collect()
-}
-
-/// Makes every member's data dir, by the same code as `quorate data init`.
-fn found_members(demo: &Demo, printer: &mut Printer) -> Result<(), Fault> {
-    for seat in &demo.seats {
-        match RealDisk.create_dir(seat.dir(), Access::mode(0o700)) {
-            Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => return Err(error.into()),
-            _ => {}
-        }
-        let local = demo.founding.member(seat.name);
-        let local = local.ok_or_else(|| Fault::new(Code::Internal, format!("`{}` is not in the demo", seat.name)))?;
-        let target = Target::new(&seat.data_dir(), None)?;
-        let request = Request { founding: &demo.founding, local, form: Form::Any };
-        let done = init::ensure_member(&RealDisk, &target, request)?;
-        for warning in done.warnings {
-            printer.warning(warning.code, &warning.text);
-        }
-    }
-    Ok(())
-}
-
-/// A member that once ran and has no data now must not come back empty: it would vote on what it has forgotten.
-fn refuse_lost_data(demo: &Demo) -> Result<(), Fault> {
-    match demo.seats.iter().find(|seat| !seat.data_dir().exists()) {
-        None => Ok(()),
-        Some(seat) => Err(Fault::new(
-            Code::DataMissingPart,
-            format!("the data dir of `{}` is gone: `{}`", seat.name, seat.data_dir().display()),
-        )
-        .hint(format!("put it back; or set the demo aside with `{}` and start afresh", demo.command("stop --forget")))),
-    }
+    members::prepare(demo, missing, &etcd.path)?;
+    printer.note(&format!("starting the agents of {names}, with etcd {}", etcd.version));
+    missing.iter().map(|member| Ok((member.seat.name, members::start(demo, &member.seat)?))).collect()
 }
 
 async fn wait_until_healthy(
@@ -170,58 +140,64 @@ async fn wait_until_healthy(
     let mut progress = printer.progress("waiting for the members", None);
     loop {
         let health = Health::ask_all(demo).await;
-        let sick: Vec<usize> = (0..health.len()).filter(|at| !health[*at].is_healthy()).collect();
+        let members = Member::observe_all(demo)?;
+        let sick: Vec<(&Member, String)> = members
+            .iter()
+            .zip(&health)
+            .filter_map(|(member, health)| report::complaint(member, health).map(|why| (member, why)))
+            .collect();
         if sick.is_empty() {
             return Ok(health);
         }
-        let ended = refuse_ended(demo, started);
-        let names: Vec<&str> = sick.iter().map(|at| demo.seats[*at].name).collect();
+        refuse_ended(demo, started)?;
+        refuse_refusal(demo, &sick)?;
+        let names: Vec<&str> = sick.iter().map(|(member, _)| member.seat.name).collect();
         progress.say(&format!("waiting for {} to become healthy", names.join(", ")));
-        ended?;
         if Instant::now() >= deadline {
-            return Err(not_healthy(demo, &sick, &health, limit));
+            return Err(not_healthy(demo, &sick, limit));
         }
         tokio::time::sleep(PAUSE).await;
     }
 }
 
-/// Ends the wait early when a member that was just started has died.
+/// Ends the wait early when an agent that was just started has ended.
 fn refuse_ended(demo: &Demo, started: &mut BTreeMap<&'static str, Started>) -> Result<(), Fault> {
     for seat in &demo.seats {
         let Some(process) = started.get_mut(seat.name) else { continue };
         if let Ok(Some(status)) = process.ended() {
-            return Err(with_log(
-                Fault::new(
-                    Code::DemoNotHealthy,
-                    format!("member `{}` ended right after its start ({status})", seat.name),
-                ),
-                demo,
-                seat,
-            ));
+            let what = format!("the agent of `{}` ended right after its start ({status})", seat.name);
+            return Err(with_log(Fault::new(Code::DemoNotHealthy, what), demo, seat));
         }
     }
     Ok(())
 }
 
-fn not_healthy(demo: &Demo, sick: &[usize], health: &[Health], limit: Duration) -> Fault {
-    let why = |at: &usize| {
-        let complaint = health[*at].complaint.as_deref().unwrap_or_default();
-        format!("`{}` ({complaint})", demo.seats[*at].name)
-    };
-    let names: Vec<String> = sick.iter().map(why).collect();
+/// An agent that waits for a person ends the wait too.
+fn refuse_refusal(demo: &Demo, sick: &[(&Member, String)]) -> Result<(), Fault> {
+    let refused = sick.iter().find(|(member, _)| member.status.phase == "refused");
+    let Some((member, why)) = refused else { return Ok(()) };
+    let fault = Fault::new(Code::DemoNotHealthy, format!("the agent of `{}` does not go on: {why}", member.seat.name));
+    Err(match &member.status.way_out {
+        Some(way_out) => fault.hint(way_out),
+        None => with_log(fault, demo, &member.seat),
+    })
+}
+
+fn not_healthy(demo: &Demo, sick: &[(&Member, String)], limit: Duration) -> Fault {
+    let names: Vec<String> = sick.iter().map(|(member, why)| format!("`{}` ({why})", member.seat.name)).collect();
     let fault = Fault::new(
         Code::DemoNotHealthy,
         format!("not healthy within {}: {}", crate::render::duration(limit), names.join(", ")),
     );
     match sick.first() {
-        Some(first) => with_log(fault, demo, &demo.seats[*first]),
+        Some((first, _)) => with_log(fault, demo, &first.seat),
         None => fault,
     }
 }
 
 fn with_log(fault: Fault, demo: &Demo, seat: &state::Seat) -> Fault {
-    let path = demo.shown.join(seat.name).join("etcd.log");
     let words = log::last_words(&seat.log());
+    let path = demo.shown_log(seat);
     let fault = fault.hint(format!("its log is `{}`; `{}` tries again", path.display(), demo.command("start")));
     if words.is_empty() {
         fault

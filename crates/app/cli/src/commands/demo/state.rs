@@ -1,18 +1,24 @@
 //! The demo's directory: what is in it, and the one file that says how it was founded.
 //!
 //! ```text
-//! .demo/demo.json     ports and token; written once, before anything else
-//! .demo/n1/data       n1's data dir
-//! .demo/n1/etcd.log   what n1 has said since it was founded
+//! .demo/demo.json      ports and token; written once, before anything else
+//! .demo/cluster.yaml   the cluster file, as `quorate run` takes it
+//! .demo/ca             the authorities of this demo
+//! .demo/pki/n1         n1's certificates and keys
+//! .demo/n1/data        n1's data dir
+//! .demo/n1/agent.log   what n1's agent has said since it was founded
+//! .demo/state/n1       n1's ledger, exit record and etcd's log
+//! .demo/backups        where backups go
 //! ```
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-use quorate_etcd_formats::founding::Founding;
+use quorate_etcd_formats::membership::ClusterId;
 use quorate_faults::{Code, Fault};
 use quorate_host::durable::{Access, Disk, DiskFile, RealDisk, partial_path};
 use quorate_host::locks::{Lock, exclusive_lock};
+use quorate_plan::spec::Spec;
 use serde::{Deserialize, Serialize};
 
 use crate::render::for_shell;
@@ -20,10 +26,18 @@ use crate::render::for_shell;
 /// The members' names.
 const NAMES: [&str; 3] = ["n1", "n2", "n3"];
 
+/// Ports of each member: for clients, members, agents and health.
+const PORTS_EACH: usize = 4;
+
+/// The form of the directory; another one was made by another version of this program.
+const FORM: u32 = 2;
+
 /// How the demo was founded.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Settings {
+    #[serde(default)]
+    form: u32,
     base_port: u16,
     token: String,
 }
@@ -39,49 +53,64 @@ pub(super) struct Demo {
     pub(super) base_port: u16,
     /// Its members in the order of their names.
     pub(super) seats: Vec<Seat>,
-    /// Its ids.
-    pub(super) founding: Founding,
+    /// What the cluster is called.
+    pub(super) token: String,
+    /// Its id.
+    pub(super) cluster_id: ClusterId,
 }
 
 /// A member's place.
 #[derive(Debug, Clone)]
 pub(super) struct Seat {
     pub(super) name: &'static str,
-    pub(super) client_port: u16,
-    pub(super) peer_port: u16,
-    dir: PathBuf,
+    first_port: u16,
+    demo: PathBuf,
 }
 
 impl Seat {
+    /// For clients, members, agents and health.
+    pub(super) fn ports(&self) -> [u16; PORTS_EACH] {
+        let first = self.first_port;
+        [first, first + 1, first + 2, first + 3]
+    }
+
     pub(super) fn client_url(&self) -> String {
-        format!("http://127.0.0.1:{}", self.client_port)
+        url(self.ports()[0])
     }
 
     pub(super) fn peer_url(&self) -> String {
-        format!("http://127.0.0.1:{}", self.peer_port)
+        url(self.ports()[1])
     }
 
-    pub(super) fn dir(&self) -> &Path {
-        &self.dir
+    pub(super) fn dir(&self) -> PathBuf {
+        self.demo.join(self.name)
     }
 
     pub(super) fn data_dir(&self) -> PathBuf {
-        self.dir.join("data")
+        self.dir().join("data")
     }
 
     pub(super) fn log(&self) -> PathBuf {
-        self.dir.join("etcd.log")
+        self.dir().join("agent.log")
     }
+
+    pub(super) fn state_dir(&self) -> PathBuf {
+        self.demo.join("state").join(self.name)
+    }
+
+    pub(super) fn pki_dir(&self) -> PathBuf {
+        self.demo.join("pki").join(self.name)
+    }
+}
+
+fn url(port: u16) -> String {
+    format!("https://127.0.0.1:{port}")
 }
 
 /// The seats of a demo at `dir`.
 pub(super) fn seats(dir: &Path, base_port: u16) -> Vec<Seat> {
-    let ports = (base_port..).step_by(2);
-    NAMES
-        .iter()
-        .zip(ports)
-        .map(|(name, port)| Seat { name, client_port: port, peer_port: port + 1, dir: dir.join(name) })
-        .collect()
+    let ports = (base_port..).step_by(PORTS_EACH);
+    NAMES.iter().zip(ports).map(|(name, first_port)| Seat { name, first_port, demo: dir.to_owned() }).collect()
 }
 
 impl Demo {
@@ -105,7 +134,7 @@ impl Demo {
     /// Writes down how the demo is founded; from here on it is one.
     pub(super) fn create(dir: &Path, base_port: u16, token: String) -> Result<Demo, Fault> {
         let absolute = absolute(dir)?;
-        let settings = Settings { base_port, token };
+        let settings = Settings { form: FORM, base_port, token };
         let demo = Demo::new(dir, absolute.clone(), settings.clone())?;
         let text = serde_json::to_vec_pretty(&settings)
             .map_err(|error| Fault::new(Code::Internal, "cannot write down the demo's settings").caused_by(error))?;
@@ -122,11 +151,32 @@ impl Demo {
     }
 
     fn new(dir: &Path, absolute: PathBuf, settings: Settings) -> Result<Demo, Fault> {
+        if settings.form != FORM {
+            let attempt = format!("`{}` was made by another version of quorate", dir.display());
+            return Err(Fault::new(Code::InitNotEmpty, attempt)
+                .hint("stop what runs in it with that version, and give another `--dir`"));
+        }
         let seats = seats(&absolute, settings.base_port);
-        let members = seats.iter().map(|seat| (seat.name.to_owned(), vec![seat.peer_url()])).collect();
-        let founding = Founding::new(members, &settings.token)
-            .map_err(|error| Fault::new(Code::RosterBadId, "cannot found the demo cluster").caused_by(error))?;
-        Ok(Demo { shown: dir.to_owned(), dir: absolute, base_port: settings.base_port, seats, founding })
+        let Settings { base_port, token, .. } = settings;
+        let text = cluster_file(&absolute, &token, &seats, Path::new("etcd"));
+        let (spec, _) = Spec::parse(text.as_bytes(), "cluster.yaml").map_err(|mistakes| mistakes.fault())?;
+        let ids = spec.founding_ids().ok_or_else(|| Fault::new(Code::Internal, "the demo declares no founding"))?;
+        Ok(Demo { shown: dir.to_owned(), dir: absolute, base_port, seats, token, cluster_id: ids.cluster })
+    }
+
+    /// The cluster file's path.
+    pub(super) fn file(&self) -> PathBuf {
+        self.dir.join("cluster.yaml")
+    }
+
+    /// What stands in the cluster file.
+    pub(super) fn text(&self, etcd: &Path) -> String {
+        cluster_file(&self.dir, &self.token, &self.seats, etcd)
+    }
+
+    /// Where the authorities are.
+    pub(super) fn ca_dir(&self) -> PathBuf {
+        self.dir.join("ca")
     }
 
     /// Whether any member was ever started. The log is made by the first start.
@@ -134,9 +184,20 @@ impl Demo {
         self.seats.iter().any(|seat| seat.log().exists())
     }
 
-    /// The client URLs, as `etcdctl --endpoints` takes them.
+    /// The client URLs.
     pub(super) fn endpoints(&self) -> Vec<String> {
-        self.seats.iter().map(|seat| format!("127.0.0.1:{}", seat.client_port)).collect()
+        self.seats.iter().map(Seat::client_url).collect()
+    }
+
+    /// The member's place, as the operator calls it.
+    pub(super) fn shown_log(&self, seat: &Seat) -> PathBuf {
+        self.shown.join(seat.name).join("agent.log")
+    }
+
+    /// Another command line of this program.
+    pub(super) fn other_command(&self, words: &str, more: &str) -> String {
+        let file = self.shown.join("cluster.yaml");
+        format!("{} {words} --config {}{more}", own_name(), for_shell(&file.to_string_lossy()))
     }
 
     /// A `quorate demo …` command line for this demo.
@@ -146,6 +207,32 @@ impl Demo {
             false => format!("{} demo {words} --dir {}", own_name(), for_shell(&self.shown.to_string_lossy())),
         }
     }
+}
+
+/// A cluster file for three members of one machine, with mutual TLS and backups.
+fn cluster_file(dir: &Path, token: &str, seats: &[Seat], etcd: &Path) -> String {
+    // JSON's way to write text is YAML's too.
+    let quoted = |text: String| serde_json::Value::String(text).to_string();
+    let path = |below: &str| quoted(dir.join(below).display().to_string());
+    let mut text = format!("# Made by `quorate demo`.\ntoken: {token}\nbootstrap: {{id: 1}}\nmembers:\n");
+    for seat in seats {
+        let [_, _, agent, health] = seat.ports();
+        text.push_str(&format!(
+            "  - name: {}\n    peer-urls: [{}]\n    client-urls: [{}]\n    agent-url: {agent_url}\n    \
+             listen-agent-url: {agent_url}\n    listen-health-url: {}\n    data-dir: {}\n",
+            seat.name,
+            seat.peer_url(),
+            seat.client_url(),
+            url(health),
+            quoted(seat.data_dir().display().to_string()),
+            agent_url = url(agent),
+        ));
+    }
+    text.push_str(&format!("tls: {{dir: {}}}\n", path("pki/{name}")));
+    text.push_str(&format!("backup: {{store: {}}}\n", quoted(format!("file://{}", dir.join("backups").display()))));
+    let etcd = quoted(etcd.display().to_string());
+    text.push_str(&format!("agent:\n  state-dir: {}\n  etcd-binary: {etcd}\n", path("state")));
+    text
 }
 
 /// How this program was called, so that the commands it suggests work when they are pasted.

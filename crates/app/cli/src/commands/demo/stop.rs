@@ -1,30 +1,23 @@
 //! `quorate demo stop`: stops every member; with `--forget` also sets the data aside.
 
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use quorate_faults::{Exit, Fault};
 use quorate_host::durable::{Disk, RealDisk};
-use quorate_host::process::Stopped;
 use serde::Serialize;
 
 use super::absent;
-use super::members::Member;
+use super::members::{self, Member};
 use super::state::{self, Demo};
 use crate::printer::Printer;
 use crate::render::{Page, Report};
-
-/// How long a member may take to end by itself.
-const PATIENCE: Duration = Duration::from_secs(15);
 
 #[derive(Serialize)]
 struct StopReport {
     /// Members that were stopped now.
     stopped: Vec<&'static str>,
-    /// Those of them that did not listen and had to be killed.
-    killed: Vec<&'static str>,
     /// Where the data is.
     data: PathBuf,
     /// Whether it was set aside.
@@ -38,9 +31,6 @@ impl Report for StopReport {
         match self.stopped.is_empty() {
             true => page.line("No member was running."),
             false => page.line(format!("Stopped {}.", self.stopped.join(", "))),
-        }
-        for name in &self.killed {
-            page.line(format!("{name} did not end when asked and was killed; etcd is made for that."));
         }
         match self.forgotten {
             true => page.line(format!("Set the data aside as {}", self.data.display())),
@@ -57,22 +47,17 @@ pub(super) fn run(dir: &Path, forget: bool, printer: &mut Printer) -> Result<Exi
     let _lock = state::lock(&demo.dir, dir)?;
     let members = Member::observe_all(&demo)?;
     let progress = printer.progress("waiting for the members to end", None);
-    let (mut stopped, mut killed) = (Vec::new(), Vec::new());
-    // One after the other: a leader hands over at once while others run, but waits for seconds when all leave together.
+    let mut stopped = Vec::new();
+    // One after the other: each hands its leadership over while others run.
     for member in &members {
-        let name = member.seat.name;
-        let Some(handle) = member.handle()? else { continue };
-        let how = handle.stop(PATIENCE);
-        let how = how.map_err(|error| Fault::io(format!("cannot stop member `{name}`"), error))?;
-        if how == Stopped::Killed {
-            killed.push(name);
+        if members::stop(&demo, member)? {
+            stopped.push(member.seat.name);
         }
-        stopped.push(name);
     }
     drop(progress);
     let data = if forget { set_aside(&demo)? } else { demo.shown.clone() };
     let start_again = demo.command("start").replace("demo start", "demo");
-    printer.report(&StopReport { stopped, killed, data, forgotten: forget, start_again });
+    printer.report(&StopReport { stopped, data, forgotten: forget, start_again });
     Ok(Exit::Done)
 }
 
