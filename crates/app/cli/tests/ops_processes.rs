@@ -1,7 +1,5 @@
 //! An operator looks at what is kept on a machine: `ps`, `pid`, `logs`, with and without an agent.
 
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on says where")]
-
 mod agent_support;
 mod ops_support;
 
