@@ -55,7 +55,8 @@ fn full(
     let base = Base::fetch(from, name, &catalog.handles[index], scratch)?;
     let attempt = || format!("cannot read `{}`", base.path().display());
     let file = File::open(base.path()).map_err(|error| Failure::Store(Fault::io(attempt(), error)))?;
-    write::full(to, about, base.revision(), 0, file, |error| Fault::io(attempt(), error)).map_err(Failure::Store)
+    let holds = write::Holds { revision: base.revision(), items: 0, last_write_ms: None };
+    write::full(to, about, holds, file, |error| Fault::io(attempt(), error)).map_err(Failure::Store)
 }
 
 fn delta(

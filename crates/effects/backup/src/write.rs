@@ -40,16 +40,26 @@ pub struct About {
     pub floor: u64,
 }
 
-/// Writes a snapshot file as a full. `revision` and `items` are what it holds.
+/// What a snapshot file holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Holds {
+    /// Its newest revision.
+    pub revision: u64,
+    /// How many revisions it has.
+    pub items: u64,
+    /// When its newest write was recorded, where that is known.
+    pub last_write_ms: Option<i64>,
+}
+
+/// Writes a snapshot file as a full.
 pub fn full(
     store: &Store,
     about: &About,
-    revision: u64,
-    items: u64,
+    holds: Holds,
     mut snapshot: impl Read,
     copied: impl Fn(std::io::Error) -> Fault,
 ) -> Result<Manifest> {
-    let about = About { floor: revision, ..about.clone() };
+    let about = About { floor: holds.revision, ..about.clone() };
     let mut upload = FullUpload::begin(store, &about, Layout::Quorate)?;
     let mut piece = vec![0; 1 << 20];
     let copy = loop {
@@ -67,7 +77,7 @@ pub fn full(
         upload.abandon();
         return Err(fault);
     }
-    upload.finish_with(revision, items).map(|(manifest, _)| manifest)
+    upload.finish_with(holds).map(|(manifest, _)| manifest)
 }
 
 /// A delta that is being written. Its name is known when it ends, so it is compressed in memory-bounded pieces first.

@@ -89,9 +89,14 @@ pub fn compact(session: &mut Session, scratch: &Path, onlooker: &impl Onlooker) 
     let about = about(&session.catalog, proven.base);
     let attempt = format!("cannot read `{}`", path.display());
     let file = File::open(path).map_err(|error| Fault::io(attempt.clone(), error))?;
-    let manifest = write::full(&session.store, &about, proven.revision, rebuilt.revisions, file, |error| {
-        Fault::io(attempt.clone(), error)
-    })?;
+    let before = session.catalog.handles[proven.base].manifest.as_ref().and_then(|manifest| manifest.last_write_ms);
+    let holds = write::Holds {
+        revision: proven.revision,
+        items: rebuilt.revisions,
+        // When it was written, not when it was made: `backup list` says by it what is at risk.
+        last_write_ms: proven.last_time_ms.or(before),
+    };
+    let manifest = write::full(&session.store, &about, holds, file, |error| Fault::io(attempt.clone(), error))?;
     if let Err(fault) = equal::arrived(&session.store, &name(&manifest).object(), &manifest, dir.path()) {
         write::withdraw(&session.store, &name(&manifest))?;
         return Err(fault);

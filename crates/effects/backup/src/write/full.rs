@@ -13,7 +13,7 @@ use quorate_plan::chain::Layout;
 use sha2::{Digest, Sha256};
 
 use super::object::{Missed, Outgoing, handle};
-use super::{About, manifest, put_manifest};
+use super::{About, Holds, manifest, put_manifest};
 use crate::body::Body;
 use crate::decode::{Failure, Job, decode, read_failure};
 use crate::store::Store;
@@ -45,10 +45,11 @@ impl<'s> FullUpload<'s> {
 
     /// Puts it in its place. `revision` is what the snapshot holds. Gives the manifest and the object's name.
     pub fn finish(self, revision: u64) -> Result<(Manifest, String)> {
-        self.finish_with(revision, 0)
+        self.finish_with(Holds { revision, items: 0, last_write_ms: None })
     }
 
-    pub(super) fn finish_with(self, revision: u64, items: u64) -> Result<(Manifest, String)> {
+    pub(super) fn finish_with(self, holds: Holds) -> Result<(Manifest, String)> {
+        let Holds { revision, items, last_write_ms } = holds;
         let floor = self.about.floor;
         if revision < floor {
             self.object.abandon();
@@ -62,7 +63,7 @@ impl<'s> FullUpload<'s> {
             Missed::Fault(fault) => fault,
             Missed::Damaged => taken(self.store, &self.name),
         })?;
-        let manifest = manifest(Kind::Full, &self.about, (floor, revision), items, arrived, None);
+        let manifest = manifest(Kind::Full, &self.about, (floor, revision), items, arrived, last_write_ms);
         if self.layout == Layout::Quorate {
             put_manifest(self.store, &name_of(&self.about), &manifest)?;
         }
