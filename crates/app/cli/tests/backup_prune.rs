@@ -203,3 +203,22 @@ fn a_length_of_time_that_is_none_is_refused() {
     assert_eq!(run.exit, 4, "{}", run.stderr);
     assert!(run.stderr.contains("Q0842"), "{}", run.stderr);
 }
+
+#[test]
+fn what_killed_uploads_left_goes_after_a_day_and_not_before() {
+    let root = tempfile::tempdir().unwrap();
+    let store = own(root.path());
+    let folder = objects(&store, "full")[0].parent().unwrap().to_owned();
+    let (old, fresh) = (folder.join("upload.zst#1"), folder.join("upload.zst#2"));
+    put(&old, b"half of something");
+    put(&fresh, b"half of something");
+    quorate_testkit::run(std::process::Command::new("touch").args(["-d", "-25 hours"]).arg(&old));
+    let planned = prune(root.path(), &store, &["--dry-run"]);
+    let left_overs = planned["left_overs"].as_array().unwrap();
+    assert_eq!(left_overs.len(), 1, "{planned}");
+    assert!(left_overs[0].as_str().unwrap().ends_with("upload.zst#1"), "{planned}");
+    assert!(old.exists() && fresh.exists());
+    prune(root.path(), &store, &[]);
+    assert!(!old.exists() && fresh.exists());
+    whole(root.path(), &store);
+}

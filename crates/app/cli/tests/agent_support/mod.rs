@@ -168,6 +168,15 @@ impl Place {
         }
     }
 
+    /// Waits until it serves, without a cluster file that could be read.
+    #[track_caller]
+    pub(crate) fn wait_ready_again(&self, agent: &mut Running) {
+        wait_until("it is ready", LIMIT, || {
+            assert!(agent.ended().is_none(), "the agent ended:\n{}", agent.log());
+            self.is_ready()
+        });
+    }
+
     pub(crate) fn etcd_pid(&self) -> u32 {
         let status = self.status();
         u32::try_from(status["etcd"]["pid"].as_u64().unwrap_or_else(|| panic!("{status}"))).unwrap()

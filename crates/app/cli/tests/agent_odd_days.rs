@@ -1,0 +1,74 @@
+//! Odd days: the cluster file changes under a running agent, and what lies on disk is of another hour than the clock.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on says where")]
+
+mod agent_support;
+
+use std::io::Write;
+use std::process::Command;
+
+use agent_support::{LIMIT, Place};
+use quorate_host::durable::RealDisk;
+use quorate_host::exit_record::{self, Recorded};
+use quorate_testkit::{kill_hard, run, wait_until};
+
+const HOUR_MS: u64 = 3_600_000;
+
+#[test]
+fn a_file_that_changes_under_an_agent_counts_when_the_next_one_reads_it() {
+    let mut place = Place::new("sid");
+    let mut agent = place.start();
+    place.put("k", "v");
+    let etcd = place.etcd_pid();
+    let file = place.path("cluster.yaml");
+    std::fs::File::create(&file).unwrap().write_all(b"members: [\n").unwrap();
+    // What runs goes on, and is also started again, by what was read.
+    kill_hard(etcd);
+    wait_until("its end is seen", LIMIT, || !place.is_ready());
+    place.wait_ready_again(&mut agent);
+    place.assert_holds("k", "v");
+    assert!(agent.ended().is_none(), "{}", agent.log());
+    place.file();
+    let status = place.status();
+    assert_eq!((&status["restarts"], &status["warnings"]), (&1.into(), &serde_json::Value::Null), "{status}");
+    assert_ne!(place.etcd_pid(), etcd);
+    // Settings of another file are told by the next agent, which restarts nothing.
+    let etcd = place.etcd_pid();
+    place.more = "etcd: {heartbeat-interval: 10, election-timeout: 100, max-txn-ops: 256}\n".to_owned();
+    place.file();
+    assert_eq!(place.status()["warnings"], serde_json::Value::Null);
+    assert!(place.quorate(&["stop", "--keep-running"]).status.success());
+    wait_until("the agent has ended", LIMIT, || agent.ended().is_some());
+    let mut agent = place.start();
+    assert_eq!(place.status()["warnings"][0]["code"], "Q0966");
+    assert_eq!(place.etcd_pid(), etcd);
+    assert!(agent.stop().success());
+}
+
+/// The clock of a test machine is not ours to set; so it is the files that are moved, as a clock that was stepped leaves them.
+#[test]
+fn records_and_logs_of_another_hour_are_no_reason_to_doubt() {
+    let place = Place::new("sid");
+    let mut agent = place.start();
+    place.put("k", "v");
+    assert!(agent.stop().success(), "{}", agent.log());
+    for (later, touched) in [(true, "+1 hour"), (false, "-1 hour")] {
+        let path = place.state().join("exit-record");
+        let Recorded::Record(mut record) = exit_record::read(&path) else { panic!("no record") };
+        for time in [&mut record.started_at_ms, &mut record.ended_at_ms] {
+            *time = if later { *time + HOUR_MS } else { *time - 2 * HOUR_MS };
+        }
+        exit_record::write(&RealDisk, &path, &record).unwrap();
+        run(Command::new("touch").arg("-d").arg(touched).arg(place.state().join("logs/etcd.log")));
+        let before = std::fs::metadata(place.state().join("logs/etcd.log")).unwrap().len();
+        let mut agent = place.start();
+        let status = place.status();
+        assert_eq!(status["checked"]["mode"], "sanity", "{touched}: {status}");
+        assert_eq!(status["restarts"], 0, "{touched}: {status}");
+        place.assert_holds("k", "v");
+        let after = std::fs::metadata(place.state().join("logs/etcd.log")).unwrap().len();
+        assert!(after != before, "{touched}: etcd's log goes on");
+        assert!(agent.stop().success(), "{}", agent.log());
+        assert_eq!(place.status()["last_end"], "stopped as asked by SIGTERM to the agent", "{touched}");
+    }
+}
