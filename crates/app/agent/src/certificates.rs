@@ -2,7 +2,7 @@
 //! would fail.
 //!
 //! ```text
-//!   observe_node ──► plan_renewal (pure) ──► requests with the keys that are here ──► signed here, or by another agent ──► installed
+//!   observe_node ──► plan_renewal (pure) ──► requests with the keys here ──► signed, here or by a peer ──► installed
 //! ```
 //!
 //! **Invariant:** renewing needs neither quorum nor a restart: etcd and our own listeners take the new files at the next

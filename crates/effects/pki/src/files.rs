@@ -101,7 +101,7 @@ impl Folder {
 
     /// Removes a file whose content lies elsewhere too.
     pub(crate) fn drop_copy(&self, name: &str) -> Result<(), Fault> {
-        let spent = self.at(&format!("{name}{SPENT_MARK}"));
+        let spent = self.spent(name);
         RealDisk.remove_partial(&spent)?;
         match RealDisk.rename_new(&self.at(name), &spent) {
             Ok(()) => {}
@@ -110,6 +110,15 @@ impl Folder {
         }
         RealDisk.remove_partial(&spent)?;
         Ok(RealDisk.sync_dir(&self.path)?)
+    }
+
+    /// Removes what a removal that was cut off has left.
+    pub(crate) fn drop_spent(&self, name: &str) -> Result<(), Fault> {
+        Ok(RealDisk.remove_partial(&self.spent(name))?)
+    }
+
+    fn spent(&self, name: &str) -> PathBuf {
+        self.at(&format!("{name}{SPENT_MARK}"))
     }
 
     /// Removes what a run that was killed has left of this file: it may be a part of a key.

@@ -8,6 +8,7 @@ use std::path::Path;
 
 use jiff::Timestamp;
 use quorate_faults::{Code, Fault};
+use quorate_host::durable::SPENT_MARK;
 use quorate_plan::certificates::{Authority, NodeNames, Role, SignedBundle, pem};
 use rcgen::PublicKeyData;
 
@@ -83,9 +84,10 @@ pub fn ensure_installed(
 
 /// Finishes a change of keys that was cut off; for whoever is about to use the files.
 pub fn ensure_swaps_finished(dir: &Path) -> Result<(), Fault> {
-    let waits = |role: &Role| dir.join(next(&role.cert_file())).exists() || dir.join(next(&role.key_file())).exists();
+    let files = Role::ALL.iter().flat_map(|role| [role.cert_file(), role.key_file()]);
+    let mut names = files.flat_map(|name| [next(&name), format!("{}{SPENT_MARK}", next(&name))]);
     // A folder that somebody else filled is not even locked.
-    if !Role::ALL.iter().any(waits) {
+    if !names.any(|name| dir.join(name).exists()) {
         return Ok(());
     }
     finish_swaps(&Folder::open(dir, 0o755)?)
@@ -98,6 +100,9 @@ pub(crate) fn finish_swaps(folder: &Folder) -> Result<(), Fault> {
 /// Moves a waiting pair into place: the key, then its certificate. Cut off anywhere, the next call goes on.
 fn finish_swap(folder: &Folder, role: Role) -> Result<(), Fault> {
     let (cert_name, key_name) = (role.cert_file(), role.key_file());
+    for name in [&cert_name, &key_name] {
+        folder.drop_spent(&next(name))?;
+    }
     let waiting_key = files::read_if_there(&folder.at(&next(&key_name)))?;
     let waiting_cert = files::read_if_there(&folder.at(&next(&cert_name)))?;
     let key = files::read_if_there(&folder.at(&key_name))?;
