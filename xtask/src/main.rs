@@ -4,6 +4,7 @@
 
 mod bench;
 mod seeds;
+mod sim;
 mod tidy;
 
 use std::process::ExitCode;
@@ -12,7 +13,8 @@ const USAGE: &str = "\
 usage: cargo xtask TASK
   tidy         check the source tree: file heads and lengths, rings, fault pages, forbidden words, links
   bench [PART] run the side-by-side benchmarks, or one part: `offline`, `follow` or `agent` (release build; see bench/)
-  fuzz-seeds   fill fuzz/corpus from the fixtures";
+  fuzz-seeds   fill fuzz/corpus from the fixtures
+  sim          live through simulated lives: `--seeds N [--from S]`, or `--seed S --story`";
 
 #[expect(clippy::print_stdout, clippy::print_stderr, reason = "a chore talks to the developer at the terminal")]
 fn main() -> ExitCode {
@@ -22,6 +24,7 @@ fn main() -> ExitCode {
         Some("tidy") => tidy::run(&root),
         Some("bench") => bench::run(&root, args.get(1).map(String::as_str)),
         Some("fuzz-seeds") => seeds::run(&root),
+        Some("sim") => sim::run(&args),
         _ => Err(anyhow::anyhow!("{USAGE}")),
     };
     match result {

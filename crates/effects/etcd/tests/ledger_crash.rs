@@ -17,6 +17,7 @@ fn ledger(generation: u64) -> Ledger {
         cluster: ClusterId(0x1234),
         member: MemberId(generation),
         members: Vec::new(),
+        over: false,
     };
     Ledger { generation, state: State::Promised(promise), ..Ledger::default() }
 }

@@ -78,7 +78,7 @@ impl Audit<'_> {
         self.rule(!stone || !acts, "a node that was removed for good does nothing");
         let holds_something = self.ledger.state != State::Empty || matches!(self.seen.data, DataSeen::There(_));
         let behind = self.answers().any(|(_, peer)| peer.generation > self.ledger.generation);
-        self.rule(!(holds_something && behind) || !acts, "a node of an older generation does nothing");
+        self.rule(!(holds_something && behind && acts), "a node of an older generation does nothing");
         let unknown = self.ledger.state == State::Empty && matches!(self.seen.data, DataSeen::There(_));
         self.rule(!unknown || !acts, "data that the ledger does not know is not run");
     }

@@ -83,6 +83,9 @@ pub struct Promise {
     /// The names of all its members.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub members: Vec<String>,
+    /// Another member is known to have given it up, so nothing comes of it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub over: bool,
 }
 
 /// A promise that was given up.
@@ -165,6 +168,9 @@ pub struct PeerMemory {
     /// Its id, where known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub member: Option<MemberId>,
+    /// The cluster that it said to start in.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cluster: Option<ClusterId>,
     /// Whether it was removed for good.
     #[serde(default)]
     pub tombstone: bool,
@@ -303,7 +309,13 @@ impl Ledger {
                     next.consumed.push(promise.bootstrap);
                 }
             }
-            (State::Empty, State::Promised(promise) | State::Inited(promise)) => next.give_up(promise),
+            (State::Empty, State::Promised(promise) | State::Inited(promise)) => {
+                // Someone may have begun since it was decided to give it up.
+                if !promise.over && self.began(promise).next().is_some() {
+                    return self.clone();
+                }
+                next.give_up(promise);
+            }
             (State::Started(new), State::Started(old)) => {
                 if new.origin == Origin::Restored && new.cluster != old.cluster && !next.was.contains(&old.cluster) {
                     next.was.push(old.cluster);
@@ -338,9 +350,22 @@ impl Ledger {
             self.consumed.push(*bootstrap);
         }
         self.dropped.push(Dropped { bootstrap: *bootstrap, cluster: *cluster, members: members.clone() });
-        for memory in self.peers.values_mut() {
-            (memory.started, memory.member) = (false, None);
+        for memory in self.peers.values_mut().filter(|memory| memory.is_of(*cluster)) {
+            (memory.started, memory.member, memory.cluster) = (false, None, None);
         }
+    }
+
+    /// Who said to have started on a promise.
+    pub fn began(&self, promise: &Promise) -> impl Iterator<Item = &str> {
+        let began = |memory: &PeerMemory| memory.started && memory.is_of(promise.cluster);
+        self.peers.iter().filter(move |(_, memory)| began(memory)).map(|(name, _)| name.as_str())
+    }
+}
+
+impl PeerMemory {
+    /// Whether it may be of this cluster.
+    pub fn is_of(&self, cluster: ClusterId) -> bool {
+        self.cluster.is_none_or(|its| its == cluster)
     }
 }
 

@@ -52,7 +52,7 @@ pub fn record_started(ledger: &Ledger, name: &str, cluster: ClusterId, member: M
     }
     let mut next = ledger.clone();
     let memory = next.peers.entry(name.to_owned()).or_default();
-    (memory.started, memory.member) = (true, Some(member));
+    (memory.started, memory.member, memory.cluster) = (true, Some(member), Some(cluster));
     Ok(next)
 }
 
@@ -90,7 +90,7 @@ mod tests {
 
     fn promise(bootstrap: u64, cluster: ClusterId) -> Promise {
         let members = vec!["n1".to_owned(), "n2".to_owned()];
-        Promise { bootstrap, declaration: "d".to_owned(), cluster, member: MemberId(1), members }
+        Promise { bootstrap, declaration: "d".to_owned(), cluster, member: MemberId(1), members, over: false }
     }
 
     #[test]

@@ -122,10 +122,12 @@ impl Paper {
                     .answers()
                     .any(|(_, peer)| belongs(&peer.founding) && peer.started.iter().any(|one| one == name))
         };
+        // Nobody could run it without everyone's promise.
+        let runs = audit.answers().any(|(_, peer)| peer.founding == PeerFounding::Founded(promise.cluster));
         let answer = |name: &str| audit.answers().find(|(peer, _)| *peer == name).map(|(_, answer)| answer);
         let agrees = |name: &str| {
             answer(name).is_some_and(|answer| {
-                belongs(&answer.founding) || (answer.founding == PeerFounding::Nothing && remembers(name))
+                belongs(&answer.founding) || (answer.founding == PeerFounding::Nothing && (runs || remembers(name)))
             })
         };
         let all =
@@ -150,7 +152,7 @@ impl Paper {
                         let answer = audit.answers().find(|(peer, _)| peer == name).map(|(_, answer)| answer);
                         answer.is_none_or(|answer| match &answer.founding {
                             PeerFounding::Promised(theirs) => theirs.bootstrap <= earlier.bootstrap,
-                            PeerFounding::Nothing => !answer.dropped.contains(&earlier.bootstrap),
+                            PeerFounding::Nothing => !answer.consumed.iter().any(|used| *used >= earlier.bootstrap),
                             PeerFounding::Founded(_) | PeerFounding::Removed => false,
                         })
                     })
@@ -159,6 +161,13 @@ impl Paper {
             }
             (State::Promised(old), State::Inited(new)) | (State::Inited(old), State::Inited(new)) => {
                 audit.rule(old.is_same_founding(new), "a promise is kept to the letter");
+            }
+            (State::Promised(old) | State::Inited(old), State::Promised(new)) => {
+                let gone = |name: &str, answer: &crate::start::PeerAnswer| {
+                    old.members.iter().any(|one| one == name) && answer.dropped.contains(&old.bootstrap)
+                };
+                let over = audit.answers().any(|(peer, answer)| gone(peer, answer));
+                audit.rule(old.is_same_founding(new) && over, "a promise is over only when a member of it gave it up");
             }
             (State::Promised(promise) | State::Inited(promise), State::Empty) => self.give_up(audit, promise),
             (State::Promised(promise) | State::Inited(promise), State::Started(identity)) => {
@@ -206,12 +215,20 @@ impl Paper {
     fn give_up(&self, audit: &mut Audit<'_>, promise: &Promise) {
         let member = |name: &str| promise.members.iter().any(|one| one == name);
         let higher = audit.spec.bootstrap.is_some_and(|bootstrap| bootstrap.id > promise.bootstrap);
-        audit.rule(higher, "a promise is given up only for a later one");
+        let wanted = audit.spec.founding_ids().map(|ids| PeerFounding::Founded(ids.cluster));
+        let there = audit.answers().any(|(_, peer)| Some(&peer.founding) == wanted.as_ref());
+        audit.rule(higher || there, "a promise is given up only for a later one, or for one that runs");
         let runs = audit.answers().any(|(_, peer)| peer.founding == PeerFounding::Founded(promise.cluster));
         audit.rule(!runs && self.cluster != Some(promise.cluster), "what someone runs is not given up");
         let proven = audit.answers().any(|(peer, answer)| member(peer) && answer.dropped.contains(&promise.bootstrap));
-        let began = audit.ledger.peers.values().any(|memory| memory.started)
-            || audit.answers().any(|(_, peer)| peer.remembers_me_started);
+        // What a peer remembers is of the founding that it takes part in.
+        let same = |founding: &PeerFounding| match founding {
+            PeerFounding::Promised(theirs) => theirs.is_same_founding(promise),
+            PeerFounding::Founded(cluster) => *cluster == promise.cluster,
+            PeerFounding::Nothing | PeerFounding::Removed => true,
+        };
+        let began = audit.ledger.began(promise).next().is_some()
+            || audit.answers().any(|(_, peer)| peer.remembers_me_started && same(&peer.founding));
         audit.rule(proven || !began, "what someone may have started is not given up");
         let declared = audit.spec.members.iter().filter(|one| one.name != audit.name && member(&one.name));
         let answered = declared.clone().all(|one| audit.answers().any(|(peer, _)| peer == one.name));

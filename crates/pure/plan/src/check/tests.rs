@@ -52,6 +52,7 @@ fn promise(spec: &Spec) -> Option<Promise> {
         cluster: ids.cluster,
         member: ids.members["n1"],
         members,
+        over: false,
     })
 }
 
@@ -103,7 +104,8 @@ impl Foundings {
             ledger.dropped.push(Dropped { bootstrap, cluster, members });
         }
         if random.one_in(4) {
-            let memory = PeerMemory { started: random.one_in(2), member: None, tombstone: random.one_in(8) };
+            let memory =
+                PeerMemory { started: random.one_in(2), member: None, cluster: None, tombstone: random.one_in(8) };
             ledger.peers.insert("n2".into(), memory);
         }
         LedgerSeen::There(Box::new(ledger))

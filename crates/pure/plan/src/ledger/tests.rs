@@ -8,8 +8,14 @@ fn arb_state() -> impl Strategy<Value = State> {
     let ids = (any::<u64>(), any::<u64>());
     (0..6_u8, ids, any::<u64>(), "[ -~]{0,20}").prop_map(|(kind, (cluster, member), number, text)| {
         let (cluster, member) = (ClusterId(cluster), MemberId(member));
-        let promise =
-            Promise { bootstrap: number, declaration: text.clone(), cluster, member, members: vec![text.clone()] };
+        let promise = Promise {
+            bootstrap: number,
+            declaration: text.clone(),
+            cluster,
+            member,
+            members: vec![text.clone()],
+            over: false,
+        };
         match kind {
             0 => State::Empty,
             1 => State::Promised(promise),
@@ -41,7 +47,7 @@ fn arb_ledger() -> impl Strategy<Value = Ledger> {
                     peer_urls: vec!["http://a:1".into()],
                     learner: true,
                 };
-                let memory = PeerMemory { started: true, member: Some(MemberId(7)), tombstone: false };
+                let memory = PeerMemory { started: true, member: Some(MemberId(7)), cluster: None, tombstone: false };
                 ledger.peers.insert(name.clone(), memory);
                 ledger.confirmed = Some(Confirmed { at_ms: 1, members: vec![member] });
                 ledger.spec_hash = Some(name.clone());
@@ -86,6 +92,7 @@ fn promise() -> Promise {
         cluster: ClusterId(0xc1),
         member: MemberId(0xa1),
         members: Vec::new(),
+        over: false,
     }
 }
 

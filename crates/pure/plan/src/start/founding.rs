@@ -9,7 +9,7 @@ use super::guards::{Guard, Guards};
 use super::halts::{refuse, wait};
 use super::rows::Case;
 use super::{ListedMember, PeerAnswer, PeerFounding, PeerSeen, Row, StartPlan, Step, StoreSeen};
-use crate::ledger::{Identity, Origin, Promise, State};
+use crate::ledger::{Identity, Origin, PeerMemory, Promise, State};
 use crate::roster::names;
 
 /// What the declared peers say to a founding.
@@ -75,7 +75,9 @@ impl<G: Guards> Case<'_, G> {
             let what = format!("founding {number}, which this node promised, to be declared again");
             return Some(self.wait_for_cluster(&what));
         };
-        if declared.bootstrap <= number {
+        // The numbers only grow, unless the declared one runs already: then this promise can come to nothing.
+        let there = self.answers().any(|(_, answer)| answer.founding == PeerFounding::Founded(declared.cluster));
+        if declared.bootstrap <= number && !there {
             let why = format!("this node promised founding {number} of another declaration");
             let way_out = format!("bring the old file back, or declare `bootstrap: {{id: {}}}`", number + 1);
             return Some(StartPlan::new(Row::Disagree, refuse(Code::StartDisagree, why, &way_out)));
@@ -84,6 +86,10 @@ impl<G: Guards> Case<'_, G> {
             return Some(plan);
         }
         let mut steps = self.archive();
+        // Then nobody's word that it began counts any more, nor one that comes meanwhile.
+        if self.given_up(promise) {
+            steps.push(Step::Write(State::Promised(Promise { over: true, ..promise.clone() })));
+        }
         steps.push(Step::Write(State::Empty));
         Some(StartPlan::new(Row::GiveUp, steps))
     }
@@ -101,9 +107,8 @@ impl<G: Guards> Case<'_, G> {
     fn may_not_give_up(&self, promise: &Promise) -> Option<StartPlan> {
         let number = promise.bootstrap;
         if !self.given_up(promise) {
-            let mut began: Vec<&str> =
-                self.ledger.peers.iter().filter(|(_, memory)| memory.started).map(first).collect();
-            if self.answers().any(|(_, answer)| answer.remembers_me_started) {
+            let mut began: Vec<&str> = self.ledger.began(promise).collect();
+            if self.answers().any(|(_, answer)| answer.remembers_me_started && !is_of_another(answer, promise)) {
                 began.push(self.name);
             }
             if !began.is_empty() {
@@ -124,7 +129,10 @@ impl<G: Guards> Case<'_, G> {
 
     fn found(&self, listed: Option<&ListedMember>) -> StartPlan {
         let Some(promise) = self.wanted() else { return self.join_or_wait(listed) };
-        let stances = self.stances(&promise);
+        let mut stances = self.stances(&promise);
+        if self.ledger.state == State::Empty {
+            stances.against.extend(self.started_in_another());
+        }
         // Others have long founded their cluster, and this node is new in it, or was replaced: it joins.
         let other = self.confirmed_id().is_some_and(|cluster| cluster != promise.cluster);
         let unlisted = |members: &[ListedMember]| members.iter().all(|member| member.id != promise.member);
@@ -167,7 +175,7 @@ impl<G: Guards> Case<'_, G> {
         let member = *ids.members.get(self.name)?;
         let members = self.spec.members.iter().map(|member| member.name.clone()).collect();
         let declaration = self.spec.declaration_hash();
-        Some(Promise { bootstrap, declaration, cluster: ids.cluster, member, members })
+        Some(Promise { bootstrap, declaration, cluster: ids.cluster, member, members, over: false })
     }
 
     /// What this node may promise: nothing where nothing is declared, or the declaration has been used. Numbers only grow.
@@ -198,10 +206,10 @@ impl<G: Guards> Case<'_, G> {
             match &answer.founding {
                 PeerFounding::Promised(theirs) if theirs.is_same_founding(promise) => {}
                 PeerFounding::Founded(cluster) if *cluster == promise.cluster => stances.founded = true,
-                PeerFounding::Nothing if self.vouched(peer, promise) => {}
                 PeerFounding::Nothing if answer.dropped.contains(&number) => {
                     stances.against.push((peer, format!("gave founding {number} up")));
                 }
+                PeerFounding::Nothing if self.vouched(peer, promise) => {}
                 PeerFounding::Nothing if answer.consumed.iter().any(|used| *used >= number) => {
                     stances.against.push((peer, format!("has used founding {number}")));
                 }
@@ -220,8 +228,12 @@ impl<G: Guards> Case<'_, G> {
         stances
     }
 
-    /// A peer that lost all it knew, but is remembered to have started in this very cluster.
+    /// A peer that lost all it knew, or was reset: it is remembered to have started in this very cluster, or someone runs it,
+    /// and nobody could without everyone's promise.
     fn vouched(&self, peer: &str, promise: &Promise) -> bool {
+        if self.answers().any(|(_, answer)| answer.founding == PeerFounding::Founded(promise.cluster)) {
+            return true;
+        }
         let own = self.ledger.peers.get(peer).is_some_and(|memory| memory.started);
         let same = |answer: &PeerAnswer| match &answer.founding {
             PeerFounding::Founded(cluster) => *cluster == promise.cluster,
@@ -229,6 +241,14 @@ impl<G: Guards> Case<'_, G> {
             PeerFounding::Nothing | PeerFounding::Removed => false,
         };
         own || self.answers().any(|(_, answer)| same(answer) && answer.started.iter().any(|name| name == peer))
+    }
+
+    /// Peers that told this node, when it had promised nothing, that they started in another founding.
+    fn started_in_another(&self) -> Vec<(&str, String)> {
+        let declared = self.spec.founding_ids().map(|ids| ids.cluster);
+        let other = |memory: &PeerMemory| memory.started && declared.is_some_and(|cluster| !memory.is_of(cluster));
+        let told = self.ledger.peers.iter().filter(|(_, memory)| other(memory));
+        told.map(|(name, _)| (name.as_str(), "started in another founding".to_owned())).collect()
     }
 
     pub(super) fn disagreement(&self, promise: &Promise, stances: &Stances<'_>) -> Option<StartPlan> {
@@ -255,7 +275,7 @@ impl<G: Guards> Case<'_, G> {
                 Some(answer) => match &answer.founding {
                     PeerFounding::Promised(theirs) => theirs.bootstrap > earlier.bootstrap,
                     PeerFounding::Founded(_) | PeerFounding::Removed => true,
-                    PeerFounding::Nothing => answer.dropped.contains(&earlier.bootstrap),
+                    PeerFounding::Nothing => answer.consumed.iter().any(|used| *used >= earlier.bootstrap),
                 },
             };
             let members = self.others().filter(|peer| earlier.members.iter().any(|name| name == peer));
@@ -334,6 +354,11 @@ impl<G: Guards> Case<'_, G> {
     }
 }
 
-fn first<'a, T>((name, _): (&'a String, T)) -> &'a str {
-    name
+/// What a peer remembers is of the founding that it takes part in.
+fn is_of_another(answer: &PeerAnswer, promise: &Promise) -> bool {
+    match &answer.founding {
+        PeerFounding::Promised(theirs) => !theirs.is_same_founding(promise),
+        PeerFounding::Founded(cluster) => *cluster != promise.cluster,
+        PeerFounding::Nothing | PeerFounding::Removed => false,
+    }
 }

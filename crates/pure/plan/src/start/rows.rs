@@ -246,7 +246,10 @@ impl<G: Guards> Case<'_, G> {
         }
         let why = format!("the data is damaged ({what}), and the other members do not answer");
         let way_out = "bring the others back; if most of them are lost, `quorate cluster recover`";
-        StartPlan::new(Row::CorruptAlone, wait(Code::StartAlone, why, way_out))
+        // That it was rolled back is known to agents that may forget it; damage is found again.
+        let mut steps = if self.rolled_back().is_some() { self.archive() } else { Vec::new() };
+        steps.extend(wait(Code::StartAlone, why, way_out));
+        StartPlan::new(Row::CorruptAlone, steps)
     }
 
     fn without_data(&self) -> StartPlan {
@@ -314,18 +317,22 @@ impl<G: Guards> Case<'_, G> {
 
     /// A disk that ends before what this member has acknowledged was rolled back: as good as damaged.
     fn verdict(&self, facts: &DataFacts) -> Verdict {
-        let acknowledged = self.answers().filter_map(|(_, answer)| answer.acknowledged).max();
-        match (&facts.verdict, facts.last_index, acknowledged) {
-            (Verdict::Valid | Verdict::RepairableTail(_), Some(last), Some(acknowledged))
-                if last < acknowledged && self.guards.hold(Guard::RolledBack) =>
-            {
+        let known = matches!(facts.verdict, Verdict::Valid | Verdict::RepairableTail(_));
+        match self.rolled_back() {
+            Some((last, acknowledged)) if known => {
                 Verdict::Corrupt(format!("its log ends at {last}, and this member acknowledged {acknowledged}"))
             }
-            (Verdict::Valid | Verdict::RepairableTail(_), ..) if facts.ids.is_none() => {
-                Verdict::Corrupt("it does not say whose it is".to_owned())
-            }
-            (verdict, ..) => verdict.clone(),
+            _ if known && facts.ids.is_none() => Verdict::Corrupt("it does not say whose it is".to_owned()),
+            Some(_) | None => facts.verdict.clone(),
         }
+    }
+
+    /// Where the log ends, and how far peers know that it was.
+    fn rolled_back(&self) -> Option<(u64, u64)> {
+        let DataSeen::There(facts) = &self.seen.data else { return None };
+        let acknowledged = self.answers().filter_map(|(_, answer)| answer.acknowledged).max()?;
+        let last = facts.last_index.filter(|last| *last < acknowledged && self.guards.hold(Guard::RolledBack))?;
+        Some((last, acknowledged))
     }
 
     fn depth(&self) -> Depth {

@@ -95,6 +95,9 @@ impl std::fmt::Display for Step {
             Step::Init { cluster, member } => {
                 write!(f, "make the data dir of member `{member}` of cluster `{cluster}`")
             }
+            Step::Write(State::Promised(promise)) if promise.over => {
+                write!(f, "write down that founding {} is over: a peer gave it up", promise.bootstrap)
+            }
             Step::Write(State::Empty) => f.write_str("give the promise up, in the ledger and for good"),
             Step::Write(state) => write!(f, "write `{}` into the ledger", state.word()),
             Step::TellPeers => f.write_str("have every peer write down that this node started"),

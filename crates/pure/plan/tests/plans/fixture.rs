@@ -1,0 +1,252 @@
+//! The language of the fixtures: one fact in a line, details after it, separated by `;`.
+
+use std::collections::BTreeMap;
+
+use quorate_etcd_formats::membership::{ClusterId, MemberId};
+use quorate_plan::ledger::{
+    Dropped, Identity, Ledger, LedgerSeen, Origin, PeerMemory, PendingAdd, Promise, State, Tombstone,
+};
+use quorate_plan::spec::Spec;
+use quorate_plan::start::{
+    ClusterSeen, DataFacts, DataSeen, EndSeen, Health, ListedMember, Observed, PeerAnswer, PeerFounding, PeerSeen,
+    StoreSeen, Verdict,
+};
+
+/// Ids that no founding leads to.
+const OTHER: ClusterId = ClusterId(0x0dd);
+const EARLIER: MemberId = MemberId(0x01d);
+const GIVEN: MemberId = MemberId(0x9e3);
+
+pub(crate) struct Fixture {
+    pub(crate) spec: Spec,
+    pub(crate) name: String,
+    pub(crate) seen: Observed,
+    names: Vec<String>,
+}
+
+impl Fixture {
+    pub(crate) fn parse(text: &str) -> Fixture {
+        let lines = text.lines().filter(|line| !line.starts_with('#') && !line.trim().is_empty());
+        let facts: Vec<(&str, Vec<&str>)> = lines
+            .map(|line| {
+                let (what, rest) = line.split_once(": ").unwrap_or_else(|| panic!("no fact: {line}"));
+                (what, rest.split("; ").map(str::trim).collect())
+            })
+            .collect();
+        let fact = |wanted: &str| facts.iter().find(|(what, _)| *what == wanted).map(|(_, parts)| parts.as_slice());
+        let file = fact("file").unwrap_or(&["n1 n2 n3", "founding 1"]);
+        let names: Vec<String> = file[0].split(' ').map(str::to_owned).collect();
+        let spec = spec(&names, file.iter().find_map(|part| part.strip_prefix("founding ")));
+        let mut it = Fixture {
+            name: "n1".to_owned(),
+            seen: Observed {
+                data: DataSeen::Absent,
+                ledger: LedgerSeen::Absent,
+                end: EndSeen::Clean,
+                full_check: None,
+                cluster: ClusterSeen::Unreachable("no quorum answers".to_owned()),
+                peers: BTreeMap::new(),
+                store: StoreSeen::NotDeclared,
+            },
+            spec,
+            names,
+        };
+        for (what, parts) in &facts {
+            match *what {
+                "file" => {}
+                "data" => it.seen.data = it.data(parts),
+                "ledger" => it.seen.ledger = it.ledger(parts),
+                "cluster" => it.seen.cluster = it.cluster_seen(parts),
+                "store" => it.seen.store = it.store(parts[0]),
+                peer => {
+                    let answer = it.peer(parts);
+                    it.seen.peers.insert(peer.to_owned(), answer);
+                }
+            }
+        }
+        it
+    }
+
+    /// What operators read, with names for the ids.
+    pub(crate) fn with_names(&self, text: &str) -> String {
+        let mut text = text.to_owned();
+        for number in 1..4 {
+            let Some(ids) = self.founding(number).founding_ids() else { continue };
+            text = text.replace(&ids.cluster.to_string(), &format!("CLUSTER-{number}"));
+            for (name, id) in ids.members {
+                text = text.replace(&id.to_string(), &format!("{}-of-{number}", name.to_uppercase()));
+            }
+        }
+        text
+    }
+
+    fn founding(&self, number: u64) -> Spec {
+        spec(&self.names, Some(&number.to_string()))
+    }
+
+    fn promise(&self, number: u64) -> Promise {
+        let spec = self.founding(number);
+        let ids = spec.founding_ids().unwrap();
+        Promise {
+            bootstrap: number,
+            declaration: spec.declaration_hash(),
+            cluster: ids.cluster,
+            member: ids.members["n1"],
+            members: self.names.clone(),
+            over: false,
+        }
+    }
+
+    /// `of 2`: of the second founding; `of another`: of none.
+    fn cluster(&self, word: &str) -> ClusterId {
+        word.parse().map_or(OTHER, |number| self.promise(number).cluster)
+    }
+
+    fn data(&self, parts: &[&str]) -> DataSeen {
+        let (word, last) = (parts[0], parts.iter().find_map(|part| part.strip_prefix("ends at ")));
+        let verdict = match word {
+            "absent" => return DataSeen::Absent,
+            "unknown" => return DataSeen::Unknown("permission denied".to_owned()),
+            "valid" => Verdict::Valid,
+            "unchecked" => Verdict::Unchecked,
+            "torn" => Verdict::RepairableTail("a torn record".to_owned()),
+            "damaged" => Verdict::Corrupt("page 7".to_owned()),
+            other => panic!("no data: {other}"),
+        };
+        let mut ids = self.promise(1);
+        for part in parts {
+            match *part {
+                "of another" => (ids.cluster, ids.member) = (OTHER, MemberId(0xabc)),
+                "of the earlier member" => ids.member = EARLIER,
+                "of the given member" => ids.member = GIVEN,
+                _ => {}
+            }
+        }
+        let last_index = last.map(|last| last.parse().unwrap());
+        DataSeen::There(DataFacts { ids: Some((ids.cluster, ids.member)), last_index, verdict })
+    }
+
+    fn ledger(&self, parts: &[&str]) -> LedgerSeen {
+        let mut words = parts[0].split(' ');
+        let (state, number) = (words.next().unwrap(), words.next().and_then(|word| word.parse().ok()).unwrap_or(1));
+        let promise = self.promise(number);
+        let (cluster, member) = (promise.cluster, promise.member);
+        let pending =
+            |member| PendingAdd { cluster, member, peer_urls: vec![], replaces: Some(EARLIER), generation: 0 };
+        let state = match state {
+            "unreadable" => return LedgerSeen::Unreadable("its checksum does not match".to_owned()),
+            "empty" => State::Empty,
+            "promised" => State::Promised(promise),
+            "inited" => State::Inited(promise),
+            "started" => State::Started(Identity { cluster, member, origin: Origin::Founded }),
+            "joined" => State::Started(Identity { cluster, member: GIVEN, origin: Origin::Joined }),
+            "asked" => State::PendingAdd(pending(None)),
+            "added" => State::PendingAdd(pending(Some(GIVEN))),
+            "tombstone" => State::Tombstone(Tombstone { cluster, member, why: "drained by ops".into(), at_ms: 1 }),
+            other => panic!("no ledger: {other}"),
+        };
+        let mut ledger = Ledger { state, ..Ledger::default() };
+        for part in &parts[1..] {
+            match part.rsplit_once(' ').unwrap() {
+                ("used", id) => ledger.consumed.push(id.parse().unwrap()),
+                ("gave up", id) => {
+                    let bootstrap = id.parse().unwrap();
+                    ledger.consumed.push(bootstrap);
+                    let (cluster, members) = (self.promise(bootstrap).cluster, self.names.clone());
+                    ledger.dropped.push(Dropped { bootstrap, cluster, members });
+                }
+                ("remembers", peer) => {
+                    let memory = PeerMemory { started: true, cluster: Some(cluster), ..PeerMemory::default() };
+                    ledger.peers.insert(peer.to_owned(), memory);
+                }
+                ("generation", number) => ledger.generation = number.parse().unwrap(),
+                other => panic!("no ledger: {other:?}"),
+            }
+        }
+        LedgerSeen::There(Box::new(ledger))
+    }
+
+    fn peer(&self, parts: &[&str]) -> PeerSeen {
+        let founding = match parts[0].split_once(' ') {
+            None if parts[0] == "silent" => return PeerSeen::Unknown("no answer".to_owned()),
+            None if parts[0] == "nothing" => PeerFounding::Nothing,
+            None => PeerFounding::Removed,
+            Some(("promised", number)) => PeerFounding::Promised(self.promise(number.parse().unwrap())),
+            Some((_, cluster)) => PeerFounding::Founded(self.cluster(cluster)),
+        };
+        let mut answer = PeerAnswer {
+            founding,
+            remembers_me_started: false,
+            my_tombstone: false,
+            generation: 0,
+            acknowledged: None,
+            consumed: vec![],
+            dropped: vec![],
+            started: vec![],
+        };
+        for part in &parts[1..] {
+            match part.rsplit_once(' ').unwrap() {
+                ("remembers", "n1") => answer.remembers_me_started = true,
+                ("remembers", peer) => answer.started.push(peer.to_owned()),
+                ("buried", _) => answer.my_tombstone = true,
+                ("generation", number) => answer.generation = number.parse().unwrap(),
+                ("acknowledged", index) => answer.acknowledged = Some(index.parse().unwrap()),
+                ("used", id) => answer.consumed.push(id.parse().unwrap()),
+                ("gave up", id) => {
+                    answer.consumed.push(id.parse().unwrap());
+                    answer.dropped.push(id.parse().unwrap());
+                }
+                other => panic!("no answer: {other:?}"),
+            }
+        }
+        PeerSeen::Answered(answer)
+    }
+
+    /// `1; n1 started lost; n2 started; n3 learner`: whose, then its members.
+    fn cluster_seen(&self, parts: &[&str]) -> ClusterSeen {
+        let member = |part: &&str| {
+            let words: Vec<&str> = part.split(' ').collect();
+            let has = |word: &str| words.contains(&word);
+            let number: u64 = words[0][1..].parse().unwrap();
+            let id = match words[0] {
+                "n1" if has("earlier") => EARLIER,
+                "n1" if has("given") => GIVEN,
+                name => self.founding(1).founding_ids().unwrap().members[name],
+            };
+            let health = match (has("lost"), has("silent")) {
+                (true, _) => Health::Unhealthy("connection refused".to_owned()),
+                (_, true) => Health::Unknown("no answer".to_owned()),
+                (false, false) => Health::Healthy,
+            };
+            ListedMember {
+                id,
+                name: if has("started") { words[0].to_owned() } else { String::new() },
+                peer_urls: vec![format!("http://10.0.0.{number}:2380")],
+                started: has("started"),
+                learner: has("learner"),
+                health,
+            }
+        };
+        ClusterSeen::Confirmed { cluster: self.cluster(parts[0]), members: parts[1..].iter().map(member).collect() }
+    }
+
+    fn store(&self, word: &str) -> StoreSeen {
+        match word {
+            "empty" => StoreSeen::Empty,
+            "unknown" => StoreSeen::Unknown("no answer".to_owned()),
+            "unproven chain" => StoreSeen::Chain { cluster: Some(self.cluster("1")), revision: None },
+            "chain of another" => StoreSeen::Chain { cluster: Some(OTHER), revision: Some(7) },
+            "chain" => StoreSeen::Chain { cluster: Some(self.cluster("1")), revision: Some(120) },
+            other => panic!("no store: {other}"),
+        }
+    }
+}
+
+fn spec(names: &[String], founding: Option<&str>) -> Spec {
+    let founding = founding.map(|id| format!("bootstrap: {{id: {id}}}\n")).unwrap_or_default();
+    let mut text = format!("token: t\nplaintext: true\n{founding}members:\n");
+    for name in names {
+        text += &format!("  - {{name: {name}, address: 10.0.0.{}}}\n", &name[1..]);
+    }
+    Spec::parse(text.as_bytes(), "fixture").map_err(|mistakes| mistakes.render()).unwrap().0
+}

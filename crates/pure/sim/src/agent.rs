@@ -1,0 +1,221 @@
+//! The agent of a node: looks, plans, has the plan checked, carries it out; and tends an etcd that runs.
+
+use std::collections::BTreeMap;
+
+use quorate_plan::check::check;
+use quorate_plan::ledger::{LedgerSeen, State};
+use quorate_plan::peers;
+use quorate_plan::start::{
+    ClusterSeen, DataFacts, DataSeen, EndSeen, Health, ListedMember, Observed, PeerAnswer, PeerSeen, StoreSeen,
+    Verdict, plan_start, plan_start_without,
+};
+
+use crate::etcd::{Config, Data, Op};
+use crate::world::{Executing, World};
+
+impl World {
+    /// The agent does one thing.
+    pub(crate) fn act(&mut self, node: usize) {
+        if self.nodes[node].runs {
+            self.nodes[node].plan = None;
+            if self.random.permille(300) {
+                self.tend(node);
+            }
+            return;
+        }
+        match self.nodes[node].plan.take() {
+            Some(executing) => self.execute(node, executing),
+            None if self.random.permille(500) => self.decide(node),
+            None => {}
+        }
+    }
+
+    fn decide(&mut self, node: usize) {
+        let seen = self.look(node);
+        let file = std::rc::Rc::clone(&self.files[self.nodes[node].file]);
+        let name = self.nodes[node].name.clone();
+        let plan = match self.settings.without {
+            Some(guard) => plan_start_without(guard, &file.spec, &name, &seen),
+            None => plan_start(&file.spec, &name, &seen),
+        };
+        self.plans += 1;
+        if (self.settings.without.is_none() || self.settings.checked)
+            && let Err(broken) = check(&file.spec, &name, &seen, &plan)
+        {
+            self.tell(Some(node), format!("the check objects: {}", broken.join("; ")));
+            if self.settings.without.is_none() {
+                self.break_rule(format!("the check objects to a plan: {}\n{}", broken.join("; "), plan.render()));
+            }
+            return;
+        }
+        let halted = plan.waiting().or(plan.refused()).map(|halt| halt.why.clone());
+        if halted.is_none() || halted != self.nodes[node].said {
+            let steps: Vec<String> = plan.steps.iter().map(|step| step.to_string()).collect();
+            let first = |step: &String| step.lines().next().unwrap_or_default().to_owned();
+            let steps: Vec<String> = steps.iter().map(first).collect();
+            self.tell(Some(node), format!("plans, because {}: {}", plan.row.text(), steps.join(" · ")));
+        }
+        self.nodes[node].said = halted;
+        let saw_learner = match &seen.cluster {
+            ClusterSeen::Confirmed { members, .. } => {
+                members.iter().any(|member| member.learner && self.node_of(member) != Some(node))
+            }
+            ClusterSeen::Unreachable(_) => false,
+        };
+        let saw_rolled_back = matches!(&seen.data, DataSeen::There(facts) if facts.last_index < known_index(&seen));
+        self.nodes[node].plan = Some(Executing { plan, at: 0, saw_learner, saw_rolled_back });
+    }
+
+    fn node_of(&self, member: &ListedMember) -> Option<usize> {
+        let url = member.peer_urls.first()?;
+        url.trim_end_matches(":2380").rsplit('.').next()?.parse::<usize>().ok()?.checked_sub(1)
+    }
+
+    /// Looks at everything, as an agent does.
+    fn look(&self, node: usize) -> Observed {
+        let it = &self.nodes[node];
+        let data = match &it.data {
+            _ if it.data_unreadable => DataSeen::Unknown("input/output error".to_owned()),
+            None => DataSeen::Absent,
+            Some(data) => DataSeen::There(DataFacts {
+                ids: Some((data.cluster, data.member)),
+                last_index: Some(data.log.len() as u64),
+                verdict: it.checked.clone().unwrap_or(Verdict::Unchecked),
+            }),
+        };
+        let ledger = match &it.ledger {
+            _ if it.ledger_unreadable => LedgerSeen::Unreadable("input/output error".to_owned()),
+            None => LedgerSeen::Absent,
+            Some(ledger) => LedgerSeen::There(Box::new(ledger.clone())),
+        };
+        let mut peers = BTreeMap::new();
+        for member in self.files[it.file].spec.members.iter().filter(|member| member.name != it.name) {
+            let answer = self.index_of(&member.name).and_then(|peer| self.answer(peer, node));
+            let silent = || PeerSeen::Unknown("no answer".to_owned());
+            peers.insert(member.name.clone(), answer.map_or_else(silent, PeerSeen::Answered));
+        }
+        let store = match &self.store {
+            store if !store.declared => StoreSeen::NotDeclared,
+            store if store.away => StoreSeen::Unknown("no answer".to_owned()),
+            store => store.chain.map_or(StoreSeen::Empty, |(cluster, revision)| StoreSeen::Chain {
+                cluster: Some(cluster),
+                revision: Some(revision),
+            }),
+        };
+        let cluster = self.observe_cluster(node);
+        Observed { data, ledger, end: EndSeen::Absent, full_check: None, cluster, peers, store }
+    }
+
+    pub(crate) fn index_of(&self, name: &str) -> Option<usize> {
+        self.nodes.iter().position(|node| node.name == name)
+    }
+
+    /// What the agent of `peer` answers `asker`.
+    pub(crate) fn answer(&self, peer: usize, asker: usize) -> Option<PeerAnswer> {
+        let (it, who) = (&self.nodes[peer], &self.nodes[asker]);
+        if !it.up || !self.linked(peer, asker) || it.ledger_unreadable {
+            return None;
+        }
+        let member = who.ledger.as_ref().and_then(|ledger| ledger.ids()).map(|(_, member)| member);
+        let noted = member.and_then(|member| it.noted.get(&member)).copied();
+        Some(peers::answer(&it.ledger.clone().unwrap_or_default(), &who.name, noted))
+    }
+
+    /// The list that a quorum of the others confirms.
+    fn observe_cluster(&self, node: usize) -> ClusterSeen {
+        let mut found: Option<(usize, &Data)> = None;
+        for through in (0..self.nodes.len()).filter(|through| *through != node) {
+            let Some(leader) = self.leader_for(node, through) else { continue };
+            let Some(data) = &self.nodes[leader].data else { continue };
+            match found {
+                Some((_, other)) if other.cluster != data.cluster => {
+                    return ClusterSeen::Unreachable("two clusters answer".to_owned());
+                }
+                _ => found = Some((leader, data)),
+            }
+        }
+        let Some((leader, data)) = found else { return ClusterSeen::Unreachable("no quorum answers".to_owned()) };
+        ClusterSeen::Confirmed { cluster: data.cluster, members: self.listed(node, leader, &data.config()) }
+    }
+
+    fn listed(&self, asker: usize, leader: usize, config: &Config) -> Vec<ListedMember> {
+        let cluster = self.nodes[leader].data.as_ref().map(|data| data.cluster);
+        let one = |member: &crate::etcd::Member| {
+            let it = &self.nodes[member.node];
+            let runs = it.data.as_ref().is_some_and(|data| it.runs && data.member == member.id);
+            let same = it.data.as_ref().map(|data| data.cluster) == cluster;
+            let health = match self.linked(asker, member.node) {
+                false => Health::Unknown("no answer".to_owned()),
+                true if runs && same => Health::Healthy,
+                true => Health::Unhealthy("connection refused".to_owned()),
+            };
+            ListedMember {
+                id: member.id,
+                name: if member.started { it.name.clone() } else { String::new() },
+                peer_urls: vec![format!("http://10.0.0.{}:2380", member.node + 1)],
+                started: member.started,
+                learner: member.learner,
+                health,
+            }
+        };
+        config.members.iter().map(one).collect()
+    }
+
+    /// Beside a running etcd: notes how far others are, keeps the memory of who started, and asks for its vote.
+    fn tend(&mut self, node: usize) {
+        let Some(mine) = self.nodes[node].data.clone() else { return };
+        let Some(leader) = self.leader_for(node, node) else { return };
+        let config = self.nodes[leader].data.as_ref().map(Data::config).unwrap_or_default();
+        for member in &config.members {
+            let it = &self.nodes[member.node];
+            let seen = it.data.as_ref().filter(|data| it.runs && data.member == member.id);
+            if let Some(index) = seen.filter(|_| self.linked(node, member.node)).map(|data| data.commit as u64) {
+                let known = self.nodes[node].noted.entry(member.id).or_default();
+                *known = index.max(*known);
+            }
+        }
+        if self.nodes[node].ledger_unreadable {
+            return;
+        }
+        let answers: Vec<PeerAnswer> = (0..self.nodes.len())
+            .filter(|peer| *peer != node)
+            .filter_map(|peer| self.answer(peer, node))
+            .filter(|answer| answer.founding == quorate_plan::start::PeerFounding::Founded(mine.cluster))
+            .collect();
+        let list = self.listed(node, leader, &config);
+        let it = &mut self.nodes[node];
+        let Some(ledger) = &it.ledger else { return };
+        let next = peers::remember(ledger, &it.name, &list, &answers);
+        it.ledger = Some(next);
+        if config.get(mine.member).is_some_and(|me| me.learner && me.started) {
+            let asked = self.change_members(leader, Op::Promote(mine.member));
+            self.tell(
+                Some(node),
+                match asked {
+                    Ok(()) => "is promoted to a voter".to_owned(),
+                    Err(why) => format!("is not promoted yet: {why}"),
+                },
+            );
+        }
+        let heals = config.get(mine.member).is_some_and(|me| !me.learner);
+        let whole = self.nodes[leader].data.as_ref().is_some_and(|data| data.commit <= mine.synced);
+        if heals && whole && self.nodes[node].damaged {
+            self.nodes[node].damaged = false;
+            self.tell(Some(node), "is whole again".to_owned());
+        }
+    }
+
+    /// The state of a node's ledger.
+    pub(crate) fn state(&self, node: usize) -> State {
+        self.nodes[node].ledger.as_ref().map(|ledger| ledger.state.clone()).unwrap_or_default()
+    }
+}
+
+/// What peers know this node's member to have acknowledged.
+fn known_index(seen: &Observed) -> Option<u64> {
+    let answers = seen.peers.values().filter_map(|peer| match peer {
+        PeerSeen::Answered(answer) => answer.acknowledged,
+        PeerSeen::Unknown(_) => None,
+    });
+    answers.max()
+}

@@ -1,0 +1,216 @@
+//! Takes the steps of a plan, one at a time: each may be cut off before it, in its midst, or after it and before anyone knows.
+
+use quorate_etcd_formats::membership::{ClusterId, MemberId};
+use quorate_plan::ledger::{Identity, Origin, PendingAdd, State};
+use quorate_plan::peers;
+use quorate_plan::start::{Step, Verdict};
+
+use crate::etcd::{Data, Op};
+use crate::world::{Executing, World};
+
+/// What came of a step.
+enum Did {
+    /// The next one.
+    On,
+    /// Look again.
+    Again(String),
+}
+
+impl World {
+    pub(crate) fn execute(&mut self, node: usize, mut executing: Executing) {
+        let Some(step) = executing.plan.steps.get(executing.at).cloned() else {
+            return;
+        };
+        if !self.is_quiet() && self.random.permille(15) {
+            return self.kill_agent(node, &format!("before this: {step}"));
+        }
+        self.before(node, &executing, &step);
+        let did = self.step(node, &step);
+        if !self.is_quiet() && self.random.permille(15) {
+            return self.kill_agent(node, &format!("after this: {step}"));
+        }
+        match did {
+            Did::On => {
+                executing.at += 1;
+                if executing.at < executing.plan.steps.len() {
+                    self.nodes[node].plan = Some(executing);
+                }
+            }
+            Did::Again(why) => self.tell(Some(node), format!("cannot go on: {why}")),
+        }
+    }
+
+    pub(crate) fn kill_agent(&mut self, node: usize, when: &str) {
+        self.nodes[node].up = false;
+        self.nodes[node].plan = None;
+        self.nodes[node].checked = None;
+        self.nodes[node].noted.clear();
+        self.nodes[node].back_at = self.now + 1 + self.random.below(30) as u64;
+        let when = when.lines().next().unwrap_or_default().to_owned();
+        self.tell(Some(node), format!("the agent is killed {when}"));
+    }
+
+    fn step(&mut self, node: usize, step: &Step) -> Did {
+        match step {
+            Step::Wait(halt) => self.halt(node, Some((halt.clone(), false))),
+            Step::Refuse(halt) => self.halt(node, Some((halt.clone(), true))),
+            Step::Validate(_) => {
+                let verdict = self.nodes[node].data.as_ref().map(|data| match data {
+                    Data { corrupt: true, .. } => Verdict::Corrupt("a page that cannot be read".to_owned()),
+                    Data { torn: true, .. } => Verdict::RepairableTail("a torn record".to_owned()),
+                    _ => Verdict::Valid,
+                });
+                self.nodes[node].checked = verdict;
+                Did::On
+            }
+            Step::RepairTail => {
+                if let Some(data) = &mut self.nodes[node].data {
+                    data.torn = false;
+                }
+                self.nodes[node].checked = Some(Verdict::Valid);
+                Did::On
+            }
+            Step::Archive => {
+                self.nodes[node].data = None;
+                self.nodes[node].checked = None;
+                Did::On
+            }
+            Step::Restore { revision } => self.restore(node, *revision),
+            Step::Init { cluster, member } => self.init(node, *cluster, *member),
+            Step::Write(state) => self.write(node, state.clone()),
+            Step::TellPeers => self.tell_peers(node),
+            Step::RemoveMember(id) => self.change(node, Op::Remove(*id)).map_or_else(Did::Again, |_| Did::On),
+            Step::AddLearner => self.add_learner(node),
+            Step::Start { joining } => self.start(node, *joining),
+            // Asked for beside a running etcd.
+            Step::Promote => Did::On,
+        }
+    }
+
+    fn halt(&mut self, node: usize, halt: Option<(quorate_plan::start::Halt, bool)>) -> Did {
+        self.nodes[node].halt = halt;
+        Did::On
+    }
+
+    /// Durable when it returns; cut off before that, nothing of it is there.
+    fn write(&mut self, node: usize, state: State) -> Did {
+        if self.nodes[node].ledger_unreadable {
+            return Did::Again("the ledger cannot be read".to_owned());
+        }
+        let ledger = self.nodes[node].ledger.clone().unwrap_or_default();
+        let next = ledger.with(state);
+        self.rule_of_write(node, &next.state);
+        self.nodes[node].ledger = Some(next);
+        Did::On
+    }
+
+    fn init(&mut self, node: usize, cluster: ClusterId, member: MemberId) -> Did {
+        let file = std::rc::Rc::clone(&self.files[self.nodes[node].file]);
+        let Some(ids) = file.spec.founding_ids().filter(|ids| ids.cluster == cluster) else {
+            return Did::Again("the file declares another founding".to_owned());
+        };
+        if self.nodes[node].data.is_some() || self.nodes[node].data_unreadable {
+            return Did::Again("there is data already".to_owned());
+        }
+        let members: Vec<(MemberId, usize)> =
+            ids.members.iter().filter_map(|(name, id)| self.index_of(name).map(|node| (*id, node))).collect();
+        self.nodes[node].data = Some(Data::founded(cluster, &members, member, node));
+        self.nodes[node].checked = Some(Verdict::Valid);
+        Did::On
+    }
+
+    /// A member of its own, with all that the backup holds, in a new cluster.
+    fn restore(&mut self, node: usize, revision: u64) -> Did {
+        let number = self.number();
+        let (cluster, member) = (ClusterId(0xc000 + u64::from(number)), MemberId(0xa000 + u64::from(number)));
+        let identity = Identity { cluster, member, origin: Origin::Restored };
+        let Did::On = self.write(node, State::Started(identity)) else { return Did::Again("no ledger".to_owned()) };
+        self.nodes[node].data = Some(Data::founded(cluster, &[(member, node)], member, node));
+        self.nodes[node].checked = None;
+        self.tell(Some(node), format!("is restored to revision {revision}, as cluster {cluster}"));
+        Did::On
+    }
+
+    /// Each peer writes it down, or says no, or is not there; an answer may get lost.
+    fn tell_peers(&mut self, node: usize) -> Did {
+        let Some((ledger, (cluster, member))) =
+            self.nodes[node].ledger.clone().and_then(|ledger| ledger.ids().map(|ids| (ledger, ids)))
+        else {
+            return Did::Again("the ledger names no member".to_owned());
+        };
+        let declared: Vec<String> = match &ledger.state {
+            State::Promised(promise) | State::Inited(promise) => promise.members.clone(),
+            State::Empty | State::Started(_) | State::PendingAdd(_) | State::Tombstone(_) => Vec::new(),
+        };
+        let name = self.nodes[node].name.clone();
+        let others = declared.iter().filter(|peer| **peer != name);
+        let others: Vec<usize> = others.filter_map(|peer| self.index_of(peer)).collect();
+        for peer in others {
+            let who = self.nodes[peer].name.clone();
+            if !self.nodes[peer].up || !self.linked(node, peer) || self.nodes[peer].ledger_unreadable {
+                return Did::Again(format!("{who} does not answer"));
+            }
+            let theirs = self.nodes[peer].ledger.clone().unwrap_or_default();
+            match peers::record_started(&theirs, &name, cluster, member) {
+                Err(why) => return Did::Again(format!("{who} says no: {why}")),
+                Ok(next) => self.nodes[peer].ledger = Some(next),
+            }
+            if !self.is_quiet() && self.random.permille(30) {
+                return Did::Again(format!("the answer of {who} gets lost"));
+            }
+        }
+        Did::On
+    }
+
+    /// A change of members, through any server that can be reached.
+    fn change(&mut self, node: usize, op: Op) -> Result<usize, String> {
+        let through = (0..self.nodes.len()).filter(|through| *through != node);
+        let leader = through.filter_map(|through| self.leader_for(node, through)).next();
+        let Some(leader) = leader else { return Err("no quorum answers".to_owned()) };
+        self.change_members(leader, op)?;
+        self.tell(Some(node), format!("the cluster agrees to {op:?}"));
+        if !self.is_quiet() && self.random.permille(60) {
+            return Err("the answer gets lost".to_owned());
+        }
+        Ok(leader)
+    }
+
+    fn add_learner(&mut self, node: usize) -> Did {
+        let id = MemberId(0x1000 + u64::from(self.number()));
+        let leader = match self.change(node, Op::Add { id, node, learner: true }) {
+            Ok(leader) => leader,
+            Err(why) => return Did::Again(why),
+        };
+        let Some(cluster) = self.nodes[leader].data.as_ref().map(|data| data.cluster) else {
+            return Did::Again("the cluster is gone".to_owned());
+        };
+        self.rule_of_join(node, cluster);
+        if !self.is_quiet() && self.random.permille(40) {
+            self.kill_agent(node, "before it wrote its id down");
+            return Did::Again("killed".to_owned());
+        }
+        let peer_urls = vec![format!("http://10.0.0.{}:2380", node + 1)];
+        let add = PendingAdd { cluster, member: Some(id), peer_urls, replaces: None, generation: 0 };
+        self.write(node, State::PendingAdd(add))
+    }
+
+    fn start(&mut self, node: usize, joining: bool) -> Did {
+        if joining {
+            let State::PendingAdd(PendingAdd { cluster, member: Some(member), .. }) = self.state(node) else {
+                return Did::Again("no id was given".to_owned());
+            };
+            self.rule_of_start(node, Some((cluster, member)));
+            self.nodes[node].data = Some(Data::joining(cluster, member, node));
+        } else {
+            self.rule_of_start(node, None);
+        }
+        if self.nodes[node].data.is_none() {
+            return Did::Again("there is no data".to_owned());
+        }
+        let it = &mut self.nodes[node];
+        (it.runs, it.leads, it.checked, it.halt, it.plan) = (true, false, None, None, None);
+        let member = it.data.as_ref().map(|data| data.member.to_string()).unwrap_or_default();
+        self.tell(Some(node), format!("etcd starts as member {member}{}", if joining { ", without data" } else { "" }));
+        Did::On
+    }
+}

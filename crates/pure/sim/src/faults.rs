@@ -1,0 +1,388 @@
+//! What goes wrong, and what two operators do at once. All of it by chance, and none of it beyond what a majority survives, unless
+//! the life is a harsh one.
+
+use quorate_etcd_formats::membership::{ClusterId, MemberId};
+use quorate_plan::ledger::{Identity, Origin, State};
+
+use crate::etcd::{Data, Op};
+use crate::files;
+use crate::world::World;
+
+impl World {
+    /// Perhaps something goes wrong now.
+    pub(crate) fn fault(&mut self) {
+        if self.is_quiet() || !self.random.permille(140) {
+            return;
+        }
+        let node = self.random.below(self.nodes.len());
+        match self.random.below(34) {
+            0..4 => self.kill_by_fault(node),
+            4..7 => self.power_cut(node),
+            7..9 => self.kill_etcd(node),
+            9..12 => self.cut_or_mend(node),
+            12 => self.lose_data(node),
+            13 => self.lose_machine(node),
+            14 => self.lose_ledger(node),
+            15 => self.damage_data(node),
+            16..18 => self.take_snapshot(node),
+            18 => self.roll_back(node),
+            19 => self.hide_data(node),
+            20 => self.hide_ledger(node),
+            21 => self.swap_disks(node),
+            22..27 => self.edit_file(node),
+            27 => self.reset_by_operator(node),
+            28 => self.detach(node),
+            29 => self.recover(node),
+            30 => self.store.away = !self.store.away,
+            31 | 32 => self.back_up(),
+            _ => self.lose_everything(),
+        }
+    }
+
+    /// Nothing goes wrong for a while.
+    pub(crate) fn is_quiet(&self) -> bool {
+        self.calm || self.now < self.quiet_until
+    }
+
+    /// Whether this node may be damaged too.
+    fn may_damage(&self, node: usize) -> bool {
+        let damaged = self.nodes.iter().filter(|node| node.damaged).count();
+        let minority = damaged < (self.nodes.len() - 1) / 2;
+        self.swapped.is_none() && self.recovered.is_none() && !self.nodes[node].damaged && (minority || self.harsh)
+    }
+
+    fn note_damage(&mut self, node: usize) {
+        self.nodes[node].damaged = true;
+        self.forgot_early |= self.committed.is_empty();
+        let damaged = self.nodes.iter().filter(|node| node.damaged).count();
+        if damaged > (self.nodes.len() - 1) / 2 && self.hopeless.is_none() {
+            self.hopeless = Some("more disks are lost than a majority survives".to_owned());
+        }
+    }
+
+    /// The one that was recovered never goes away altogether: someone who comes back can always learn of it.
+    fn is_kept(&self, node: usize) -> bool {
+        self.recovered == Some(node)
+    }
+
+    fn kill_by_fault(&mut self, node: usize) {
+        if self.nodes[node].up && (!self.is_kept(node) || self.nodes[node].leads) {
+            self.kill_agent(node, "by chance");
+        }
+    }
+
+    pub(crate) fn power_cut(&mut self, node: usize) {
+        if self.is_kept(node) {
+            return;
+        }
+        let torn = self.random.permille(300);
+        let it = &mut self.nodes[node];
+        (it.runs, it.leads, it.checked, it.plan) = (false, false, None, None);
+        if let Some(data) = &mut it.data {
+            data.power_cut(torn);
+        }
+        it.up = false;
+        it.noted.clear();
+        it.back_at = self.now + 2 + self.random.below(40) as u64;
+        self.tell(Some(node), "the power is cut".to_owned());
+    }
+
+    fn kill_etcd(&mut self, node: usize) {
+        if self.nodes[node].runs && (!self.is_kept(node) || self.nodes[node].up) {
+            let it = &mut self.nodes[node];
+            (it.runs, it.leads, it.checked) = (false, false, None);
+            self.tell(Some(node), "etcd is killed".to_owned());
+        }
+    }
+
+    fn cut_or_mend(&mut self, node: usize) {
+        if !self.cut.is_empty() && self.random.permille(600) {
+            self.cut.clear();
+            return self.tell(None, "all links are mended".to_owned());
+        }
+        if self.is_kept(node) || self.recovered.is_some() {
+            return;
+        }
+        let alone = self.random.permille(400);
+        for other in (0..self.nodes.len()).filter(|other| *other != node) {
+            if alone || self.random.permille(400) {
+                self.cut.insert((node.min(other), node.max(other)));
+            }
+        }
+        self.tell(Some(node), if alone { "is cut off" } else { "loses some of its links" }.to_owned());
+    }
+
+    fn lose_data(&mut self, node: usize) {
+        if self.nodes[node].data.is_some() && self.may_damage(node) {
+            self.power_cut(node);
+            self.nodes[node].data = None;
+            self.note_damage(node);
+            self.tell(Some(node), "its data disk is lost".to_owned());
+        }
+    }
+
+    /// Disk and ledger; the next machine knows nothing.
+    fn lose_machine(&mut self, node: usize) {
+        let minority = self.nodes.iter().filter(|node| node.damaged).count() < (self.nodes.len() - 1) / 2;
+        if self.may_damage(node) && minority && !self.nodes[node].ledger_unreadable {
+            self.power_cut(node);
+            self.forget(node);
+            self.note_damage(node);
+            self.tell(Some(node), "the machine is lost, disk and ledger; a new one takes its name".to_owned());
+        }
+    }
+
+    fn forget(&mut self, node: usize) {
+        let it = &mut self.nodes[node];
+        (it.data, it.ledger, it.snapshot) = (None, None, None);
+        it.noted.clear();
+    }
+
+    /// The ledger alone: the data is there, and nobody knows whose it is.
+    fn lose_ledger(&mut self, node: usize) {
+        let minority = self.nodes.iter().filter(|node| node.damaged).count() < (self.nodes.len() - 1) / 2;
+        if self.may_damage(node) && minority && self.nodes[node].data.is_some() && !self.nodes[node].ledger_unreadable {
+            self.power_cut(node);
+            self.nodes[node].ledger = None;
+            self.note_damage(node);
+            self.tell(Some(node), "its ledger is lost, and its data is not".to_owned());
+        }
+    }
+
+    fn damage_data(&mut self, node: usize) {
+        if self.nodes[node].data.is_some() && self.may_damage(node) {
+            self.power_cut(node);
+            if let Some(data) = &mut self.nodes[node].data {
+                data.corrupt = true;
+            }
+            self.note_damage(node);
+            self.tell(Some(node), "its data is damaged".to_owned());
+        }
+    }
+
+    fn take_snapshot(&mut self, node: usize) {
+        if self.nodes[node].runs && self.swapped.is_none() {
+            let mut copy = self.nodes[node].data.clone();
+            if let Some(data) = &mut copy {
+                data.power_cut(false);
+            }
+            self.nodes[node].snapshot = copy;
+        }
+    }
+
+    /// The disk comes back from an old snapshot. Someone who knows how far it was can be asked at the next start; if nobody could,
+    /// nobody could tell.
+    fn roll_back(&mut self, node: usize) {
+        let Some(old) = self.nodes[node].snapshot.clone() else { return };
+        let same = self.nodes[node].data.as_ref().is_some_and(|data| data.member == old.member && !data.corrupt);
+        let knows = |other: &usize| {
+            let it = &self.nodes[*other];
+            it.up
+                && it.runs
+                && self.linked(node, *other)
+                && !it.ledger_unreadable
+                && it.noted.get(&old.member).is_some_and(|noted| *noted > old.log.len() as u64)
+        };
+        let others = (0..self.nodes.len()).filter(|other| *other != node);
+        if !same || !self.may_damage(node) || !others.clone().all(|other| knows(&other)) || others.count() == 0 {
+            return;
+        }
+        self.power_cut(node);
+        self.nodes[node].data = Some(old);
+        self.nodes[node].back_at = self.now + 1;
+        self.quiet_until = self.now + 60;
+        self.note_damage(node);
+        self.tell(Some(node), "its disk comes back from an old snapshot".to_owned());
+    }
+
+    fn hide_data(&mut self, node: usize) {
+        if !self.nodes[node].runs {
+            let hidden = !self.nodes[node].data_unreadable;
+            self.nodes[node].data_unreadable = hidden;
+            self.nodes[node].plan = None;
+            self.tell(
+                Some(node),
+                if hidden { "its data dir cannot be read" } else { "its data dir can be read" }.to_owned(),
+            );
+        }
+    }
+
+    fn hide_ledger(&mut self, node: usize) {
+        if !self.is_kept(node) && self.nodes[node].ledger.is_some() {
+            let hidden = !self.nodes[node].ledger_unreadable;
+            self.nodes[node].ledger_unreadable = hidden;
+            self.nodes[node].plan = None;
+            self.tell(
+                Some(node),
+                if hidden { "its ledger cannot be read" } else { "its ledger can be read" }.to_owned(),
+            );
+        }
+    }
+
+    fn swap_disks(&mut self, node: usize) {
+        if let Some((a, b)) = self.swapped {
+            self.power_cut(a);
+            self.power_cut(b);
+            return self.swap_back();
+        }
+        let other = (node + 1) % self.nodes.len();
+        let whole =
+            |node: usize| self.nodes[node].data.is_some() && !self.nodes[node].damaged && !self.nodes[node].detached;
+        let known = |node: usize| self.state(node) != State::Empty;
+        if other == node || !whole(node) || !whole(other) || !known(node) || !known(other) || self.recovered.is_some() {
+            return;
+        }
+        self.power_cut(node);
+        self.power_cut(other);
+        self.exchange(node, other);
+        self.swapped = Some((node, other));
+        self.tell(Some(node), format!("its disk is exchanged with that of {}", self.nodes[other].name));
+    }
+
+    fn exchange(&mut self, a: usize, b: usize) {
+        let one = self.nodes[a].data.take();
+        let other = std::mem::replace(&mut self.nodes[b].data, one);
+        self.nodes[a].data = other;
+        (self.nodes[a].checked, self.nodes[b].checked) = (None, None);
+        (self.nodes[a].plan, self.nodes[b].plan) = (None, None);
+    }
+
+    pub(crate) fn swap_back(&mut self) {
+        if let Some((a, b)) = self.swapped.take() {
+            self.exchange(a, b);
+            self.tell(Some(a), "the exchanged disks are where they belong".to_owned());
+        }
+    }
+
+    /// Two operators, each with a file of their own.
+    fn edit_file(&mut self, node: usize) {
+        let choice = match self.random.below(10) {
+            0..3 => files::FIRST,
+            3..5 => files::UNRELATED,
+            5..8 => files::SECOND,
+            8 => files::OTHER,
+            _ => files::UNDECLARED,
+        };
+        let operator = self.random.below(2) + 1;
+        let all = self.random.permille(300);
+        for node in (0..self.nodes.len()).filter(|one| all || *one == node).collect::<Vec<_>>() {
+            self.give_file(node, choice, &format!("operator {operator}"));
+        }
+    }
+
+    pub(crate) fn give_file(&mut self, node: usize, file: usize, who: &str) {
+        if self.nodes[node].file == file || (self.is_kept(node) && !self.nodes[node].leads) {
+            return;
+        }
+        self.nodes[node].file = file;
+        let words = self.files[file].words;
+        self.tell(Some(node), format!("{who} gives it the file with {words}"));
+        if self.nodes[node].up {
+            self.kill_agent(node, "to be started with it");
+        }
+        self.nodes[node].back_at = self.now + 1;
+    }
+
+    fn reset_by_operator(&mut self, node: usize) {
+        if self.may_damage(node) && !self.nodes[node].ledger_unreadable && !self.nodes[node].data_unreadable {
+            self.note_damage(node);
+            self.reset(node, "an operator");
+        }
+    }
+
+    /// `quorate data reset --yes`.
+    pub(crate) fn reset(&mut self, node: usize, who: &str) {
+        self.power_cut(node);
+        let file = std::rc::Rc::clone(&self.files[self.nodes[node].file]);
+        let it = &mut self.nodes[node];
+        (it.data, it.snapshot, it.detached) = (None, None, false);
+        it.back_at = self.now + 1;
+        if let Some(ledger) = &it.ledger {
+            let mut left = ledger.reset();
+            if let (State::Started(_), Some(bootstrap)) = (&ledger.state, file.spec.bootstrap)
+                && !left.consumed.contains(&bootstrap.id)
+            {
+                left.consumed.push(bootstrap.id);
+            }
+            it.ledger = Some(left);
+        }
+        self.tell(Some(node), format!("{who} resets it"));
+    }
+
+    /// An operator takes a member out for good.
+    fn detach(&mut self, node: usize) {
+        let Some(data) = self.nodes[node].data.clone() else { return };
+        let whole = self.nodes.iter().all(|node| !node.damaged && !node.ledger_unreadable);
+        let leader = (0..self.nodes.len()).find_map(|through| self.leader_for(through, through));
+        let Some(leader) = leader.filter(|leader| *leader != node) else { return };
+        if !whole || !self.may_damage(node) || self.nodes.len() < 3 || self.harsh {
+            return;
+        }
+        if self.change_members(leader, Op::Remove(data.member)).is_ok() {
+            self.note_damage(node);
+            if self.random.permille(500) {
+                return self.tell(Some(node), "an operator removes its member, and tells nobody".to_owned());
+            }
+            self.bury(node, data.cluster, data.member);
+            self.power_cut(node);
+            self.nodes[node].detached = true;
+            self.tell(Some(node), "an operator takes it out for good".to_owned());
+        }
+    }
+
+    /// An operator takes the others for lost, and makes a cluster of what one node has. They are not lost.
+    fn recover(&mut self, node: usize) {
+        let whole = self.nodes.iter().all(|node| node.data.is_some() && !node.damaged && !node.ledger_unreadable);
+        let ours = matches!(self.state(node), State::Started(_));
+        if !whole || !ours || self.nodes.len() != 3 || self.swapped.is_some() || self.recovered.is_some() {
+            return;
+        }
+        for other in (0..self.nodes.len()).filter(|other| *other != node).collect::<Vec<_>>() {
+            self.power_cut(other);
+            self.nodes[other].back_at = self.now + 15 + self.random.below(30) as u64;
+            self.nodes[other].damaged = true;
+        }
+        let number = u64::from(self.number());
+        let (cluster, member) = (ClusterId(0xc000 + number), MemberId(0xa000 + number));
+        let mut ledger = self.nodes[node].ledger.clone().unwrap_or_default();
+        ledger = ledger.with(State::Started(Identity { cluster, member, origin: Origin::Restored }));
+        ledger.generation += 1;
+        ledger.peers.clear();
+        let it = &mut self.nodes[node];
+        it.ledger = Some(ledger);
+        it.data = Some(Data::founded(cluster, &[(member, node)], member, node));
+        (it.up, it.runs, it.leads, it.plan, it.checked, it.snapshot) = (true, true, true, None, None, None);
+        self.cut.clear();
+        self.recovered = Some(node);
+        self.tell(Some(node), format!("an operator recovers the cluster from it, as cluster {cluster}"));
+    }
+
+    fn back_up(&mut self) {
+        let leader = self.nodes.iter().find(|node| node.runs && node.leads).and_then(|node| node.data.as_ref());
+        if self.store.declared
+            && !self.store.away
+            && let Some(data) = leader
+        {
+            self.store.chain = Some((data.cluster, data.commit as u64));
+            self.tell(None, "a backup is taken".to_owned());
+        }
+    }
+
+    /// Every machine is lost at once, and there is a backup.
+    fn lose_everything(&mut self) {
+        let kept = self.store.chain.is_some_and(|(cluster, _)| {
+            self.nodes.iter().any(|node| node.data.as_ref().is_some_and(|data| data.cluster == cluster))
+        });
+        if !self.harsh || !kept || self.swapped.is_some() || self.recovered.is_some() {
+            return;
+        }
+        for node in 0..self.nodes.len() {
+            self.power_cut(node);
+            self.forget(node);
+            self.note_damage(node);
+        }
+        self.hopeless = Some("every machine is lost, and there is a backup".to_owned());
+        self.store.away = self.random.permille(500);
+        self.tell(None, "every machine is lost; new ones take their names".to_owned());
+    }
+}

@@ -1,0 +1,80 @@
+//! A whole fake world that runs the planner under faults, from a seed: nodes, disks, links, etcd, operators.
+//!
+//! ```text
+//!   seed ──► faults and operators ──► nodes: look, plan_start, check, one step after the other ──► etcd's members and logs
+//!                                        │                                                          │
+//!                                        └──────────────► rules, after every event ◄────────────────┘
+//! ```
+//!
+//! **Invariant:** the same seed and settings give the same life, line by line. The world decides nothing that the planner decides.
+
+mod agent;
+mod etcd;
+mod execute;
+mod faults;
+mod files;
+mod person;
+mod raft;
+mod random;
+mod rules;
+mod world;
+
+use quorate_plan::start::Guard;
+
+/// What is simulated.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Settings {
+    /// The planner works without this guard, and nobody checks its plans.
+    pub without: Option<Guard>,
+    /// Without a guard, but with the check of each plan.
+    pub checked: bool,
+}
+
+/// How a life went.
+#[derive(Debug, Clone)]
+pub struct Life {
+    /// The seed that it came from.
+    pub seed: u64,
+    /// The first rule that was broken, and how.
+    pub broken: Option<String>,
+    /// What happened, line by line.
+    pub story: Vec<String>,
+    /// How many plans were made.
+    pub plans: u64,
+    /// How it ended.
+    pub end: End,
+}
+
+/// How a life ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum End {
+    /// One cluster serves, with every declared node.
+    Serves,
+    /// A person has to decide, for this reason.
+    NeedsPerson(String),
+    /// A rule was broken, or it never came to an end.
+    Broken,
+}
+
+/// Lives through a seed.
+pub fn live(seed: u64, settings: Settings) -> Life {
+    let mut world = world::World::new(seed, settings);
+    let end = world.live();
+    Life { seed, broken: world.broken, story: world.story, plans: world.plans, end }
+}
+
+impl Life {
+    /// The story, to be read from top to bottom.
+    pub fn tell(&self) -> String {
+        let mut text = format!("seed {}\n", self.seed);
+        for line in &self.story {
+            text.push_str(line);
+            text.push('\n');
+        }
+        match (&self.broken, &self.end) {
+            (Some(broken), _) => text + "BROKEN: " + broken + "\n",
+            (None, End::NeedsPerson(why)) => text + "end: a person has to decide: " + why + "\n",
+            (None, End::Serves | End::Broken) => text + "end: one cluster serves, with every declared node\n",
+        }
+    }
+}

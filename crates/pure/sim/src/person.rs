@@ -1,0 +1,182 @@
+//! Calm: what was cut is mended, and a person reads what nodes refuse and follows the way out that they name.
+
+use quorate_faults::Code;
+use quorate_plan::ledger::{Identity, Origin, State};
+
+use crate::End;
+use crate::etcd::Data;
+use crate::files;
+use crate::world::World;
+
+impl World {
+    /// Faults stop.
+    pub(crate) fn make_calm(&mut self) {
+        self.calm = true;
+        self.tell(None, "from here on nothing goes wrong any more".to_owned());
+        self.cut.clear();
+        self.store.away = false;
+        if let Some((a, b)) = self.swapped {
+            for node in [a, b] {
+                (self.nodes[node].runs, self.nodes[node].leads) = (false, false);
+            }
+            self.swap_back();
+        }
+        for node in &mut self.nodes {
+            (node.ledger_unreadable, node.data_unreadable) = (false, false);
+            node.back_at = self.now;
+        }
+        self.declare_again();
+        self.agree();
+    }
+
+    /// Who was taken out for good is declared again: its peers forget the tombstone, and it is reset.
+    fn declare_again(&mut self) {
+        for node in 0..self.nodes.len() {
+            if !self.nodes[node].detached {
+                continue;
+            }
+            let name = self.nodes[node].name.clone();
+            for ledger in self.nodes.iter_mut().filter_map(|node| node.ledger.as_mut()) {
+                ledger.peers.entry(name.clone()).or_default().tombstone = false;
+            }
+            self.reset(node, "a person who declares it again");
+        }
+    }
+
+    /// Everyone gets the same file: that of the cluster that there is, or of a founding that all can promise.
+    fn agree(&mut self) {
+        let file = self.file_for_all();
+        for node in 0..self.nodes.len() {
+            self.give_file(node, file, "a person");
+        }
+    }
+
+    fn file_for_all(&mut self) -> usize {
+        let of = |world: &World, cluster| {
+            let is = |file: &usize| world.files[*file].spec.founding_ids().is_some_and(|ids| ids.cluster == cluster);
+            (0..world.files.len()).find(is).unwrap_or(files::UNDECLARED)
+        };
+        let (mut least, mut promised) = (1, Vec::new());
+        let there = self.nodes.iter().filter_map(|node| node.ledger.as_ref()).find_map(|ledger| match &ledger.state {
+            State::Started(identity) => Some(identity.cluster),
+            State::PendingAdd(add) => Some(add.cluster),
+            State::Empty | State::Promised(_) | State::Inited(_) | State::Tombstone(_) => None,
+        });
+        if let Some(cluster) = there {
+            return of(self, cluster);
+        }
+        for node in &self.nodes {
+            let Some(ledger) = &node.ledger else { continue };
+            match &ledger.state {
+                State::Started(_) | State::PendingAdd(_) => {}
+                State::Promised(promise) | State::Inited(promise) => {
+                    // Someone has begun: that one is finished.
+                    if ledger.began(promise).next().is_some() {
+                        return of(self, promise.cluster);
+                    }
+                    promised.push((promise.bootstrap, promise.cluster));
+                }
+                State::Empty | State::Tombstone(_) => {}
+            }
+            least = ledger.consumed.iter().map(|used| used + 1).fold(least, u64::max);
+        }
+        promised.sort();
+        promised.dedup();
+        match promised.as_slice() {
+            [] => {}
+            [(number, cluster)] if *number >= least => return of(self, *cluster),
+            [.., (number, _)] => least = least.max(number + 1),
+        }
+        match least {
+            0 | 1 => files::FIRST,
+            2 => files::SECOND,
+            3 => files::THIRD,
+            _ => {
+                self.hopeless.get_or_insert_with(|| "every founding that was declared has been used".to_owned());
+                files::THIRD
+            }
+        }
+    }
+
+    /// A person looks at what nodes say.
+    pub(crate) fn help(&mut self) {
+        let node = self.random.below(self.nodes.len());
+        let Some((halt, _)) = self.nodes[node].halt.clone().filter(|_| !self.nodes[node].runs) else { return };
+        let other = self.lives_elsewhere(node);
+        if other && halt.code == Code::StartDisagree {
+            return self.reset(node, "a person");
+        }
+        if matches!(halt.code, Code::StartRemoved | Code::StartOutdated) {
+            self.nodes[node].ended_removed = 0;
+            return self.reset(node, "a person");
+        }
+        if halt.code == Code::StartNotOurs {
+            return self.adopt(node);
+        }
+        if halt.code == Code::StartDisagree || halt.why.contains("has been used") || halt.why.contains("declared again")
+        {
+            self.agree();
+        }
+    }
+
+    /// Whether another cluster serves than the one that this node knows.
+    fn lives_elsewhere(&self, node: usize) -> bool {
+        let ours = self.nodes[node].ledger.as_ref().and_then(|ledger| match &ledger.state {
+            State::Promised(promise) | State::Inited(promise) => Some(promise.cluster),
+            State::Started(identity) => Some(identity.cluster),
+            State::PendingAdd(add) => Some(add.cluster),
+            State::Empty | State::Tombstone(_) => None,
+        });
+        let serves = |other: &crate::world::Node| other.runs && other.leads;
+        let there = self.nodes.iter().filter(|other| serves(other)).filter_map(|other| other.data.as_ref());
+        ours.is_some_and(|ours| there.map(|data| data.cluster).any(|cluster| cluster != ours))
+    }
+
+    /// `quorate cluster adopt`, of a dir that is beyond doubt this node's.
+    fn adopt(&mut self, node: usize) {
+        let Some(Data { cluster, member, made_for, .. }) = self.nodes[node].data else { return };
+        if made_for != node {
+            return;
+        }
+        let mut ledger = self.nodes[node].ledger.clone().unwrap_or_default();
+        ledger = ledger.with(State::Started(Identity { cluster, member, origin: Origin::Adopted }));
+        if let Some(bootstrap) = self.files[self.nodes[node].file].spec.bootstrap
+            && !ledger.consumed.contains(&bootstrap.id)
+        {
+            ledger.consumed.push(bootstrap.id);
+        }
+        self.nodes[node].ledger = Some(ledger);
+        self.tell(Some(node), "a person adopts its data".to_owned());
+        self.agree();
+    }
+
+    /// Whether all is as it should be, or waits for a decision that only a person can take.
+    pub(crate) fn settled(&self) -> Option<End> {
+        let leader = (0..self.nodes.len()).find_map(|node| self.leader_for(node, node));
+        if let Some(data) = leader.and_then(|leader| self.nodes[leader].data.as_ref()) {
+            let config = data.config();
+            let serves = |node: &crate::world::Node| {
+                node.up
+                    && node.runs
+                    && node.data.as_ref().is_some_and(|mine| {
+                        mine.cluster == data.cluster
+                            && mine.commit + 3 >= data.commit
+                            && config.get(mine.member).is_some_and(|me| !me.learner && me.started)
+                    })
+            };
+            if self.nodes.iter().all(serves) && config.members.len() == self.nodes.len() {
+                return Some(End::Serves);
+            }
+        }
+        let idle = |node: &crate::world::Node| node.runs || node.halt.is_some();
+        let begun = "a founding was begun, some of those who began it lost their memory, and nothing was ever written";
+        if self.now > crate::world::PATIENCE && self.forgot_early && self.committed.is_empty() {
+            return Some(End::NeedsPerson(begun.to_owned()));
+        }
+        let patience = self.now > crate::world::PATIENCE;
+        match &self.hopeless {
+            Some(why) if patience && self.nodes.iter().all(idle) => Some(End::NeedsPerson(why.clone())),
+            Some(_) | None => None,
+        }
+    }
+}

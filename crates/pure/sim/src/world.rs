@@ -1,0 +1,246 @@
+//! The world: who is there, who reaches whom, what time it is, and what has happened.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+
+use quorate_etcd_formats::membership::{ClusterId, MemberId};
+use quorate_plan::ledger::Ledger;
+use quorate_plan::start::{Halt, StartPlan, Verdict};
+
+use crate::etcd::{Data, Entry};
+use crate::files::{self, File};
+use crate::random::Random;
+use crate::{End, Settings};
+
+/// How long faults go on.
+const TROUBLE: u64 = 360;
+/// How long after that everything must have come to an end.
+const CALM: u64 = 1500;
+/// Who still waits then waits for a person.
+pub(crate) const PATIENCE: u64 = TROUBLE + 500;
+
+/// A machine.
+#[derive(Debug)]
+pub(crate) struct Node {
+    pub(crate) name: String,
+    pub(crate) file: usize,
+    /// The agent runs.
+    pub(crate) up: bool,
+    /// It comes back by itself then.
+    pub(crate) back_at: u64,
+    pub(crate) plan: Option<Executing>,
+    /// What checking the data gave, since etcd last ran.
+    pub(crate) checked: Option<Verdict>,
+    pub(crate) halt: Option<(Halt, bool)>,
+    /// What it last told that it waits for.
+    pub(crate) said: Option<String>,
+    /// etcd runs on the data.
+    pub(crate) runs: bool,
+    pub(crate) leads: bool,
+    pub(crate) ledger: Option<Ledger>,
+    pub(crate) ledger_unreadable: bool,
+    pub(crate) data: Option<Data>,
+    pub(crate) data_unreadable: bool,
+    /// The highest index that its agent saw of each member.
+    pub(crate) noted: BTreeMap<MemberId, u64>,
+    /// An old snapshot of its disk.
+    pub(crate) snapshot: Option<Data>,
+    /// Its disk has been lost, damaged or exchanged, and it does not vote again yet.
+    pub(crate) damaged: bool,
+    /// An operator took it out for good.
+    pub(crate) detached: bool,
+    /// How often etcd ended because its member was removed.
+    pub(crate) ended_removed: u32,
+}
+
+/// A plan that is being carried out.
+#[derive(Debug)]
+pub(crate) struct Executing {
+    pub(crate) plan: StartPlan,
+    pub(crate) at: usize,
+    /// Another learner was listed when it was made.
+    pub(crate) saw_learner: bool,
+    /// The disk was known to be rolled back when it was made.
+    pub(crate) saw_rolled_back: bool,
+}
+
+/// The store of backups.
+#[derive(Debug, Default)]
+pub(crate) struct Store {
+    pub(crate) declared: bool,
+    pub(crate) away: bool,
+    pub(crate) chain: Option<(ClusterId, u64)>,
+}
+
+pub(crate) struct World {
+    pub(crate) settings: Settings,
+    pub(crate) random: Random,
+    pub(crate) now: u64,
+    pub(crate) calm: bool,
+    pub(crate) nodes: Vec<Node>,
+    pub(crate) files: Vec<Rc<File>>,
+    pub(crate) cut: BTreeSet<(usize, usize)>,
+    pub(crate) store: Store,
+    /// Disks that were exchanged with each other.
+    pub(crate) swapped: Option<(usize, usize)>,
+    /// The node that an operator recovered the cluster from.
+    pub(crate) recovered: Option<usize>,
+    pub(crate) quiet_until: u64,
+    /// More may be lost than a majority survives.
+    pub(crate) harsh: bool,
+    /// More was lost than a majority survives.
+    pub(crate) hopeless: Option<String>,
+    /// A node lost what it knew before there was a cluster.
+    pub(crate) forgot_early: bool,
+    pub(crate) next: u32,
+    pub(crate) plans: u64,
+    /// What was ever committed, by cluster.
+    pub(crate) committed: BTreeMap<ClusterId, Vec<Entry>>,
+    /// The clusters that were ever run of each founding.
+    pub(crate) foundings: BTreeMap<u64, BTreeSet<ClusterId>>,
+    pub(crate) story: Vec<String>,
+    pub(crate) broken: Option<String>,
+}
+
+impl World {
+    pub(crate) fn new(seed: u64, settings: Settings) -> World {
+        let mut random = Random::new(seed);
+        let members = [1, 3, 3, 3, 3, 5][random.below(6)];
+        let harsh = random.permille(150);
+        let declared = random.permille(400);
+        let mixed = random.permille(250);
+        let mut nodes = Vec::new();
+        for number in 1..=members {
+            let file = match random.below(4) {
+                0 if mixed => files::OTHER,
+                1 if mixed => files::SECOND,
+                _ => files::FIRST,
+            };
+            nodes.push(Node::new(number, file, random.below(40) as u64));
+        }
+        World {
+            settings,
+            random,
+            now: 0,
+            calm: false,
+            nodes,
+            files: files::all(members),
+            cut: BTreeSet::new(),
+            store: Store { declared, ..Store::default() },
+            swapped: None,
+            recovered: None,
+            quiet_until: 0,
+            harsh,
+            hopeless: None,
+            forgot_early: false,
+            next: 1,
+            plans: 0,
+            committed: BTreeMap::new(),
+            foundings: BTreeMap::new(),
+            story: Vec::new(),
+            broken: None,
+        }
+    }
+
+    /// Lives: trouble, then calm, until everything serves or waits for a person.
+    pub(crate) fn live(&mut self) -> End {
+        let words: Vec<String> = self.nodes.iter().map(|node| self.files[node.file].words.to_owned()).collect();
+        self.tell(None, format!("{} nodes begin with: {}", words.len(), words.join("; ")));
+        while self.now < TROUBLE && self.broken.is_none() {
+            self.moment();
+            self.fault();
+        }
+        self.make_calm();
+        while self.now < TROUBLE + CALM && self.broken.is_none() {
+            for _ in 0..5 {
+                self.moment();
+            }
+            self.help();
+            if let Some(end) = self.settled() {
+                return end;
+            }
+        }
+        if self.broken.is_none() {
+            let states: Vec<String> = (0..self.nodes.len()).map(|node| self.describe(node)).collect();
+            self.break_rule(format!("it never came to an end: {}", states.join("; ")));
+        }
+        End::Broken
+    }
+
+    /// Everyone does something.
+    fn moment(&mut self) {
+        self.now += 1;
+        for _ in 0..self.nodes.len() {
+            let node = self.random.below(self.nodes.len());
+            if self.broken.is_none() && self.nodes[node].up {
+                self.act(node);
+            }
+        }
+        for node in 0..self.nodes.len() {
+            if !self.nodes[node].up && self.nodes[node].back_at <= self.now {
+                self.nodes[node].up = true;
+                let words = self.files[self.nodes[node].file].words;
+                self.tell(Some(node), format!("the agent starts, with {words}"));
+            }
+        }
+        self.raft();
+        self.rules();
+    }
+
+    pub(crate) fn linked(&self, a: usize, b: usize) -> bool {
+        a == b || !self.cut.contains(&(a.min(b), a.max(b)))
+    }
+
+    pub(crate) fn number(&mut self) -> u32 {
+        self.next += 1;
+        self.next
+    }
+
+    pub(crate) fn tell(&mut self, node: Option<usize>, what: String) {
+        let who = node.map_or("-", |node| self.nodes[node].name.as_str());
+        self.story.push(format!("{:>5} {who:<3} {what}", self.now));
+    }
+
+    pub(crate) fn break_rule(&mut self, what: String) {
+        if self.broken.is_none() {
+            self.tell(None, format!("RULE BROKEN: {what}"));
+            self.broken = Some(what);
+        }
+    }
+
+    /// Where a node stands, in a few words.
+    pub(crate) fn describe(&self, node: usize) -> String {
+        let it = &self.nodes[node];
+        let ledger = it.ledger.as_ref().map_or("no ledger", |ledger| ledger.state.word());
+        let data = it.data.as_ref().map_or("no data".to_owned(), |data| format!("data of `{}`", data.member));
+        let halt = it.halt.as_ref().map_or(String::new(), |(halt, _)| format!(", {}", halt.why));
+        let runs = if it.runs { "runs" } else { "does not run" };
+        format!("{} {runs} ({ledger}, {data}{halt})", it.name)
+    }
+}
+
+impl Node {
+    fn new(number: usize, file: usize, back_at: u64) -> Node {
+        Node {
+            name: format!("n{number}"),
+            file,
+            up: false,
+            back_at,
+            plan: None,
+            checked: None,
+            halt: None,
+            said: None,
+            runs: false,
+            leads: false,
+            ledger: None,
+            ledger_unreadable: false,
+            data: None,
+            data_unreadable: false,
+            noted: BTreeMap::new(),
+            snapshot: None,
+            damaged: false,
+            detached: false,
+            ended_removed: 0,
+        }
+    }
+}

@@ -1,0 +1,35 @@
+//! Every guard of the planner is there for a reason: without it, some life breaks a rule; and the check of plans stands in for it.
+
+use quorate_plan::start::Guard;
+use quorate_sim::{Life, Settings, live};
+
+/// In how many lives a missing guard must show.
+const LIVES: u64 = 4000;
+
+/// What is only about coming to an end, and harms nobody.
+const NEVER_ENDS: &str = "it never came to an end";
+
+fn first_broken(guard: Guard) -> Option<Life> {
+    let settings = Settings { without: Some(guard), checked: false };
+    (0..LIVES).map(|seed| live(seed, settings)).find(|life| life.broken.is_some())
+}
+
+#[test]
+fn without_any_one_guard_some_life_breaks_a_rule_and_the_check_prevents_it() {
+    let mut superfluous = Vec::new();
+    let mut missed = Vec::new();
+    for guard in Guard::ALL {
+        let Some(life) = first_broken(guard) else {
+            superfluous.push(guard);
+            continue;
+        };
+        let rule = life.broken.clone().unwrap_or_default();
+        println!("{guard:?} | seed {} | {}", life.seed, rule.chars().take(110).collect::<String>());
+        let checked = live(life.seed, Settings { without: Some(guard), checked: true });
+        if checked.broken.as_ref().is_some_and(|rule| !rule.starts_with(NEVER_ENDS)) {
+            missed.push((guard, life.seed, checked.broken.unwrap_or_default()));
+        }
+    }
+    assert!(superfluous.is_empty(), "no life of {LIVES} needs these: {superfluous:?}");
+    assert!(missed.is_empty(), "the check lets these through: {missed:?}");
+}
