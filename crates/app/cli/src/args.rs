@@ -11,7 +11,7 @@ use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use quorate_faults::{Code, Exit, Fault};
 
 use crate::commands::{
-    audit, backup, ca, cluster, completions, ctl, data, demo, enter, exec, explain, logs, man, pid, plan, ps, run,
+    audit, backup, box_, ca, cluster, completions, ctl, data, demo, enter, exec, explain, logs, man, pid, plan, ps, run,
     shell, shim, sidecar, status, stop, trace, wrap,
 };
 use crate::printer::Printer;
@@ -105,6 +105,9 @@ pub(crate) enum Command {
     Pid(pid::Args),
     /// The log of a member's etcd: filtered, followed across rotation
     Logs(logs::Args),
+    /// Programs in a box: few files, few ports, few system calls, limits
+    #[command(subcommand)]
+    Box(box_::Verb),
     /// The system calls of a process, for a limited time
     Trace(trace::Args),
     /// A command where a process is, with its rights

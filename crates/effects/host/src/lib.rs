@@ -12,6 +12,7 @@ pub mod locks;
 pub mod logs;
 pub mod process;
 pub mod root;
+pub mod sandbox;
 mod sealed;
 pub mod shim;
 pub mod state;

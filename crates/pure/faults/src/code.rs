@@ -501,6 +501,19 @@ codes! {
     /// A file of a link holds no certificate or key.
     LinkFile = "Q1033", CannotMeet;
 
+    /// A strict box cannot be had on this machine.
+    BoxRefused = "Q1100", CannotMeet;
+    /// A part of a box could not be set up.
+    BoxFailed = "Q1101", Failed;
+    /// A program that no box can be made for: a script, or another machine's.
+    BoxProgram = "Q1102", CannotMeet;
+    /// A path or capability that a box was to have is not there.
+    BoxPath = "Q1103", ConfigInvalid;
+    /// The user that a box was to run as does not exist.
+    BoxUser = "Q1104", ConfigInvalid;
+    /// A part of a box is not, or not fully, enforced here.
+    BoxWeaker = "Q1105", CannotMeet;
+
     /// No process of that name is kept on this machine.
     ProcessUnknown = "Q1150", CannotMeet;
     /// The process does not run.

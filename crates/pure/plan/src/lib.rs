@@ -5,6 +5,7 @@
 #![cfg_attr(not(test), deny(clippy::wildcard_enum_match_arm))]
 
 pub mod auth;
+pub mod boxes;
 pub mod certificates;
 pub mod chain;
 pub mod check;

@@ -4,6 +4,7 @@
 
 pub(crate) mod audit;
 pub(crate) mod backup;
+pub(crate) mod box_;
 pub(crate) mod ca;
 pub(crate) mod cluster;
 pub(crate) mod completions;
@@ -40,6 +41,7 @@ pub(crate) fn run(command: Command, printer: &mut Printer) -> Result<Exit, Fault
     match command {
         Command::Data(verb) => data::run(verb, printer),
         Command::Backup(verb) => backup::run(verb, printer),
+        Command::Box(verb) => box_::run(verb, printer),
         Command::Cluster(verb) => cluster::run(verb, printer),
         Command::Ca(verb) => ca::run(verb, printer),
         Command::Run(args) => run::run(&args, printer),

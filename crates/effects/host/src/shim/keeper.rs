@@ -17,6 +17,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use quorate_faults::{Code, Fault};
+use quorate_plan::boxes::BoxPlan;
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use serde::{Deserialize, Serialize};
 
@@ -29,6 +30,7 @@ use crate::durable::RealDisk;
 use crate::exit_record::{self, ExitRecord, Reason};
 use crate::locks::Lock;
 use crate::process::{Identity, Seen, boot_id, stat};
+use crate::sandbox::{Kept, Launch, prepare};
 use crate::state::{StateDir, take};
 
 /// The shim's threads do little; the usual 2 MiB of stack each would only be address space, but say so.
@@ -80,6 +82,9 @@ struct Keeper {
     state: StateDir,
     orders: Orders,
     running: RunningFile,
+    /// Our own child: the program, or the first process of its box.
+    main: u32,
+    kept: Option<Kept>,
     shared: Arc<Shared>,
     events: Receiver<Event>,
     log: JoinHandle<()>,
@@ -105,23 +110,28 @@ fn start(spec: &Path) -> Result<Keeper, Fault> {
     let listener = listen(state.path()).map_err(|error| failed("listen in the state dir").caused_by(error))?;
     let (ours, theirs) = pair().map_err(|error| failed("make a way for the output").caused_by(error))?;
     let (over, log_over) = io::pipe().map_err(|error| failed("make a way for the output").caused_by(error))?;
-    let running = match execute(&state, &orders, &theirs) {
-        Ok(running) => running,
-        Err(error) => return Err(not_started(&state, &orders, error)),
+    let (running, kept) = match &orders.boxed {
+        Some(plan) => execute_boxed(&state, &orders, plan, &theirs)?,
+        None => match execute(&state, &orders, &theirs) {
+            Ok(running) => (running, None),
+            Err(error) => return Err(not_started(&state, &orders, error)),
+        },
     };
+    let main = kept.as_ref().map_or(running.child.pid, Kept::init);
     drop(theirs);
     let shared = Arc::new(Shared::default());
     let reader = Reader::new(ours, over.into(), Arc::clone(&shared), &orders.spec);
     let (sender, events) = channel();
     let fail = |error| failed("start a thread").caused_by(error);
     let log = thread("log", move || reader.run()).map_err(fail)?;
-    let (to, pid) = (sender.clone(), running.child.pid);
-    thread("wait", move || drop(to.send(Event::Ended(wait_for(pid))))).map_err(fail)?;
+    let to = sender.clone();
+    thread("wait", move || drop(to.send(Event::Ended(wait_for(main))))).map_err(fail)?;
     let to = sender.clone();
     thread("signals", move || while to.send(Event::Signal(next_signal())).is_ok() {}).map_err(fail)?;
     let token = orders.token.clone();
     thread("control", move || serve(&listener, &token, &sender)).map_err(fail)?;
-    Ok(Keeper { state, orders, running, shared, events, log, log_over: log_over.into(), stop: None, _lock: lock })
+    let log_over = log_over.into();
+    Ok(Keeper { state, orders, running, main, kept, shared, events, log, log_over, stop: None, _lock: lock })
 }
 
 fn thread(name: &str, work: impl FnOnce() + std::marker::Send + 'static) -> io::Result<JoinHandle<()>> {
@@ -149,14 +159,13 @@ fn lock(state: &StateDir) -> Result<Lock, Fault> {
     Ok(lock)
 }
 
-/// Starts the program. Between fork and exec the new process writes down who it is, so that there is no moment in which
-/// it runs and nobody could find it.
-fn execute(state: &StateDir, orders: &Orders, output: &OwnedFd) -> io::Result<RunningFile> {
+/// Who the program will be, apart from its number.
+fn about(orders: &Orders) -> io::Result<RunningFile> {
     let spec = &orders.spec;
     let program = spec.program.canonicalize()?;
     let meta = program.metadata()?;
-    let nobody = Identity { pid: 0, started_ticks: 0, boot_id: boot_id()?, executable: program.clone() };
-    let mut running = RunningFile {
+    let nobody = Identity { pid: 0, started_ticks: 0, boot_id: boot_id()?, executable: program };
+    Ok(RunningFile {
         shim: Identity::of(std::process::id())?,
         child: nobody,
         file: (meta.dev(), meta.ino()),
@@ -164,8 +173,48 @@ fn execute(state: &StateDir, orders: &Orders, output: &OwnedFd) -> io::Result<Ru
         config_hash: spec.config_hash.clone(),
         started_at_ms: now_ms(),
         taken: false,
+    })
+}
+
+/// Starts the program in a box. It stands before its first instruction when it is written down.
+fn execute_boxed(
+    state: &StateDir,
+    orders: &Orders,
+    plan: &BoxPlan,
+    output: &OwnedFd,
+) -> Result<(RunningFile, Option<Kept>), Fault> {
+    let spec = &orders.spec;
+    let start = || -> Result<(RunningFile, Option<Kept>), Fault> {
+        let fail = |error| Fault::io("cannot write down what runs", error);
+        let mut running = about(orders).map_err(fail)?;
+        let name = std::iter::once(spec.program.clone().into_os_string());
+        let launch = Launch {
+            program: running.child.executable.clone(),
+            args: name.chain(spec.args.iter().map(Into::into)).collect(),
+            env: spec.env.iter().map(|(name, value)| (name.into(), value.into())).collect(),
+            dir: spec.dir.clone(),
+            output: Some(output.as_fd().try_clone_to_owned().map_err(fail)?),
+            apart: true,
+            with_keeper: false,
+        };
+        let waiting = prepare(plan, launch)?;
+        running.child.pid = waiting.program();
+        running.child.started_ticks = stat(running.child.pid).map_err(fail)?.started_ticks;
+        running.write(&state.running()).map_err(fail)?;
+        Ok((running, Some(waiting.run(&spec.program)?)))
     };
-    let mut command = Command::new(&program);
+    start().inspect_err(|fault| {
+        let cause = std::error::Error::source(fault).map(ToString::to_string);
+        record_not_started(state, orders, &cause.unwrap_or_else(|| fault.to_string()));
+    })
+}
+
+/// Starts the program. Between fork and exec the new process writes down who it is, so that there is no moment in which
+/// it runs and nobody could find it.
+fn execute(state: &StateDir, orders: &Orders, output: &OwnedFd) -> io::Result<RunningFile> {
+    let spec = &orders.spec;
+    let mut running = about(orders)?;
+    let mut command = Command::new(&running.child.executable);
     command.arg0(&spec.program).args(&spec.args).env_clear().envs(spec.env.iter().map(|(name, value)| (name, value)));
     command.current_dir(&spec.dir).process_group(0).stdin(Stdio::null());
     command.stdout(output.as_fd().try_clone_to_owned()?).stderr(output.as_fd().try_clone_to_owned()?);
@@ -188,6 +237,13 @@ fn execute(state: &StateDir, orders: &Orders, output: &OwnedFd) -> io::Result<Ru
 }
 
 fn not_started(state: &StateDir, orders: &Orders, error: io::Error) -> Fault {
+    record_not_started(state, orders, &error.to_string());
+    Fault::new(Code::NotExecuted, format!("cannot execute `{}`", orders.spec.program.display()))
+        .hint("see that it is there, is executable, and is made for this machine")
+        .caused_by(error)
+}
+
+fn record_not_started(state: &StateDir, orders: &Orders, error: &str) {
     let spec = &orders.spec;
     let record = ExitRecord {
         reason: Reason::NotStarted,
@@ -195,7 +251,7 @@ fn not_started(state: &StateDir, orders: &Orders, error: io::Error) -> Fault {
         signal: None,
         clean: false,
         asked_by: None,
-        error: Some(error.to_string()),
+        error: Some(error.to_owned()),
         started_at_ms: now_ms(),
         ended_at_ms: now_ms(),
         pid: 0,
@@ -205,9 +261,6 @@ fn not_started(state: &StateDir, orders: &Orders, error: io::Error) -> Fault {
     };
     // The fault says the same; without a record the next start only looks more closely.
     let _ = exit_record::write(&RealDisk, &state.record(), &record);
-    Fault::new(Code::NotExecuted, format!("cannot execute `{}`", spec.program.display()))
-        .hint("see that it is there, is executable, and is made for this machine")
-        .caused_by(error)
 }
 
 impl Keeper {
@@ -264,7 +317,8 @@ impl Keeper {
     }
 
     fn send(&self, send: Send) {
-        let Some(pid) = i32::try_from(self.running.child.pid).ok().and_then(Pid::from_raw) else { return };
+        // The first process of a box hands signals on, and takes all of the box with it when it is killed.
+        let Some(pid) = i32::try_from(self.main).ok().and_then(Pid::from_raw) else { return };
         // It may have ended in this moment: as our unburied child it still has its number, and the signal is lost.
         let _ = match send {
             Send::Term => kill_process(pid, Signal::TERM),
@@ -272,13 +326,16 @@ impl Keeper {
                 self.shared.dumping.store(true, Ordering::Release);
                 kill_process(pid, Signal::QUIT)
             }
+            Send::Kill if self.kept.is_some() => kill_process(pid, Signal::KILL),
             Send::Kill => kill_process_group(pid, Signal::KILL),
         };
     }
 
     /// Ends what is left, takes the last lines, and writes the record.
     fn conclude(self, end: io::Result<End>) -> Result<(), Fault> {
-        let gone = end_all(self.running.child.pid);
+        let gone = end_all(self.main);
+        let end = end.map(|end| self.kept.as_ref().and_then(Kept::ended).map_or(end, End::from));
+        drop(self.kept);
         drop(self.log_over);
         let _ = self.log.join();
         let Ok(end) = end else {

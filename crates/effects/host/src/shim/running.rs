@@ -10,6 +10,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use quorate_faults::{Code, Fault};
+use quorate_plan::boxes::BoxPlan;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, Signal, kill_process_group, pidfd_send_signal};
 
@@ -46,8 +47,18 @@ pub enum Ended {
 
 /// Starts a program through a shim, which is `shim_program __shim`.
 pub fn spawn(shim_program: &Path, state: &StateDir, spec: &ShimSpec) -> Result<Running, Fault> {
+    spawn_boxed(shim_program, state, spec, None)
+}
+
+/// The same in a box, if there is a plan for one.
+pub fn spawn_boxed(
+    shim_program: &Path,
+    state: &StateDir,
+    spec: &ShimSpec,
+    boxed: Option<BoxPlan>,
+) -> Result<Running, Fault> {
     let failed = |error: io::Error| Fault::new(Code::ShimFailed, "cannot start the shim").caused_by(error);
-    Orders { spec: spec.clone(), token: fresh_token().map_err(failed)? }.write(&state.spec()).map_err(failed)?;
+    Orders { spec: spec.clone(), token: fresh_token().map_err(failed)?, boxed }.write(&state.spec()).map_err(failed)?;
     let mut command = Command::new(shim_program);
     command.arg("__shim").arg(state.spec()).current_dir("/").env_clear();
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());

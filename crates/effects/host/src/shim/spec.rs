@@ -7,6 +7,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use quorate_plan::boxes::BoxPlan;
 use serde::{Deserialize, Serialize};
 
 use crate::logs::Rotation;
@@ -79,6 +80,9 @@ impl Rung {
 pub(super) struct Orders {
     pub(super) spec: ShimSpec,
     pub(super) token: String,
+    /// The box that it runs in, with every choice made; `None`: no box.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) boxed: Option<BoxPlan>,
 }
 
 /// Which processes run, as the shim wrote it down.

@@ -19,6 +19,15 @@ pub(super) enum End {
     Signal(i32),
 }
 
+impl From<crate::sandbox::End> for End {
+    fn from(end: crate::sandbox::End) -> End {
+        match end {
+            crate::sandbox::End::Code(code) => End::Code(code),
+            crate::sandbox::End::Signal(signal) => End::Signal(signal),
+        }
+    }
+}
+
 /// A child that has ended.
 struct Dead {
     pid: i32,
@@ -38,7 +47,7 @@ pub(super) fn wait_for(main: u32) -> io::Result<End> {
 
 /// Kills and buries everything that is left: the process group of `main`, which is dead and unburied, and whatever else
 /// became our child. `false`: the kernel could not end something.
-pub(super) fn end_all(main: u32) -> bool {
+pub(crate) fn end_all(main: u32) -> bool {
     if let Some(group) = i32::try_from(main).ok().and_then(Pid::from_raw) {
         // No one may be left in it, which is what is wanted.
         let _ = kill_process_group(group, Signal::KILL);

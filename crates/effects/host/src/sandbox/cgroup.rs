@@ -1,0 +1,233 @@
+//! Limits of memory, processes and processor time, by the kernel's control groups: version 2, and 1 where that is there.
+//!
+//! **Invariant:** a group is named after the process that made it; groups of makers that are gone are removed by the next.
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use quorate_plan::boxes::Limits;
+use rustix::fs::{Access, AtFlags, CWD, access, unlinkat};
+
+use crate::process::{boot_id, stat};
+
+/// What our groups are called.
+const PREFIX: &str = "quorate-box-";
+/// How long a group may be busy after its last process has ended.
+const REMOVE_LIMIT: Duration = Duration::from_secs(5);
+/// The span over which processor time is counted, in microseconds; the kernel's own default.
+const PERIOD_US: u64 = 100_000;
+
+/// Where groups can be made, for each kind of limit.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Places {
+    pub(super) memory: Option<Place>,
+    pub(super) pids: Option<Place>,
+    pub(super) cpu: Option<Place>,
+}
+
+/// A directory in which groups can be made.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Place {
+    dir: PathBuf,
+    v2: bool,
+}
+
+impl Places {
+    /// Looks at this machine.
+    pub(super) fn observe() -> Places {
+        let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+        let own = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+        Places::read(&mounts, &own)
+    }
+
+    fn read(mounts: &str, own: &str) -> Places {
+        let find = |name: &str| second(mounts, own, name).or_else(|| first(mounts, own, name));
+        Places { memory: find("memory"), pids: find("pids"), cpu: find("cpu") }
+    }
+}
+
+/// A hierarchy of version 1.
+fn first(mounts: &str, own: &str, name: &str) -> Option<Place> {
+    let mount = mounts.lines().map(|line| line.split(' ').collect::<Vec<_>>()).find(|words| {
+        words.get(2) == Some(&"cgroup") && words.get(3).is_some_and(|options| options.split(',').any(|o| o == name))
+    })?;
+    let mine = own.lines().find_map(|line| {
+        let mut words = line.splitn(3, ':');
+        let controllers = words.nth(1)?;
+        controllers.split(',').any(|controller| controller == name).then(|| words.next())?
+    })?;
+    let top = PathBuf::from(mount.get(1)?);
+    // In a container the path may be one of the outside, which is not there.
+    let dir = Some(top.join(mine.trim_start_matches('/'))).filter(|dir| dir.is_dir()).unwrap_or(top);
+    writable(&dir).then_some(Place { dir, v2: false })
+}
+
+/// The hierarchy of version 2. A group that has processes cannot divide its share, so ours lies beside our own.
+fn second(mounts: &str, own: &str, name: &str) -> Option<Place> {
+    let mount = mounts
+        .lines()
+        .map(|line| line.split(' ').collect::<Vec<_>>())
+        .find(|words| words.get(2) == Some(&"cgroup2"))?;
+    let mine = own.lines().find_map(|line| line.strip_prefix("0::"))?;
+    let top = PathBuf::from(mount.get(1)?);
+    let mine = top.join(mine.trim_start_matches('/'));
+    let dir = if mine == top { top.clone() } else { mine.parent()?.to_owned() };
+    let lists = |file: &str| {
+        let text = std::fs::read_to_string(dir.join(file)).unwrap_or_default();
+        text.split_whitespace().any(|word| word == name)
+    };
+    if !writable(&dir) || !lists("cgroup.controllers") {
+        return None;
+    }
+    if !lists("cgroup.subtree_control") {
+        put(&dir.join("cgroup.subtree_control"), &format!("+{name}")).ok()?;
+    }
+    Some(Place { dir, v2: true })
+}
+
+fn writable(dir: &Path) -> bool {
+    access(dir, Access::WRITE_OK | Access::EXEC_OK).is_ok()
+}
+
+fn put(file: &Path, value: &str) -> io::Result<()> {
+    File::options().write(true).open(file)?.write_all(value.as_bytes())
+}
+
+/// The groups of one box; removed when dropped.
+#[derive(Debug, Default)]
+pub(super) struct Groups {
+    dirs: Vec<PathBuf>,
+}
+
+impl Groups {
+    /// Makes the groups that the limits need. What has no place is skipped: whether that is allowed was decided before.
+    pub(super) fn make(places: &Places, limits: &Limits) -> io::Result<Groups> {
+        let mut groups = Groups::default();
+        let name = format!("{PREFIX}{}-{}", std::process::id(), stat(std::process::id())?.started_ticks);
+        if let (Some(place), Some(bytes)) = (&places.memory, limits.memory_bytes) {
+            let dir = groups.dir(place, &name)?;
+            put(&dir.join(if place.v2 { "memory.max" } else { "memory.limit_in_bytes" }), &bytes.to_string())?;
+            // Without these files the machine does not swap what the group has.
+            let (file, value) = if place.v2 { ("memory.swap.max", 0) } else { ("memory.memsw.limit_in_bytes", bytes) };
+            let _ = put(&dir.join(file), &value.to_string());
+        }
+        if let (Some(place), Some(pids)) = (&places.pids, limits.pids) {
+            // The init counts too.
+            put(&groups.dir(place, &name)?.join("pids.max"), &pids.saturating_add(1).to_string())?;
+        }
+        if let (Some(place), Some(percent)) = (&places.cpu, limits.cpu_percent) {
+            let (dir, quota) = (groups.dir(place, &name)?, u64::from(percent) * PERIOD_US / 100);
+            if place.v2 {
+                put(&dir.join("cpu.max"), &format!("{quota} {PERIOD_US}"))?;
+            } else {
+                put(&dir.join("cpu.cfs_period_us"), &PERIOD_US.to_string())?;
+                put(&dir.join("cpu.cfs_quota_us"), &quota.to_string())?;
+            }
+        }
+        Ok(groups)
+    }
+
+    fn dir(&mut self, place: &Place, name: &str) -> io::Result<PathBuf> {
+        sweep(&place.dir);
+        let dir = place.dir.join(name);
+        if !self.dirs.contains(&dir) {
+            match std::fs::create_dir(&dir) {
+                Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+                Ok(()) | Err(_) => {}
+            }
+            self.dirs.push(dir.clone());
+        }
+        Ok(dir)
+    }
+
+    /// Puts a process, and all it will start, into the groups.
+    pub(super) fn take_in(&self, pid: u32) -> io::Result<()> {
+        self.dirs.iter().try_for_each(|dir| put(&dir.join("cgroup.procs"), &pid.to_string()))
+    }
+
+    /// Leaves the groups to whoever comes later.
+    pub(super) fn forget(mut self) {
+        self.dirs.clear();
+    }
+}
+
+impl Drop for Groups {
+    fn drop(&mut self) {
+        let start = Instant::now();
+        for dir in &self.dirs {
+            while remove(dir) == Err(rustix::io::Errno::BUSY) && start.elapsed() < REMOVE_LIMIT {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
+    }
+}
+
+fn remove(dir: &Path) -> Result<(), rustix::io::Errno> {
+    unlinkat(CWD, dir, AtFlags::REMOVEDIR)
+}
+
+/// Removes the groups of makers that are gone; one that still has processes stays, as the kernel sees to.
+fn sweep(place: &Path) {
+    let Ok(entries) = std::fs::read_dir(place) else { return };
+    for entry in entries.flatten() {
+        let name = entry.file_name();
+        let Some((pid, ticks)) =
+            name.to_str().and_then(|name| name.strip_prefix(PREFIX)).and_then(|rest| rest.split_once('-'))
+        else {
+            continue;
+        };
+        let lives = pid.parse().is_ok_and(|pid| stat(pid).is_ok_and(|stat| stat.started_ticks.to_string() == ticks));
+        if !lives && boot_id().is_ok() {
+            let _ = remove(&entry.path());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tree(files: &[(&str, &str)]) -> tempfile::TempDir {
+        let dir = tempfile::tempdir().unwrap();
+        for (path, text) in files {
+            let path = dir.path().join(path);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            File::create(path).unwrap().write_all(text.as_bytes()).unwrap();
+        }
+        dir
+    }
+
+    #[test]
+    fn version_2_is_used_beside_our_own_group() {
+        let dir = tree(&[
+            ("system.slice/cgroup.controllers", "cpu memory pids\n"),
+            ("system.slice/cgroup.subtree_control", "memory pids\n"),
+            ("system.slice/quorate.service/cgroup.procs", ""),
+        ]);
+        let mounts = format!("cgroup2 {} cgroup2 rw,nosuid 0 0\n", dir.path().display());
+        let places = Places::read(&mounts, "0::/system.slice/quorate.service\n");
+        let place = Place { dir: dir.path().join("system.slice"), v2: true };
+        assert_eq!((places.memory.as_ref(), places.pids.as_ref()), (Some(&place), Some(&place)));
+        // What is not handed down yet is asked for.
+        assert_eq!(places.cpu, Some(place));
+        let asked = std::fs::read_to_string(dir.path().join("system.slice/cgroup.subtree_control")).unwrap();
+        assert!(asked.starts_with("+cpu"), "{asked}");
+        assert_eq!(Places::read("", ""), Places::default());
+    }
+
+    #[test]
+    fn version_1_is_used_where_it_has_the_limits() {
+        let dir = tree(&[("memory/own/x", ""), ("pids/x", ""), ("unified/cgroup.controllers", "hugetlb\n")]);
+        let top = dir.path().display();
+        let mounts = format!(
+            "cgroup {top}/memory cgroup rw,memory 0 0\ncgroup {top}/pids cgroup rw,pids 0 0\n\
+             cgroup2 {top}/unified cgroup2 rw 0 0\n"
+        );
+        let places = Places::read(&mounts, "4:memory:/own\n8:pids:/gone\n0::/\n");
+        assert_eq!(places.memory, Some(Place { dir: dir.path().join("memory/own"), v2: false }));
+        assert_eq!(places.pids, Some(Place { dir: dir.path().join("pids"), v2: false }));
+        assert_eq!(places.cpu, None);
+    }
+}

@@ -1,0 +1,175 @@
+//! A program in a box below the shim: the same contract as without one.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on says where")]
+
+mod support;
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use quorate_faults::Code;
+use quorate_host::exit_record::{ExitRecord, Reason};
+use quorate_host::logs::Rotation;
+use quorate_host::sandbox::observe_machine;
+use quorate_host::shim::{Adoption, Ended, Rung, Running, Send, ShimSpec, StopOrder, adopt, spawn_boxed};
+use quorate_host::state::StateDir;
+use quorate_plan::boxes::{BoxPlan, BoxSpec, Level, plan_box};
+use quorate_testkit::{kill_hard, wait_until};
+use support::{is_root, machine_gives_strict, open};
+use tempfile::TempDir;
+
+const SHIM: &str = env!("CARGO_BIN_EXE_quorate-box-probe");
+const LIMIT: Duration = Duration::from_secs(60);
+
+struct Place {
+    dir: TempDir,
+    state: StateDir,
+}
+
+impl Place {
+    fn new() -> Place {
+        let dir = TempDir::new().unwrap();
+        let state = StateDir::open(&dir.path().join("state")).unwrap();
+        std::fs::create_dir(dir.path().join("data")).unwrap();
+        open(&dir.path().join("data"), 0o777);
+        Place { dir, state }
+    }
+
+    fn data(&self) -> PathBuf {
+        self.dir.path().join("data")
+    }
+
+    fn plan(&self) -> BoxPlan {
+        let mut spec = BoxSpec::new(if machine_gives_strict() { Level::Strict } else { Level::Basic });
+        spec.execs = vec!["/usr/bin".to_owned()];
+        spec.writes = vec![self.data().display().to_string()];
+        spec.limits.pids = Some(50);
+        plan_box(&spec, &observe_machine()).unwrap()
+    }
+
+    fn spec(&self, script: &str) -> ShimSpec {
+        ShimSpec {
+            name: "it".to_owned(),
+            program: "/bin/sh".into(),
+            args: vec!["-c".to_owned(), script.to_owned()],
+            env: vec![("PATH".to_owned(), "/usr/bin:/bin".to_owned())],
+            dir: self.data(),
+            log_dir: self.dir.path().join("log"),
+            rotation: Rotation::default(),
+            config_hash: "hash".to_owned(),
+            etcd_version: String::new(),
+            stopping_words: vec![],
+            ladder: Rung::usual(),
+        }
+    }
+
+    fn start(&self, script: &str) -> Running {
+        spawn_boxed(Path::new(SHIM), &self.state, &self.spec(script), Some(self.plan())).unwrap()
+    }
+
+    fn log(&self) -> String {
+        std::fs::read_to_string(self.dir.path().join("log/it.log")).unwrap_or_default()
+    }
+
+    fn wait_for(&self, text: &str) {
+        wait_until(text, LIMIT, || self.log().contains(text));
+    }
+}
+
+fn stop(running: &Running, sends: &[Send]) {
+    let ladder = sends.iter().map(|send| Rung { send: *send, wait_ms: 60_000 }).collect();
+    running.stop(&StopOrder { asked_by: "the test".to_owned(), ladder, last_revision: None }).unwrap();
+}
+
+fn record(mut running: Running) -> ExitRecord {
+    match running.wait(LIMIT).unwrap() {
+        Some(Ended::Record(record)) => record,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn lives(pid: u32) -> bool {
+    // One that is dead and not yet buried has no memory any more.
+    std::fs::read_to_string(format!("/proc/{pid}/status")).is_ok_and(|status| status.contains("VmRSS"))
+}
+
+#[test]
+fn it_is_boxed_logged_stopped_and_recorded() {
+    let place = Place::new();
+    let script = "grep -E '^(NoNewPrivs|Seccomp|CapBnd|NSpid|Uid):' /proc/self/status; pwd; cat /etc/shadow; \
+                  trap 'echo bye; exit 0' TERM; echo ready; while :; do sleep 0.1; done";
+    let running = place.start(script);
+    place.wait_for("ready");
+    let log = place.log();
+    assert!(log.contains("NoNewPrivs:\t1") && log.contains("Seccomp:\t2"), "{log}");
+    assert!(log.contains(&place.data().display().to_string()) && log.contains("/etc/shadow"), "{log}");
+    if is_root() {
+        assert!(log.contains("CapBnd:\t0000000000000000") && log.contains("Uid:\t65534"), "{log}");
+    }
+    // The number that is written down is the one outside.
+    assert_eq!(running.child().executable, Path::new("/bin/sh").canonicalize().unwrap());
+    assert!(running.child().pid != running.shim().pid && lives(running.child().pid));
+    assert_eq!(running.status().unwrap().child, *running.child());
+    stop(&running, &[Send::Term, Send::Kill]);
+    let record = record(running);
+    assert_eq!((record.reason, record.code, record.clean), (Reason::Stopped, Some(0), true), "{record:?}");
+    assert!(place.log().contains("bye"));
+    assert!(matches!(adopt(&place.state).unwrap(), Adoption::Gone(_)));
+}
+
+#[test]
+fn ends_of_every_kind_are_recorded() {
+    let ends: [(&str, Reason, Option<i32>, Option<i32>); 3] = [
+        ("sleep 0.3; exit 7", Reason::Exited, Some(7), None),
+        ("sleep 0.3; kill -SEGV $$", Reason::Signalled, None, Some(11)),
+        ("setsid sleep 1000 & sleep 0.3; exit 0", Reason::Exited, Some(0), None),
+    ];
+    for (script, reason, code, signal) in ends {
+        let place = Place::new();
+        let record = record(place.start(script));
+        assert_eq!((record.reason, record.code, record.signal), (reason, code, signal), "{script}: {record:?}");
+    }
+}
+
+#[test]
+fn one_that_does_not_listen_is_killed_with_all_of_its_box() {
+    let place = Place::new();
+    let running =
+        place.start("trap '' TERM; setsid sleep 1000 & echo $! > child; echo deaf; while :; do sleep 1; done");
+    place.wait_for("deaf");
+    let pid = running.child().pid;
+    stop(&running, &[Send::Kill]);
+    let record = record(running);
+    assert_eq!((record.reason, record.signal), (Reason::Killed, Some(9)), "{record:?}");
+    assert!(!lives(pid));
+}
+
+#[test]
+fn the_program_outlives_its_shim_and_is_adopted_and_stopped() {
+    let place = Place::new();
+    let running = place.start("trap 'exit 0' TERM; echo ready; while :; do sleep 0.1; done");
+    place.wait_for("ready");
+    let (pid, shim) = (running.child().pid, running.shim().pid);
+    drop(running);
+    let Adoption::Running(again) = adopt(&place.state).unwrap() else { panic!() };
+    assert!(again.is_kept() && again.child().pid == pid);
+    drop(again);
+    kill_hard(shim);
+    wait_until("the shim to be gone", LIMIT, || !lives(shim));
+    let Adoption::Running(mut alone) = adopt(&place.state).unwrap() else { panic!() };
+    assert!(!alone.is_kept() && lives(pid));
+    stop(&alone, &[Send::Term, Send::Kill]);
+    assert!(matches!(alone.wait(LIMIT).unwrap(), Some(Ended::NoRecord(_))));
+    wait_until("the program to be gone", LIMIT, || !lives(pid));
+}
+
+#[test]
+fn a_box_that_cannot_be_made_is_a_fault_and_a_record() {
+    let place = Place::new();
+    let mut plan = place.plan();
+    plan.spec.reads.push("/no/such/path".to_owned());
+    let fault = spawn_boxed(Path::new(SHIM), &place.state, &place.spec("exit 0"), Some(plan)).unwrap_err();
+    assert_eq!(fault.code(), Code::BoxPath, "{fault}");
+    let Adoption::Gone(record) = adopt(&place.state).unwrap() else { panic!() };
+    assert_eq!(record.reason, Reason::NotStarted);
+}
