@@ -1,0 +1,146 @@
+//! Agents renew the certificates of their nodes by themselves: signed here, or by an agent that has the issuing keys.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on says where")]
+
+mod agent_support;
+mod cluster_support;
+
+use std::path::Path;
+
+use agent_support::{LIMIT, Place};
+use cluster_support::{Declared, Wire};
+use jiff::{SignedDuration, Timestamp};
+use quorate_agent::certificates::{CertificatesRequest, answer_request};
+use quorate_agent::turn::Node;
+use quorate_faults::Code;
+use quorate_pki::{
+    Authorities, Keys, NodeNames, Passphrase, Policy, Role, ensure_authorities, ensure_installed, ensure_requests,
+    issue, read_certificates,
+};
+use quorate_testkit::wait_until;
+
+/// A day after renewal became due.
+fn two_thirds_ago() -> Timestamp {
+    Timestamp::now() - SignedDuration::from_hours(24 * 64)
+}
+
+/// Certificates of node `name` in `dir`, by the authorities in `ca`, issued at `at`.
+fn equip(ca: &Path, dir: &Path, name: &str, passphrase: Option<&Passphrase>, at: Timestamp) {
+    let names = NodeNames::new("t", name, ["127.0.0.1"]).unwrap();
+    let bundle = ensure_requests(dir, &names, Keys::Keep).unwrap().bundle;
+    let authorities = Authorities::open(ca, passphrase).unwrap();
+    let signed = issue(&authorities, &bundle, &Policy { days: 90, allowed: None }, at).unwrap();
+    ensure_installed(dir, &names, &signed, at).unwrap();
+}
+
+/// The days that a node's certificate has left.
+fn days_left(dir: &Path, role: Role) -> i64 {
+    let until = read_certificates(&dir.join(role.cert_file())).unwrap().remove(0).life.until;
+    until.duration_since(Timestamp::now()).as_hours() / 24
+}
+
+fn file(place: &Place) -> String {
+    let dir = place.root.path().display();
+    let https = |url: String| url.replace("http://", "https://");
+    format!(
+        "token: t\nbootstrap: {{id: 1}}\ntls: {{dir: \"{dir}/pki\"}}\nmembers:\n  - {{name: n1, peer-urls: [\"{}\"], client-urls: \
+         [\"{}\"], data-dir: {dir}/data}}\nagent:\n  health-listen: http://127.0.0.1:{}\n  api-listen: https://127.0.0.1:{}\n  \
+         state-dir: {dir}/state\n  etcd-binary: {}\netcd: {{heartbeat-interval: 10, election-timeout: 100}}\n",
+        https(place.seat.peer_url()),
+        https(place.seat.client_url()),
+        place.health,
+        place.api,
+        place.tools.etcd.display(),
+    )
+}
+
+#[test]
+fn a_node_with_the_issuing_keys_renews_its_own() {
+    let mut place = Place::new("3.5.16");
+    let (pki, began) = (place.path("pki"), two_thirds_ago());
+    let secret = "correct horse battery";
+    let passphrase = Passphrase::new(String::from(secret).into()).unwrap();
+    ensure_authorities(&pki, "t", Some(&passphrase), began).unwrap();
+    equip(&pki, &pki, "n1", Some(&passphrase), began);
+    let key = std::fs::read(pki.join("peer.key")).unwrap();
+    let file_of_it = place.path("pass");
+    std::io::Write::write_all(&mut std::fs::File::create(&file_of_it).unwrap(), secret.as_bytes()).unwrap();
+    place.env.push(("QUORATE_CA_PASSPHRASE_FILE".to_owned(), file_of_it.display().to_string()));
+    place.raw = Some(file(&place));
+    assert_eq!(days_left(&pki, Role::Peer), 25);
+    let mut agent = place.start();
+    wait_until("new certificates", LIMIT, || days_left(&pki, Role::Admin) == 89);
+    assert!(Role::ALL.iter().all(|role| days_left(&pki, *role) == 89));
+    assert_eq!(std::fs::read(pki.join("peer.key")).unwrap(), key, "the key stays");
+    let pid = place.etcd_pid();
+    wait_until("the metrics", LIMIT, || {
+        let (_, text) = place.health("/metrics").unwrap_or_default();
+        let line = |which: &str| format!("quorate_certificate_not_after_seconds{{which=\"{which}\"}}");
+        text.contains(&line("peer")) && text.contains(&line("agent-ca")) && text.contains("result=\"done\"} 1")
+    });
+    wait_until("no warning", LIMIT, || place.status()["warnings"].as_array().is_none_or(Vec::is_empty));
+    assert_eq!(place.etcd_pid(), pid, "etcd was not restarted");
+    assert!(agent.log().contains("renewed the certificates: peer, client, agent, admin"), "{}", agent.log());
+    assert!(!agent.log().contains(secret));
+    assert!(agent.stop().success());
+}
+
+#[test]
+fn where_nobody_can_sign_somebody_is_warned() {
+    let mut place = Place::new("sid");
+    let (ca, pki, began) = (place.path("ca"), place.path("pki"), two_thirds_ago());
+    ensure_authorities(&ca, "t", None, began).unwrap();
+    equip(&ca, &pki, "n1", None, began);
+    place.raw = Some(file(&place));
+    let mut agent = place.start();
+    let has = |code: &str| {
+        let status = place.status();
+        status["warnings"].as_array().is_some_and(|all| all.iter().any(|one| one["code"] == code))
+    };
+    wait_until("both warnings", LIMIT, || has("Q1018") && has("Q1019"));
+    assert_eq!(place.phase(), "serving");
+    assert!(agent.stop().success());
+}
+
+#[test]
+fn an_agent_signs_for_the_others_and_for_no_stranger() {
+    let mut cluster = Declared::new("3.4.23", 3, Wire::Tls);
+    let began = two_thirds_ago();
+    let pki = |cluster: &Declared, name: &str| cluster.path(&format!("pki-{name}"));
+    let ca = pki(&cluster, "n1");
+    ensure_authorities(&ca, "t", None, began).unwrap();
+    for name in ["n1", "n2", "n3"] {
+        equip(&ca, &pki(&cluster, name), name, None, began);
+    }
+    let text = cluster.text();
+    let tls = text.lines().find(|line| line.starts_with("tls: ")).unwrap();
+    let dir = cluster.root.path().display().to_string();
+    cluster.file_as("cluster.yaml", &text.replace(tls, &format!("tls: {{dir: \"{dir}/pki-{{name}}\"}}")));
+    cluster.start_all();
+    cluster.wait_serving();
+    for name in ["n1", "n2", "n3"] {
+        wait_until("new certificates", cluster_support::LIMIT, || {
+            Role::ALL.iter().all(|role| days_left(&pki(&cluster, name), *role) == 89)
+        });
+    }
+    assert!(cluster.log(0).contains("signed certificates for another node"), "{}", cluster.log(0));
+    assert!(!pki(&cluster, "n2").join("peer-ca.key").exists(), "the issuing keys stay where they are");
+    // Nobody gets certificates of another node, and a node without the issuing keys signs for nobody.
+    let answer = |at: &str, asking: Option<&str>| {
+        let (node, _) = Node::read(&cluster.path("cluster.yaml"), Some(at)).unwrap();
+        let names = NodeNames::new("t", "n2", ["127.0.0.1"]).unwrap();
+        let bundle = ensure_requests(&pki(&cluster, "n2"), &names, Keys::Keep).unwrap().bundle;
+        let request = CertificatesRequest { requests: bundle.encode(), days: 9 };
+        answer_request(&node, asking, &request).map(|_| ()).map_err(|fault| fault.code())
+    };
+    assert_eq!(answer("n1", Some("n2")), Ok(()));
+    for stranger in [None, Some("n3"), Some("nobody")] {
+        assert_eq!(answer("n1", stranger), Err(Code::RenewalForeign));
+    }
+    assert_eq!(answer("n3", Some("n2")), Err(Code::CaMissing));
+    // The agents go on talking with the new ones.
+    cluster.wait_serving();
+    for at in 0..3 {
+        cluster.stop(at);
+    }
+}
