@@ -19,7 +19,7 @@ struct Asker {
 impl Asker {
     fn new(cluster: &Declared, identity: Option<(String, String)>) -> Asker {
         let ca = Certificate::from_pem(&std::fs::read(cluster.path("ca.pem")).unwrap()).unwrap();
-        let mut builder = Client::builder().tls_certs_only([ca]);
+        let mut builder = Client::builder().tls_certs_only([ca]).pool_max_idle_per_host(0);
         if let Some((cert, key)) = identity {
             builder = builder.identity(Identity::from_pem(format!("{cert}\n{key}").as_bytes()).unwrap());
         }

@@ -6,6 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::body::to_bytes;
 use axum::extract::rejection::JsonRejection;
 use axum::extract::{ConnectInfo, DefaultBodyLimit, Request, State};
 use axum::http::{HeaderMap, StatusCode};
@@ -58,6 +59,8 @@ pub(crate) fn router(api: &Api) -> Router {
 async fn guard(State(api): State<Api>, request: Request, next: Next) -> Response {
     let certified = request.extensions().get::<ConnectInfo<Peer>>().and_then(|peer| peer.node(&api.node.spec.token));
     if let Err(refusal) = admit(&api, request.headers(), certified.as_deref()) {
+        // What was sent is read first: a connection that is closed on unread bytes may take the answer with it.
+        let _ = tokio::time::timeout(REQUEST_LIMIT, to_bytes(request.into_body(), BODY_MAX)).await;
         return refusal.into_response();
     }
     listen_to(&api, request.headers());
