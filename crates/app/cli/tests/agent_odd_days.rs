@@ -1,7 +1,5 @@
 //! Odd days: the cluster file changes under a running agent, and what lies on disk is of another hour than the clock.
 
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on says where")]
-
 mod agent_support;
 
 use std::io::Write;

@@ -1,5 +1,7 @@
 //! Taking over an etcd that someone started by hand, while it runs: with flags, with variables, with a config file.
 
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on says where")]
+
 mod agent_support;
 
 use std::fmt::Write as _;
