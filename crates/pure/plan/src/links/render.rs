@@ -117,12 +117,12 @@ fn pairs(link: &Link, contents: Option<&Contents>) -> serde_json::Map<String, Js
 fn yaml(map: &serde_json::Map<String, Json>, indent: &str) -> String {
     let mut text = String::new();
     for (key, value) in map {
-        match value {
-            Json::String(block) if block.contains('\n') => {
+        match value.as_str().filter(|text| text.contains('\n')) {
+            Some(block) => {
                 text.push_str(&format!("{indent}{key}: |\n"));
                 block.lines().for_each(|line| text.push_str(&format!("{indent}  {line}\n")));
             }
-            other => text.push_str(&format!("{indent}{key}: {other}\n")),
+            None => text.push_str(&format!("{indent}{key}: {value}\n")),
         }
     }
     text

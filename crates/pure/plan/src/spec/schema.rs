@@ -61,10 +61,8 @@ fn gather(keys: &[Key], path: &str, defaults: &Json, found: &mut Vec<DefaultValu
         if let Form::Map(keys, _) = form {
             gather(keys, &path, defaults, found);
         } else {
-            let default = default_of(defaults, &path).map(|value| match value {
-                Json::String(text) => text.clone(),
-                other => other.to_string(),
-            });
+            let default = default_of(defaults, &path);
+            let default = default.map(|value| value.as_str().map_or_else(|| value.to_string(), ToOwned::to_owned));
             found.push(DefaultValue { path, default, about });
         }
     }
