@@ -28,7 +28,7 @@ const AGAIN: Duration = Duration::from_millis(250);
 #[command(after_help = "\
 Examples:
   quorate cluster bootstrap cluster.yaml
-  quorate cluster bootstrap cluster.yaml --wait 0s         look once, do not wait
+  quorate cluster bootstrap cluster.yaml --wait 0s     look once, do not wait
 
 Every declared agent is asked. The cluster is founded by the agents themselves, as soon as all
 have promised the same. Exit code 0: it is founded and serves. 3: it still waits, and it says
