@@ -25,7 +25,7 @@ fn ids(spec: &Spec) -> (ClusterId, MemberId) {
 
 fn promise(spec: &Spec) -> Promise {
     let (cluster, member) = ids(spec);
-    Promise { bootstrap: 1, declaration: spec.declaration_hash(), cluster, member, members: names(spec) }
+    Promise { bootstrap: 1, declaration: spec.declaration_hash(), cluster, member, members: names(spec), over: false }
 }
 
 fn names(spec: &Spec) -> Vec<String> {
