@@ -160,7 +160,7 @@ impl Beside {
         let list = quorum_list(client).await?;
         let own = client.status().await?;
         let missing = || Fault::new(Code::EtcdUnreachable, "an answer of etcd without a header");
-        let header = own.header.clone().ok_or_else(missing)?;
+        let header = own.header.ok_or_else(missing)?;
         let mut asked = JoinSet::new();
         for member in list.members {
             if member.id == header.member_id {

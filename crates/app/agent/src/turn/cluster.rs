@@ -152,7 +152,7 @@ async fn confirm(node: &Node, url: String) -> Result<ClusterSeen, Fault> {
     let ask = async {
         let client = Client::connect(&settings).await?;
         let list = quorum_list(&client).await?;
-        let header = list.header.clone();
+        let header = list.header;
         let cluster = header.map(|header| ClusterId(header.cluster_id)).ok_or_else(|| {
             Fault::new(Code::EtcdUnreachable, "a member list without a cluster").hint("see etcd's log")
         })?;
