@@ -212,7 +212,7 @@ async fn a_lease_whose_store_stays_away_is_lost_and_its_lock_with_it() {
     let on_etcd = Store::open(&Settings::new(etcd.place(), "t/")).await.unwrap();
     let mut held = Vec::new();
     for store in [&in_memory, &on_etcd] {
-        let lease = store.lease(Duration::from_secs(2)).await.unwrap();
+        let lease = store.lease(Duration::from_secs(5)).await.unwrap();
         let lock = store.lock("l", &lease, "one", LIMIT).await.unwrap();
         assert!(lock.is_held());
         held.push((lease, lock));
@@ -220,7 +220,7 @@ async fn a_lease_whose_store_stays_away_is_lost_and_its_lock_with_it() {
     memory.set_away(true);
     etcd.kill();
     // Nothing is renewed from here on, so when its time has passed nobody may believe in the lease, however busy we are.
-    tokio::time::sleep(Duration::from_secs(2)).await;
+    tokio::time::sleep(Duration::from_secs(5)).await;
     for (lease, lock) in &held {
         assert!(!lock.is_held() && !lease.is_alive());
         let lost = tokio::time::timeout(LIMIT, lease.lost()).await.expect("the loss is noticed");

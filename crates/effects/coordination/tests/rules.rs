@@ -259,7 +259,7 @@ async fn consul_over_mutual_tls_is_used_and_others_are_turned_away() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn consuls_rules_of_sessions_are_as_the_guide_says() {
     let server = ConsulServer::start(Kind::Fleeting, "");
-    let delayed = ConsulSettings { lock_delay: Duration::from_secs(3), ..ConsulSettings::new(server.url()) };
+    let delayed = ConsulSettings { lock_delay: Duration::from_secs(8), ..ConsulSettings::new(server.url()) };
     let delayed = Store::open(&Settings::new(Place::Consul(delayed), NAMESPACE)).await.unwrap();
     let store = Store::open(&Settings::new(server.place(), NAMESPACE)).await.unwrap();
     // A session lives for 10 s at least, and up to twice its time without being renewed.
@@ -276,7 +276,7 @@ async fn consuls_rules_of_sessions_are_as_the_guide_says() {
     assert_eq!(fault.code(), Code::LockTaken, "{fault}");
     assert!(fault.to_string().contains("keeps it back"), "{fault}");
     let lock = store.lock("l", &two, "two", LIMIT).await.unwrap();
-    assert!(lost_at.elapsed() >= Duration::from_secs(3), "after {:?}", lost_at.elapsed());
+    assert!(lost_at.elapsed() >= Duration::from_secs(8), "after {:?}", lost_at.elapsed());
     assert!(lock.token() > lost.token());
     // Writing what is there already changes nothing, not even the revision.
     let first = store.put("same", "x").await.unwrap();

@@ -9,7 +9,7 @@ use quorate_faults::Code;
 use crate::support::{LIMIT, World};
 
 /// How long an instance counts without being kept. Checks of Consul know shorter times than its sessions.
-const TTL: Duration = Duration::from_secs(2);
+const TTL: Duration = Duration::from_secs(5);
 
 fn instance(id: &str) -> Instance {
     Instance {
