@@ -8,6 +8,7 @@ mod chart;
 mod dataset;
 mod deltas;
 mod follow;
+mod found;
 mod measure;
 mod restore;
 
@@ -30,8 +31,8 @@ struct Row {
     met: bool,
 }
 
-/// Runs everything, or one part: `offline` (written to `bench/results.md`), `follow` (`bench/following.md`) or `agent`
-/// (`bench/agent.md`).
+/// Runs everything, or one part: `offline` (written to `bench/results.md`), `follow` (`bench/following.md`), `agent`
+/// (`bench/agent.md`) or `found` (`bench/founding.md`).
 pub(crate) fn run(root: &Path, part: Option<&str>) -> Result<String> {
     let quorate = root.join("target/release/quorate");
     let tools = quorate_testkit::etcd("sid");
@@ -49,8 +50,11 @@ pub(crate) fn run(root: &Path, part: Option<&str>) -> Result<String> {
     if part.is_none_or(|part| part == "agent") {
         said += &page(root, "agent", "The agent", &tools, &agent::rows(&quorate, &tools, &work)?)?;
     }
+    if part.is_none_or(|part| part == "found") {
+        said += &page(root, "founding", "Founding a cluster", &tools, &found::rows(&quorate, &tools, &work)?)?;
+    }
     if said.is_empty() {
-        bail!("there is no part `{}`: it is `offline`, `follow` or `agent`", part.unwrap_or_default());
+        bail!("there is no part `{}`: it is `offline`, `follow`, `agent` or `found`", part.unwrap_or_default());
     }
     Ok(said)
 }

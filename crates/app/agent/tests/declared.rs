@@ -41,7 +41,6 @@ async fn a_list_is_used_when_it_is_complete_and_remembered_when_the_source_is_si
     assert_eq!(full.members.len(), 2);
     let ids = full.founding_ids().unwrap();
 
-    #[expect(clippy::disallowed_methods, reason = "a test's own file")]
     std::fs::remove_file(dir.path().join("list")).unwrap();
     let (again, warnings) = resolve(spec(&dir, 2), Some("n1"), Duration::from_secs(60)).await.unwrap();
     assert_eq!(again.founding_ids().unwrap(), ids);

@@ -60,11 +60,11 @@ fn comes_under_agents(version: &str) {
     let mut etcds = by_hand(&cluster);
     cluster.put(0, "before", "kept");
     let before = member_ids(&cluster);
-    for at in 0..3 {
-        let pid = etcds[at].pid();
+    for (at, etcd) in etcds.iter_mut().enumerate() {
+        let pid = etcd.pid();
         if at == 2 {
             // The last one is taken over while it is stopped.
-            etcds[at].stop();
+            etcd.stop();
         }
         let adopted = adopt(&cluster, at);
         let tended = if at == 2 { Value::Null } else { pid.into() };
@@ -82,9 +82,9 @@ fn comes_under_agents(version: &str) {
     let file = cluster.path("cluster.yaml").display().to_string();
     wait_until("all serve", LIMIT, || cluster.quorate(&["cluster", "status", "--config", &file]).status.success());
     // From its next start on, each is the agent's own.
-    for at in 0..3 {
+    for (at, etcd) in etcds.iter_mut().enumerate() {
         cluster.stop(at);
-        assert!(etcds[at].ended().is_some(), "the agent has stopped it");
+        assert!(etcd.ended().is_some(), "the agent has stopped it");
         cluster.start(at);
         let status = cluster.wait_phase(at, "serving");
         assert_eq!(status["etcd"]["adopted"], false, "{status}");

@@ -60,8 +60,7 @@ mod tests {
     async fn only_this_machine_may_ask_for_the_end() {
         let answer = async |from: &str| {
             let stop = CancellationToken::new();
-            let code =
-                end(State(stop.clone()), ConnectInfo(Peer::new(from.parse().unwrap(), false))).await;
+            let code = end(State(stop.clone()), ConnectInfo(Peer::new(from.parse().unwrap(), false))).await;
             (code.as_u16(), stop.is_cancelled())
         };
         for from in ["127.0.0.1:1", "127.3.2.1:1", "[::1]:1", "[::ffff:127.0.0.1]:1"] {

@@ -52,6 +52,19 @@ impl Cluster {
         self.runtime.block_on(self.peers.ask_all(path, None))
     }
 
+    /// The same, while something else runs as well.
+    pub(crate) async fn ask_now<T: DeserializeOwned + Send + 'static>(
+        &self,
+        path: &'static str,
+    ) -> BTreeMap<String, Result<T, Fault>> {
+        self.peers.ask_all(path, None).await
+    }
+
+    /// Runs what asks.
+    pub(crate) fn block_on<T>(&self, work: impl Future<Output = T>) -> T {
+        self.runtime.block_on(work)
+    }
+
     /// Where the agent of a member is asked.
     pub(crate) fn url(&self, name: &str) -> &str {
         self.peers.url(name).unwrap_or_default()

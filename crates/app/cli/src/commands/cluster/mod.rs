@@ -5,6 +5,7 @@ pub(crate) mod ask;
 pub(crate) mod bootstrap;
 pub(crate) mod check;
 pub(crate) mod links;
+pub(crate) mod page;
 pub(crate) mod plan;
 pub(crate) mod schema;
 pub(crate) mod status;
@@ -30,6 +31,8 @@ pub(crate) enum Verb {
     Bootstrap(bootstrap::Args),
     /// Show every member, what the cluster waits for, and whose turn it is
     Status(status::Args),
+    /// Show the same as a page for a browser, on this machine alone
+    Page(page::Args),
     /// Show what would be done next on each node, and why
     Plan(plan::Args),
     /// What clients and joining members need: endpoints, CA, certificate
@@ -46,6 +49,7 @@ pub(crate) fn run(verb: Verb, printer: &mut Printer) -> Result<Exit, Fault> {
         Verb::Check(args) => check::run(&args, printer),
         Verb::Bootstrap(args) => bootstrap::run(&args, printer),
         Verb::Status(args) => status::run(&args, printer),
+        Verb::Page(args) => page::run(&args, printer),
         Verb::Plan(args) => plan::run(&args, printer),
         Verb::Links(args) => links::run(&args, printer),
         Verb::Schema(args) => schema::run(&args, printer),

@@ -8,7 +8,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use quorate_agent::turn::{MemberNow, Notice, Status};
 use quorate_faults::{Code, Exit, Fault};
-use quorate_plan::spec::{duration_text, size_text};
+use quorate_plan::spec::{Spec, duration_text, size_text};
 use serde::Serialize;
 
 use super::ask::{Cluster, ClusterArgs};
@@ -40,9 +40,13 @@ pub(crate) fn run(args: &Args, printer: &mut Printer) -> Result<Exit, Fault> {
 
 /// Asks all of them.
 pub(crate) fn look(cluster: &Cluster) -> Shown {
-    let answers: BTreeMap<String, Result<Status, Fault>> = cluster.ask("/v1/status");
+    shown(&cluster.spec, &cluster.ask("/v1/status"))
+}
+
+/// Puts their answers together.
+pub(super) fn shown(spec: &Spec, answers: &BTreeMap<String, Result<Status, Fault>>) -> Shown {
     let mut nodes = Vec::new();
-    for member in &cluster.spec.members {
+    for member in &spec.members {
         let node = match answers.get(&member.name) {
             Some(Ok(status)) => Node::of(status.clone()),
             Some(Err(fault)) => Node::silent(&member.name, fault.code(), fault.to_string()),
@@ -63,37 +67,37 @@ pub(crate) fn look(cluster: &Cluster) -> Shown {
             }
         }
     }
-    Shown { token: cluster.spec.token.clone(), nodes, members, warnings }
+    Shown { token: spec.token.clone(), nodes, members, warnings }
 }
 
 /// What is printed.
 #[derive(Serialize)]
 pub(crate) struct Shown {
-    token: String,
+    pub(super) token: String,
     /// The declared nodes.
-    nodes: Vec<Node>,
+    pub(super) nodes: Vec<Node>,
     /// The members, as a quorum last confirmed them to one of the agents.
-    members: Vec<MemberNow>,
-    warnings: Vec<Warned>,
+    pub(super) members: Vec<MemberNow>,
+    pub(super) warnings: Vec<Warned>,
 }
 
 #[derive(Serialize)]
 pub(crate) struct Node {
-    name: String,
+    pub(super) name: String,
     /// `silent` where the agent does not answer.
-    phase: String,
-    cause: String,
+    pub(super) phase: String,
+    pub(super) cause: String,
     #[serde(skip_serializing_if = "Option::is_none")]
-    code: Option<String>,
+    pub(super) code: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    status: Option<Status>,
+    pub(super) status: Option<Status>,
 }
 
 #[derive(Serialize)]
-struct Warned {
-    by: Vec<String>,
+pub(super) struct Warned {
+    pub(super) by: Vec<String>,
     #[serde(flatten)]
-    notice: Notice,
+    pub(super) notice: Notice,
 }
 
 impl Node {
@@ -107,7 +111,7 @@ impl Node {
         }
     }
 
-    fn silent(name: &str, code: Code, cause: String) -> Node {
+    pub(super) fn silent(name: &str, code: Code, cause: String) -> Node {
         let (name, phase) = (name.to_owned(), "silent".to_owned());
         Node { name, phase, cause, code: Some(code.as_str().to_owned()), status: None }
     }
@@ -142,7 +146,7 @@ impl Shown {
             .or(self.members.iter().find(|member| id.is_none() && member.name == node.name))
     }
 
-    fn row(&self, node: &Node) -> [String; 7] {
+    pub(super) fn row(&self, node: &Node) -> [String; 7] {
         let none = || "–".to_owned();
         let listed = self.listed(node);
         let etcd = node.status.as_ref().and_then(|status| status.etcd.as_ref());
@@ -162,7 +166,7 @@ impl Shown {
         ]
     }
 
-    fn quorum(&self) -> Option<String> {
+    pub(super) fn quorum(&self) -> Option<String> {
         let voters: Vec<_> = self.members.iter().filter(|member| member.role != "learner").collect();
         let (all, needed) = (voters.len(), voters.len() / 2 + 1);
         let answer = voters.iter().filter(|member| member.answers).count();
@@ -177,11 +181,46 @@ impl Shown {
     }
 }
 
+impl Shown {
+    /// The clusters that the agents are in: one, or something is wrong.
+    pub(super) fn cluster_ids(&self) -> String {
+        let ids = self.nodes.iter().filter_map(|node| node.status.as_ref()?.cluster_id.as_deref());
+        ids.collect::<BTreeSet<&str>>().into_iter().collect::<Vec<_>>().join(", ")
+    }
+
+    /// Whether enough voters answer.
+    pub(super) fn has_quorum(&self) -> bool {
+        let voters: Vec<_> = self.members.iter().filter(|member| member.role != "learner").collect();
+        let answer = voters.iter().filter(|member| member.answers).count();
+        !voters.is_empty() && answer > voters.len() / 2
+    }
+
+    /// Who backs up, and how far that is.
+    pub(super) fn backups(&self) -> Option<String> {
+        let follows = |status: &&Status| status.backup.as_ref().is_some_and(|backup| backup.state == "following");
+        let statuses = self.nodes.iter().filter_map(|node| node.status.as_ref());
+        let status = statuses.clone().find(follows).or(statuses.clone().find(|status| status.backup.is_some()))?;
+        let backup = status.backup.as_ref()?;
+        let lag = duration_text(Duration::from_secs(backup.lag_seconds as u64));
+        let (by, state, revision) = (&status.name, &backup.state, backup.stored_revision);
+        Some(format!("{state} by {by}, stored up to revision {revision}, {lag} behind"))
+    }
+
+    /// The certificate that ends first.
+    pub(super) fn first_end(&self, now: Timestamp) -> Option<String> {
+        let now = now.as_millisecond().unsigned_abs();
+        let statuses = self.nodes.iter().filter_map(|node| node.status.as_ref());
+        let ends = statuses.flat_map(|status| status.certificates.iter().map(move |cert| (&status.name, cert)));
+        let (name, cert) = ends.min_by_key(|(_, cert)| cert.ends_ms)?;
+        let left = duration_text(Duration::from_secs(cert.ends_ms.saturating_sub(now) / 1000 / 3600 * 3600));
+        let left = if cert.ends_ms > now { format!("ends first, in {left}") } else { "has ended".to_owned() };
+        Some(format!("{} of {name} {left}", cert.which))
+    }
+}
+
 impl Report for Shown {
     fn render(&self, page: &mut Page) {
-        let clusters: BTreeSet<&str> =
-            self.nodes.iter().filter_map(|node| node.status.as_ref()?.cluster_id.as_deref()).collect();
-        let ids = clusters.iter().copied().collect::<Vec<_>>().join(", ");
+        let ids = self.cluster_ids();
         page.line(format!(
             "cluster {}{}",
             self.token,
@@ -199,20 +238,12 @@ impl Report for Shown {
             let why = member.why.clone().unwrap_or_default();
             pairs.push(("silent", format!("{} ({}): {why}", member.name, member.id)));
         }
-        let follows = |status: &&Status| status.backup.as_ref().is_some_and(|backup| backup.state == "following");
-        let statuses = self.nodes.iter().filter_map(|node| node.status.as_ref());
-        let backup = statuses.clone().find(follows).or(statuses.clone().find(|status| status.backup.is_some()));
-        if let Some((status, backup)) = backup.and_then(|status| Some((status, status.backup.as_ref()?))) {
-            let lag = duration_text(Duration::from_secs(backup.lag_seconds as u64));
-            let (by, state, revision) = (&status.name, &backup.state, backup.stored_revision);
-            pairs.push(("backups", format!("{state} by {by}, stored up to revision {revision}, {lag} behind")));
+        if let Some(backups) = self.backups() {
+            pairs.push(("backups", backups));
         }
         let now = Timestamp::now().as_millisecond().unsigned_abs();
-        let ends = statuses.flat_map(|status| status.certificates.iter().map(move |cert| (&status.name, cert)));
-        if let Some((name, cert)) = ends.min_by_key(|(_, cert)| cert.ends_ms) {
-            let left = duration_text(Duration::from_secs(cert.ends_ms.saturating_sub(now) / 1000 / 3600 * 3600));
-            let left = if cert.ends_ms > now { format!("ends first, in {left}") } else { "has ended".to_owned() };
-            pairs.push(("certificates", format!("{} of {name} {left}", cert.which)));
+        if let Some(certificates) = self.first_end(Timestamp::now()) {
+            pairs.push(("certificates", certificates));
         }
         for node in self.nodes.iter().filter(|node| node.phase != "serving") {
             let since = node.status.as_ref().map_or(0, |status| status.since_ms);
@@ -228,6 +259,6 @@ impl Report for Shown {
     }
 }
 
-fn size(bytes: u64) -> String {
+pub(super) fn size(bytes: u64) -> String {
     if bytes >= 1 << 20 { format!("{}MiB", bytes >> 20) } else { size_text(bytes) }
 }
