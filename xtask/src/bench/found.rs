@@ -195,11 +195,16 @@ impl Bench<'_> {
                 bail!("{error}\n{}", running.iter().map(|one| one.log_tail(15)).collect::<Vec<_>>().join("\n"))
             }
         };
-        for one in &mut running {
+        for one in &running {
             one.signal(rustix::process::Signal::TERM);
         }
-        for one in &mut running {
-            one.stop();
+        // Asked once: an agent that is asked again ends before its etcd.
+        let began = Instant::now();
+        while running.iter_mut().any(|one| one.ended().is_none()) {
+            if began.elapsed() > LIMIT {
+                bail!("they do not end within {LIMIT:?}");
+            }
+            std::thread::sleep(ASK_EVERY);
         }
         Ok(seconds)
     }

@@ -75,7 +75,7 @@ fn one_that_does_not_listen_gets_sigquit_and_then_sigkill() {
     let place = Place::new();
     let mut running = place.run("trap 'echo goroutine 1' QUIT; trap '' TERM; echo ready; while :; do sleep 0.01; done");
     place.wait_log("ready");
-    running.stop(&order(&[(Send::Term, 100), (Send::Quit, 300), (Send::Kill, 5000)])).unwrap();
+    running.stop(&order(&[(Send::Term, 100), (Send::Quit, 3000), (Send::Kill, 5000)])).unwrap();
     // The agent may die meanwhile: the ladder is the shim's.
     let record = record(&mut running);
     assert_eq!((record.reason, record.signal, record.clean), (Reason::Killed, Some(9), false));

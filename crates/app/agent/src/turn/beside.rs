@@ -104,7 +104,7 @@ impl Beside {
         self.remember(&survey).await?;
         self.follow_urls(&client, &survey).await?;
         let heard = hear(&self.peers, &self.book.read()).await;
-        drift::look(self, &client, &survey, &heard).await;
+        drift::look(self, &survey, &heard).await;
         Ok(Turn::Surveyed)
     }
 

@@ -22,7 +22,7 @@ const HASHES_EVERY: Duration = Duration::from_secs(10 * 60);
 const HASH_LIMIT: Duration = Duration::from_secs(60);
 
 /// Looks, and shows what differs.
-pub(super) async fn look(beside: &mut Beside, client: &Client, survey: &Survey, heard: &Heard) {
+pub(super) async fn look(beside: &mut Beside, survey: &Survey, heard: &Heard) {
     let notices = [clusters(beside, survey, heard), members(beside, survey), files(beside, heard)];
     let notices: Vec<Notice> = notices.into_iter().flatten().collect();
     beside.shared.warnings(&[Code::SplitBrain, Code::OtherMembers, Code::Drift], notices);
@@ -31,7 +31,7 @@ pub(super) async fn look(beside: &mut Beside, client: &Client, survey: &Survey, 
     // One of them is enough, and the leader is always there.
     if due && all_answer && survey.me == survey.leader {
         beside.hashed = Some(Instant::now());
-        if let Some(notice) = hashes(beside, client, survey).await {
+        if let Some(notice) = hashes(beside, survey).await {
             beside.shared.warnings(&[Code::HashesDiffer], notice);
         }
     }
@@ -108,7 +108,7 @@ fn files(beside: &Beside, heard: &Heard) -> Option<Notice> {
 }
 
 /// Compares what members hold at one revision. `None`: it could not be told this time.
-async fn hashes(beside: &Beside, client: &Client, survey: &Survey) -> Option<Vec<Notice>> {
+async fn hashes(beside: &Beside, survey: &Survey) -> Option<Vec<Notice>> {
     // What every member has by now.
     let revisions = survey.members.iter().filter_map(|(_, status)| status.as_ref().ok()?.header.as_ref());
     let revision = revisions.map(|header| header.revision).min().filter(|revision| *revision > 1)?;
@@ -122,7 +122,6 @@ async fn hashes(beside: &Beside, client: &Client, survey: &Survey) -> Option<Vec
             (name, hash.await.ok())
         });
     }
-    let _ = client;
     let mut by_compaction: BTreeMap<i64, BTreeMap<u32, BTreeSet<String>>> = BTreeMap::new();
     while let Some(answer) = asked.join_next().await {
         let (name, answer) = answer.ok()?;

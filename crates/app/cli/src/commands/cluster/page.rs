@@ -29,7 +29,7 @@ use crate::printer::Printer;
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  quorate cluster page --config cluster.yaml             then open the address it says
+  quorate cluster page --config cluster.yaml       then open the address it says
   quorate cluster page --config cluster.yaml --write status.html
   ssh -L 7780:127.0.0.1:7780 node1       and look at it from your own machine
 
@@ -193,6 +193,8 @@ fn row(shown: &Shown, node: &Node, now: Timestamp) -> Row {
     let [_, role, _, version, lag, ..] = shown.row(node);
     let status = node.status.as_ref();
     let etcd = status.and_then(|status| status.etcd.as_ref());
+    let listed = shown.listed(node).and_then(|member| member.revision);
+    let revision = listed.max(etcd.and_then(|etcd| etcd.revision));
     let bytes = etcd.and_then(|etcd| Some((etcd.db_used_bytes?, etcd.quota_bytes.filter(|quota| *quota > 0)?)));
     let up = |since: u64| {
         let ms = now.as_millisecond().unsigned_abs().saturating_sub(since);
@@ -209,7 +211,7 @@ fn row(shown: &Shown, node: &Node, now: Timestamp) -> Row {
         },
         role,
         version,
-        revision: etcd.and_then(|etcd| etcd.revision).map_or_else(none, |revision| revision.to_string()),
+        revision: revision.map_or_else(none, |revision| revision.to_string()),
         lag,
         database: bytes.map_or_else(none, |(used, quota)| format!("{} of {}", size(used), size(quota))),
         used_percent: bytes.map(|(used, quota)| (used.saturating_mul(100) / quota).min(100)),

@@ -138,7 +138,7 @@ impl Shown {
         }
     }
 
-    fn listed(&self, node: &Node) -> Option<&MemberNow> {
+    pub(super) fn listed(&self, node: &Node) -> Option<&MemberNow> {
         let id = node.status.as_ref().and_then(|status| status.member_id.as_ref());
         self.members
             .iter()
@@ -212,7 +212,8 @@ impl Shown {
         let statuses = self.nodes.iter().filter_map(|node| node.status.as_ref());
         let ends = statuses.flat_map(|status| status.certificates.iter().map(move |cert| (&status.name, cert)));
         let (name, cert) = ends.min_by_key(|(_, cert)| cert.ends_ms)?;
-        let left = duration_text(Duration::from_secs(cert.ends_ms.saturating_sub(now) / 1000 / 3600 * 3600));
+        let hours = cert.ends_ms.saturating_sub(now) / 1000 / 3600;
+        let left = if hours >= 72 { format!("{} days", hours / 24) } else { format!("{hours} h") };
         let left = if cert.ends_ms > now { format!("ends first, in {left}") } else { "has ended".to_owned() };
         Some(format!("{} of {name} {left}", cert.which))
     }

@@ -88,7 +88,7 @@ impl DemoReport {
         let rows: Vec<Row> = members.iter().zip(health).map(|(member, health)| row(demo, member, health)).collect();
         let endpoints = demo.endpoints();
         let next = Next {
-            read: demo.other_command("ctl", " get --prefix /demo/"),
+            read: demo.other_command("ctl --name n1", " get --prefix /demo/"),
             cluster: demo.other_command("cluster status", ""),
             status: demo.command("status"),
             start: demo.command("start"),
