@@ -21,7 +21,7 @@ use crate::render::{Page, Report};
 Examples:
   quorate ca issue --dir prod-1-ca --config cluster.yaml n1.csr > n1.bundle
   quorate ca issue --dir prod-1-ca n1.csr --out n1.bundle
-  ssh n1 quorate ca csr --config c.yaml --name n1 | quorate ca issue --dir ca --yes
+  ssh n1 quorate ca csr --config c.yaml --name n1 | quorate ca issue --dir ca
 
 With --config, nothing is signed that the cluster file does not declare for the node.
 Without it, what is asked for is shown, and you are asked.")]
