@@ -21,7 +21,7 @@ use crate::render::{Page, Report};
 #[command(after_help = "\
 Examples:
   quorate cluster plan --config cluster.yaml
-  quorate cluster plan new.yaml --config cluster.yaml   what another file changes
+  quorate cluster plan new.yaml --config cluster.yaml  what a new file changes
 
 Every step that changes members is shown with the proof that a quorum holds before and after
 it. Exit code 0: nothing is waited for. 3: a node waits. 5: a node refuses to go on.")]
