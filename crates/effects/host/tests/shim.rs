@@ -73,7 +73,11 @@ fn without_the_words_of_an_orderly_end_a_stop_is_not_clean() {
 #[test]
 fn one_that_does_not_listen_gets_sigquit_and_then_sigkill() {
     let place = Place::new();
-    let mut running = place.run("trap 'echo goroutine 1' QUIT; trap '' TERM; echo ready; while :; do sleep 0.01; done");
+    // Whoever runs the tests in the background hands an ignored SIGQUIT down, and a shell cannot trap that.
+    let mut running = place.run(
+        "exec env --default-signal=QUIT sh -c 'trap \"echo goroutine 1\" QUIT; trap \"\" TERM; echo ready; \
+         while :; do sleep 0.01; done'",
+    );
     place.wait_log("ready");
     running.stop(&order(&[(Send::Term, 100), (Send::Quit, 3000), (Send::Kill, 5000)])).unwrap();
     // The agent may die meanwhile: the ladder is the shim's.
