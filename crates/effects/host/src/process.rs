@@ -194,13 +194,21 @@ impl Handle {
     }
 }
 
-/// Has a command die with us, however we end.
+/// Has a command die with the thread that starts it, however that ends.
 pub fn die_with_us(command: &mut Command) {
-    // SAFETY: between fork and exec only calls that are safe in a signal handler may be made; this is one system call and
-    // allocates nothing.
+    let parent = rustix::process::getpid();
+    // SAFETY: between fork and exec only calls that are safe in a signal handler may be made; both are single system calls
+    // and allocate nothing.
     #[expect(unsafe_code, reason = "only the child itself can ask for it, and the standard library does not")]
     unsafe {
-        command.pre_exec(|| Ok(rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?));
+        command.pre_exec(move || {
+            rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
+            // The parent may have ended before the line above.
+            match rustix::process::getppid() == Some(parent) {
+                true => Ok(()),
+                false => Err(Errno::SRCH.into()),
+            }
+        });
     }
 }
 
@@ -262,6 +270,11 @@ pub(crate) struct Stat {
     /// Dead, but not yet buried by its parent.
     ended: bool,
     pub(crate) parent: u32,
+    /// 0 if the process that leads the group is in a pid namespace that we do not see, as for what a container runtime
+    /// starts.
+    pub(crate) group: u32,
+    /// 0 in the same case.
+    pub(crate) session: u32,
 }
 
 pub(crate) fn stat(pid: u32) -> io::Result<Stat> {
@@ -275,9 +288,11 @@ fn parse_stat(text: &str) -> Option<Stat> {
     let mut fields = rest.split(' ');
     let state = fields.next()?;
     let parent = fields.next()?.parse().ok()?;
-    // Field 22 of the whole line; the parent was field 4.
-    let started_ticks = fields.nth(17)?.parse().ok()?;
-    Some(Stat { started_ticks, parent, ended: matches!(state, "Z" | "X" | "x") })
+    let group = fields.next()?.parse().ok()?;
+    let session = fields.next()?.parse().ok()?;
+    // Field 22 of the whole line; the session was field 6.
+    let started_ticks = fields.nth(15)?.parse().ok()?;
+    Some(Stat { started_ticks, parent, group, session, ended: matches!(state, "Z" | "X" | "x") })
 }
 
 pub(crate) fn boot_id() -> io::Result<String> {
@@ -405,9 +420,10 @@ mod tests {
 
     #[test]
     fn a_name_with_parentheses_does_not_confuse_the_reader() {
-        let line = "7 (a) b) (c) S 1 7 7 0 -1 4194304 1 2 3 4 5 6 7 8 20 0 1 0 12345 99 1";
+        let line = "7 (a) b) (c) S 1 5 6 0 -1 4194304 1 2 3 4 5 6 7 8 20 0 1 0 12345 99 1";
         let stat = parse_stat(line).unwrap();
         assert_eq!((stat.started_ticks, stat.ended), (12345, false));
+        assert_eq!((stat.parent, stat.group, stat.session), (1, 5, 6));
         assert!(parse_stat("nonsense").is_none());
     }
 }

@@ -9,14 +9,13 @@ use std::os::unix::fs::MetadataExt;
 use std::time::{Duration, Instant};
 
 use quorate_faults::{Code, Fault};
-use rustix::process::{Pid, getpgid, getsid};
 
 use super::control::{Answer, Ask, WRONG_TOKEN, ask};
 use super::running::Running;
 use super::spec::RunningFile;
 use crate::exit_record::{ExitRecord, Recorded, read};
 use crate::locks::{LockState, probe_flock};
-use crate::process::{Identity, Seen};
+use crate::process::{Identity, Seen, stat};
 use crate::state::StateDir;
 
 /// How long a shim that is just starting, or just ending, may take to be clear about it.
@@ -133,7 +132,6 @@ fn silent(state: &StateDir, why: impl Into<String>) -> Fault {
 fn doubt(state: &StateDir, about: &RunningFile, shim: Option<&OwnedFd>) -> Result<Option<String>, Fault> {
     let doubt = |why: &str| Ok(Some(why.to_owned()));
     let pid = about.child.pid;
-    let Some(number) = i32::try_from(pid).ok().and_then(Pid::from_raw) else { return doubt("not a process id") };
     let file = std::fs::metadata(format!("/proc/{pid}/exe")).map(|meta| (meta.dev(), meta.ino()));
     if file.map_err(|error| Fault::io(format!("cannot look at the executable of process {pid}"), error))? != about.file
     {
@@ -142,11 +140,11 @@ fn doubt(state: &StateDir, about: &RunningFile, shim: Option<&OwnedFd>) -> Resul
     if about.taken {
         return Ok(None);
     }
-    if getpgid(Some(number)) != Ok(number) {
+    let stat = stat(pid).map_err(|error| Fault::io(format!("cannot look at process {pid}"), error))?;
+    if stat.group != pid {
         return doubt("it does not lead its process group");
     }
-    let session = getsid(Some(number)).map(|session| u32::try_from(session.as_raw_nonzero().get()));
-    if session != Ok(Ok(about.shim.pid)) {
+    if stat.session != about.shim.pid {
         return doubt("it is not in the session of its shim");
     }
     if shim.is_none() {

@@ -1,7 +1,6 @@
 //! etcd as our child: it gets our output and our environment, and does not outlive us.
 
 use std::fmt;
-use std::io;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::ExitStatus;
@@ -40,20 +39,7 @@ impl Child {
     pub(super) fn start(program: &Path, config_file: &Path) -> Result<Child> {
         let mut command = Command::new(program);
         command.arg("--config-file").arg(config_file).stdin(std::process::Stdio::null());
-        let parent = rustix::process::getpid();
-        // SAFETY: between fork and exec only calls that are safe in a signal handler may be made; both are single system
-        // calls and allocate nothing.
-        #[expect(unsafe_code, reason = "the standard library has no way to tie a child's life to its parent's")]
-        unsafe {
-            command.pre_exec(move || {
-                rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
-                // The parent may have ended before the line above.
-                match rustix::process::getppid() == Some(parent) {
-                    true => Ok(()),
-                    false => Err(io::Error::from_raw_os_error(3)),
-                }
-            });
-        }
+        quorate_host::process::die_with_us(command.as_std_mut());
         let inner = command.spawn().map_err(|error| {
             Fault::new(Code::ProgramMissing, format!("cannot run `{}`", program.display()))
                 .hint("name a file that is etcd for this machine with `--etcd`")
