@@ -14,13 +14,15 @@ use quorate_testkit::{Port, Running, Tools, free_port};
 use tokio::runtime::Runtime;
 
 use super::measure::Sample;
-use super::{Row, fresh, known};
+use super::{Row, alone, fresh, known};
 
 /// Pairs, unless `QUORATE_BENCH_PAIRS` says otherwise.
 const PAIRS: usize = 20;
 /// Between two attempts to write.
-const ASK_EVERY: Duration = Duration::from_millis(5);
+const ASK_EVERY: Duration = Duration::from_millis(20);
 const LIMIT: Duration = Duration::from_secs(60);
+/// Lives of the simulator.
+const LIVES: u64 = 2000;
 const NAMES: [&str; 3] = ["n1", "n2", "n3"];
 
 struct Bench<'a> {
@@ -68,7 +70,25 @@ pub(super) fn rows(quorate: &Path, tools: &Tools, work: &Path) -> Result<Vec<Row
         reach: "median no slower, slowest ≤ ½ of theirs".into(),
         met: middle(&ours).seconds <= middle(&theirs).seconds && slowest(&ours) <= 0.5 * slowest(&theirs),
     };
-    Ok(vec![known(row)])
+    Ok(vec![known(row), known(planner()?)])
+}
+
+/// The planner, in the simulated world: one thread, the world's own work included.
+fn planner() -> Result<Row> {
+    let began = Instant::now();
+    let mut plans = 0;
+    for seed in 0..LIVES {
+        let life = quorate_sim::live(seed, quorate_sim::Settings::default());
+        if let Some(broken) = life.broken {
+            bail!("seed {seed} breaks a rule: {broken}");
+        }
+        plans += life.plans;
+    }
+    let seconds = began.elapsed().as_secs_f64();
+    let speed = plans as f64 / seconds;
+    let work = format!("{LIVES} simulated lives on one core ({speed:.0} plans/s)");
+    let sample = Sample { seconds, rss_mib: 0.0 };
+    Ok(alone(&work, sample, "≥ 10,000 plans/s; lives < 60 s", speed >= 10_000.0 && seconds < 60.0))
 }
 
 impl Bench<'_> {
