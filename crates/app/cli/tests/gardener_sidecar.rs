@@ -8,7 +8,7 @@ mod gardener_support;
 use std::time::Duration;
 
 use gardener_support::{LIMIT, Pod};
-use quorate_testkit::{Server, wait_until};
+use quorate_testkit::{S3Key, Server, wait_until};
 use serde_json::Value;
 
 const NEVER: &str = "--schedule=0 0 1 1 *";
@@ -187,25 +187,22 @@ fn backups_on_demand_are_told_of_with_the_keys_of_the_original() {
 }
 
 #[test]
-fn a_bucket_is_reached_with_the_files_that_gardener_mounts() {
-    let (pod, s3) = (Pod::new("3.5.16"), quorate_testkit::s3());
+fn a_bucket_is_reached_with_the_files_that_gardener_mounts_and_rotates() {
+    let (pod, strict) = (Pod::new("3.5.16"), quorate_testkit::s3_strict());
     pod.write("etcd.conf.yaml", &pod.etcd_config());
     let server = Server::start(&pod.tools, &pod.seat, &pod.data_dir());
     server.ctl(&["put", "a", "1"]);
-    let env: std::collections::BTreeMap<String, String> = s3.env().into_iter().collect();
     std::fs::create_dir(pod.path("backup")).unwrap();
-    for (file, variable) in [
-        ("accessKeyID", "AWS_ACCESS_KEY_ID"),
-        ("secretAccessKey", "AWS_SECRET_ACCESS_KEY"),
-        ("endpoint", "AWS_ENDPOINT_URL"),
-    ] {
-        pod.write(&format!("backup/{file}"), &env[variable]);
-    }
-    let url = s3.url("sidecar/etcd-main");
-    let bucket = url.trim_start_matches("s3://").split('/').next().unwrap().to_owned();
+    pod.write("backup/endpoint", &strict.s3.endpoint());
+    let mount = |key: &S3Key| {
+        pod.write("backup/accessKeyID", &key.id);
+        pod.write("backup/secretAccessKey", &key.secret);
+    };
+    let (first, second) = (strict.key().clone(), strict.another_key());
+    mount(&first);
     let flags = [
         "--storage-provider=S3".to_owned(),
-        format!("--store-container={bucket}"),
+        format!("--store-container={}", strict.s3.bucket),
         "--store-prefix=sidecar/etcd-main".to_owned(),
         NEVER.to_owned(),
         format!("--endpoints={}", pod.seat.client_url()),
@@ -217,8 +214,17 @@ fn a_bucket_is_reached_with_the_files_that_gardener_mounts() {
         pod.ask("GET", "/snapshot/latest")
             .is_some_and(|answer| answer.body.contains("\"prefix\":\"sidecar/etcd-main/v2\""))
     });
-    let secret = &env["AWS_SECRET_ACCESS_KEY"];
-    assert!(!sidecar.log().contains(secret.as_str()));
-    let command_line = std::fs::read(format!("/proc/{}/cmdline", sidecar.pid())).unwrap();
-    assert!(!String::from_utf8_lossy(&command_line).contains(secret.as_str()));
+    mount(&second);
+    strict.revoke(&first);
+    server.ctl(&["put", "b", "2"]);
+    let full = pod.ask("POST", "/snapshot/full").unwrap();
+    assert!(full.code == 200 && full.body.contains("\"lastRevision\":3"), "{}", full.body);
+    let (environ, command_line) =
+        (format!("/proc/{}/environ", sidecar.pid()), format!("/proc/{}/cmdline", sidecar.pid()));
+    for secret in [&first.secret, &second.secret] {
+        assert!(!sidecar.log().contains(secret.as_str()));
+        for place in [&environ, &command_line] {
+            assert!(!String::from_utf8_lossy(&std::fs::read(place).unwrap()).contains(secret.as_str()), "{place}");
+        }
+    }
 }

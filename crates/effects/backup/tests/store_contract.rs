@@ -211,6 +211,48 @@ fn missing_buckets_and_wrong_keys_are_told_apart() {
 }
 
 #[test]
+fn credentials_that_were_rotated_in_their_file_are_used_by_the_next_request() {
+    let strict = s3_strict();
+    let dir = TempDir::new().unwrap();
+    let (file, new) = (dir.path().join("credentials"), dir.path().join("new"));
+    let write = |id: &str, secret: &str| {
+        let text = format!("[default]\naws_access_key_id = {id}\naws_secret_access_key = {secret}\n");
+        std::fs::File::create(&new).unwrap().write_all(text.as_bytes()).unwrap();
+        #[expect(clippy::disallowed_methods, reason = "a test's own file")]
+        std::fs::rename(&new, &file).unwrap();
+    };
+    let (first, second) = (strict.key().clone(), strict.another_key());
+    write(&first.id, &first.secret);
+    let keyless = strict.env(true).into_iter().filter(|(name, _)| !name.contains("_KEY"));
+    let named = ("AWS_SHARED_CREDENTIALS_FILE".to_owned(), file.display().to_string());
+    let env: Vec<(String, String)> = keyless.chain([named]).collect();
+    let store = Store::open_in(&strict.s3.url("p"), false, quick(), &env).unwrap();
+    put(&store, "one", b"1");
+    assert!(!store.has_new_credentials());
+    write(&second.id, &second.secret);
+    assert!(store.has_new_credentials());
+    strict.revoke(&first);
+    put(&store, "two", b"2");
+    assert!(store.create("three", b"3".to_vec()).unwrap(), "requests without retries use them as well");
+    assert!(!store.has_new_credentials());
+    // Revoked first and written later, as it should not be: denied until then.
+    let third = strict.another_key();
+    strict.revoke(&second);
+    let fault = store.list().unwrap_err();
+    assert_eq!(fault.code(), Code::StoreDenied, "{}", told(&fault));
+    write(&third.id, "half-of-a-secret");
+    let fault = store.list().unwrap_err();
+    assert_eq!(fault.code(), Code::StoreDenied, "{}", told(&fault));
+    for secret in [&first.secret, &second.secret, &third.secret, "half-of-a-secret"] {
+        assert!(!told(&fault).contains(secret), "{}", told(&fault));
+    }
+    std::fs::remove_file(&file).unwrap();
+    assert_eq!(store.list().unwrap_err().code(), Code::StoreDenied, "a file that is gone changes nothing");
+    write(&third.id, &third.secret);
+    assert_eq!(store.list().unwrap().len(), 3);
+}
+
+#[test]
 fn endpoints_that_are_down_or_slow_are_given_up_in_time() {
     let s3 = s3();
     let proxy = FaultyS3::start(&s3, 1, Weather::Down);

@@ -3,6 +3,7 @@
 //! **Rule:** nothing is skipped. A test that needs a program that is not there panics and names `make tools`, which
 //! installs it. Whatever a test starts dies with the test, also when the test is killed.
 
+mod clock;
 mod etcd;
 mod fixtures;
 mod hosts;
@@ -12,7 +13,9 @@ mod process;
 mod programs;
 mod s3;
 mod s3_faulty;
+mod terminal;
 
+pub use clock::{FakeClock, MachineClock};
 pub use etcd::{Cluster, Launch, Seat, Server, Tools, VERSIONS, etcd};
 pub use fixtures::{
     FIXTURE_VERSIONS, expected, fixture_dir, fixtures_root, golden, golden_dir, golden_names, snapshot, snapshot_bytes,
@@ -22,5 +25,6 @@ pub use lived_in::lived_in_snapshot;
 pub use ports::{Port, free_port};
 pub use process::{Running, kill_hard, run, wait_until};
 pub use programs::{consul, dnsmasq, project_root, quorate, strace};
-pub use s3::{S3, S3_KEY_ID, S3_SECRET, StrictS3, s3, s3_locked, s3_strict};
+pub use s3::{S3, S3_KEY_ID, S3_SECRET, S3Key, StrictS3, s3, s3_locked, s3_strict};
 pub use s3_faulty::{FaultyS3, Mishap, Weather};
+pub use terminal::AtTerminal;

@@ -89,9 +89,17 @@ impl S3 {
 pub struct StrictS3 {
     /// The bucket on it.
     pub s3: S3,
-    key_id: String,
-    secret: String,
+    key: S3Key,
     _server: Server,
+}
+
+/// What a client signs with.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct S3Key {
+    /// Its name.
+    pub id: String,
+    /// What proves it.
+    pub secret: String,
 }
 
 /// Starts a server of its own that checks signatures and what a user may do.
@@ -100,38 +108,73 @@ pub fn s3_strict() -> StrictS3 {
     let port = server.port.number();
     let s3 = S3 { port, bucket: "bucket-strict".to_owned() };
     s3.raw("PUT", "", "", b"");
-    let iam = |action: &str| {
-        let headers = "Content-Type: application/x-www-form-urlencoded\r\nAuthorization: AWS4-HMAC-SHA256 \
-                       Credential=x/20260101/us-east-1/iam/aws4_request, SignedHeaders=host, Signature=x\r\n";
-        let body = format!("Version=2010-05-08&UserName=backup&{action}");
-        request(port, "POST", "/", headers, body.as_bytes())
-    };
-    iam("Action=CreateUser");
-    let made = iam("Action=CreateAccessKey");
+    iam(port, "Action=CreateUser");
+    let key = make_key(port);
     let policy = "%7B%22Version%22%3A%222012-10-17%22%2C%22Statement%22%3A%5B%7B%22Effect%22%3A%22Allow%22%2C\
                   %22Action%22%3A%22s3%3A%2A%22%2C%22Resource%22%3A%22%2A%22%7D%5D%7D";
-    iam(&format!("Action=PutUserPolicy&PolicyName=all&PolicyDocument={policy}"));
-    let part = |name: &str| {
-        let (_, after) = made.split_once(&format!("<{name}>")).unwrap_or_else(|| panic!("no {name} in {made}"));
-        after.split('<').next().unwrap_or_default().to_owned()
-    };
-    let (key_id, secret) = (part("AccessKeyId"), part("SecretAccessKey"));
-    // From here on every request is checked.
-    let checked = request(port, "POST", "/moto-api/reset-auth", "Content-Type: text/plain\r\n", b"0");
-    assert!(checked.starts_with("HTTP/1.1 200"), "{checked}");
-    StrictS3 { s3, key_id, secret, _server: server }
+    iam(port, &format!("Action=PutUserPolicy&PolicyName=all&PolicyDocument={policy}"));
+    check_after(port, 0);
+    StrictS3 { s3, key, _server: server }
 }
 
 impl StrictS3 {
     /// The environment of a client with the right key, or with a wrong secret.
     pub fn env(&self, right: bool) -> Vec<(String, String)> {
         let mut env = self.s3.env();
-        env[0].1.clone_from(&self.key_id);
+        env[0].1.clone_from(&self.key.id);
         if right {
-            env[1].1.clone_from(&self.secret);
+            env[1].1.clone_from(&self.key.secret);
         }
         env
     }
+
+    /// The key that it was started with.
+    pub fn key(&self) -> &S3Key {
+        &self.key
+    }
+
+    /// One more key of the same user.
+    pub fn another_key(&self) -> S3Key {
+        self.unchecked(|port| make_key(port))
+    }
+
+    /// From now on this key is refused.
+    pub fn revoke(&self, key: &S3Key) {
+        let removed = self.unchecked(|port| iam(port, &format!("Action=DeleteAccessKey&AccessKeyId={}", key.id)));
+        assert!(removed.starts_with("HTTP/1.1 200"), "{removed}");
+    }
+
+    /// The server's administrator has no key: nothing is checked for as long as this takes.
+    fn unchecked<T>(&self, work: impl Fn(u16) -> T) -> T {
+        check_after(self.s3.port, 100_000);
+        let done = work(self.s3.port);
+        check_after(self.s3.port, 0);
+        done
+    }
+}
+
+/// So many requests later, each is checked.
+fn check_after(port: u16, requests: u32) {
+    let headers = "Content-Type: text/plain\r\n";
+    let set = request(port, "POST", "/moto-api/reset-auth", headers, requests.to_string().as_bytes());
+    assert!(set.starts_with("HTTP/1.1 200"), "{set}");
+}
+
+/// Asks for something about users.
+fn iam(port: u16, action: &str) -> String {
+    let headers = "Content-Type: application/x-www-form-urlencoded\r\nAuthorization: AWS4-HMAC-SHA256 \
+                   Credential=x/20260101/us-east-1/iam/aws4_request, SignedHeaders=host, Signature=x\r\n";
+    let body = format!("Version=2010-05-08&UserName=backup&{action}");
+    request(port, "POST", "/", headers, body.as_bytes())
+}
+
+fn make_key(port: u16) -> S3Key {
+    let made = iam(port, "Action=CreateAccessKey");
+    let part = |name: &str| {
+        let (_, after) = made.split_once(&format!("<{name}>")).unwrap_or_else(|| panic!("no {name} in {made}"));
+        after.split('<').next().unwrap_or_default().to_owned()
+    };
+    S3Key { id: part("AccessKeyId"), secret: part("SecretAccessKey") }
 }
 
 fn start() -> Server {

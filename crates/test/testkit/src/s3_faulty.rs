@@ -58,6 +58,7 @@ struct State {
     requests: AtomicU64,
     mishaps: AtomicU64,
     seen: Mutex<Vec<String>>,
+    protects: AtomicBool,
     ended: AtomicBool,
 }
 
@@ -88,6 +89,7 @@ impl FaultyS3 {
             requests: AtomicU64::new(0),
             mishaps: AtomicU64::new(0),
             seen: Mutex::default(),
+            protects: AtomicBool::new(false),
             ended: AtomicBool::new(false),
         });
         let shared = Arc::clone(&state);
@@ -122,6 +124,11 @@ impl FaultyS3 {
     /// Lets the next requests meet these, whatever the weather.
     pub fn next(&self, mishaps: &[Mishap]) {
         lock(&self.state.next).extend(mishaps);
+    }
+
+    /// Refuses to remove objects, as stores do that keep them for a time.
+    pub fn protect(&self, protects: bool) {
+        self.state.protects.store(protects, Ordering::Relaxed);
     }
 
     /// Requests, and those of them that met a mishap.
@@ -182,6 +189,9 @@ fn serve(mut client: TcpStream, state: &State) -> io::Result<()> {
     let is_listing = pages && first.starts_with("GET ") && first.contains("list-type=2");
     if is_listing {
         head = head.replacen("list-type=2", &format!("list-type=2&max-keys={PAGE}"), 1);
+    }
+    if first.starts_with("DELETE ") && state.protects.load(Ordering::Relaxed) {
+        return refuse(&mut client);
     }
     let mishap = state.mishap(number, share);
     if mishap.is_some() {
@@ -263,6 +273,14 @@ fn answer(client: &mut TcpStream, status: &str, code: &str) -> io::Result<()> {
     client.write_all(
         format!("HTTP/1.1 {status}\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n{body}").as_bytes(),
     )
+}
+
+/// In the words of a real store.
+fn refuse(client: &mut TcpStream) -> io::Result<()> {
+    let body = "<?xml version=\"1.0\"?><Error><Code>AccessDenied</Code>\
+                <Message>Access Denied because object protected by object lock.</Message></Error>";
+    let head = format!("HTTP/1.1 403 Forbidden\r\nConnection: close\r\nContent-Length: {}\r\n\r\n", body.len());
+    client.write_all(format!("{head}{body}").as_bytes())
 }
 
 /// A page of a listing with its entries in another order; its length stays.

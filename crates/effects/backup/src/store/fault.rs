@@ -48,7 +48,9 @@ pub(super) fn fault(attempt: &str, url: &str, error: &Error, secrets: &[String])
     let text = whole(error);
     let code = code(error, &text);
     let hint = match code {
-        Code::StoreDenied => "check the credentials in the environment, and what they are allowed to do",
+        Code::StoreDenied => {
+            "check the credentials, and what they are allowed to do; files that hold them are read again when they change"
+        }
         Code::BucketAbsent => "make the bucket first, or correct the URL; Quorate makes none",
         Code::StoreLocked => "wait until the retention of the object has passed",
         Code::CreateUnsupported => "use a store that knows `If-None-Match: *` for new objects",

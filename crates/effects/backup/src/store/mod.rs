@@ -6,6 +6,8 @@
 //! A store brings its own runtime and its calls block. From asynchronous code they go through `spawn_blocking`; a clone
 //! is the same store.
 
+mod clients;
+mod credentials;
 mod fault;
 mod open;
 mod read;
@@ -44,13 +46,9 @@ pub struct Store {
 
 struct Shared {
     url: String,
-    inner: Arc<dyn ObjectStore>,
-    /// The same without retries, for requests whose repetition would change their meaning.
-    once: Arc<dyn ObjectStore>,
+    clients: clients::Clients,
     runtime: Option<Runtime>,
     folder: Option<PathBuf>,
-    /// Words that no text may carry.
-    secrets: Vec<String>,
 }
 
 impl Drop for Shared {
@@ -116,6 +114,11 @@ impl Store {
         self.shared.folder.as_deref()
     }
 
+    /// Whether the files with its credentials have changed since the last request; the next one uses them.
+    pub fn has_new_credentials(&self) -> bool {
+        self.shared.clients.are_outdated()
+    }
+
     /// All objects, by name.
     pub fn list(&self) -> Result<Vec<Listed>> {
         self.listing(None)
@@ -174,7 +177,7 @@ impl Store {
     /// Small objects as wholes, many at a time. `None`: it is gone since it was listed. What is too large to be small is cut.
     pub fn read_all_small(&self, names: &[String]) -> Result<Vec<Option<Vec<u8>>>> {
         let read = |name: &String| {
-            let (inner, path, name) = (Arc::clone(self.inner()), self.name(name), name.clone());
+            let (inner, path, name) = (self.inner(), self.name(name), name.clone());
             async move {
                 let mut pieces = match inner.get(&path?).await {
                     Ok(found) => found.into_stream(),
@@ -217,7 +220,7 @@ impl Store {
         let mut unclear = false;
         for attempt in 1.. {
             let options = PutOptions { mode: PutMode::Create, ..PutOptions::default() };
-            let error = match self.wait(self.shared.once.put_opts(&path, payload.clone().into(), options)) {
+            let error = match self.wait(self.shared.clients.current().once.put_opts(&path, payload.clone().into(), options)) {
                 Ok(_) => return Ok(true),
                 Err(error) => error,
             };
@@ -331,8 +334,8 @@ impl Store {
         }
     }
 
-    fn inner(&self) -> &Arc<dyn ObjectStore> {
-        &self.shared.inner
+    fn inner(&self) -> Arc<dyn ObjectStore> {
+        Arc::clone(&self.shared.clients.current().inner)
     }
 
     fn handle(&self) -> tokio::runtime::Handle {
@@ -352,7 +355,7 @@ impl Store {
     }
 
     fn fault(&self, attempt: &str, error: object_store::Error) -> Fault {
-        fault::fault(attempt, self.url(), &error, &self.shared.secrets)
+        fault::fault(attempt, self.url(), &error, &self.shared.clients.last().secrets)
     }
 
     fn io_fault(&self, attempt: &str, error: io::Error) -> Fault {

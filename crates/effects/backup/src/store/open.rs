@@ -1,9 +1,9 @@
 //! Turns a URL and the environment into a store.
 //!
-//! **Rule:** a URL names a place and carries no credentials. They come from the environment, or from where a cloud's
-//! own tools find them.
+//! **Rule:** a URL names a place and carries no credentials. They come from the environment, from files that it names, or
+//! from where a cloud's own tools find them.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,27 +17,9 @@ use object_store::{BackoffConfig, ClientOptions, ObjectStore, RetryConfig};
 use quorate_faults::{Code, Fault, Result};
 use tokio::runtime::Builder;
 
+use super::clients::Clients;
+use super::credentials::{Environment, Given};
 use super::{Shared, Store, fault};
-
-type Environment = Vec<(String, String)>;
-
-/// Variables whose values no text may carry.
-const SECRETS: [&str; 14] = [
-    "AWS_SECRET_ACCESS_KEY",
-    "AWS_SESSION_TOKEN",
-    "AWS_TOKEN",
-    "AZURE_CLIENT_SECRET",
-    "AZURE_STORAGE_ACCESS_KEY",
-    "AZURE_STORAGE_ACCOUNT_KEY",
-    "AZURE_STORAGE_CLIENT_SECRET",
-    "AZURE_STORAGE_KEY",
-    "AZURE_STORAGE_MASTER_KEY",
-    "AZURE_STORAGE_SAS_KEY",
-    "AZURE_STORAGE_SAS_TOKEN",
-    "AZURE_STORAGE_TOKEN",
-    "GOOGLE_BEARER_TOKEN",
-    "GOOGLE_SERVICE_ACCOUNT_KEY",
-];
 
 /// How long a store is waited for. Every request ends within these limits.
 #[derive(Debug, Clone, Copy)]
@@ -80,28 +62,29 @@ pub(super) fn open(url: &str, create: bool, patience: Patience, environment: Env
         return Err(invalid(&shown, "a store's URL carries no credentials and no options"));
     }
     let mut folder = None;
-    let (inner, once): (Arc<dyn ObjectStore>, Arc<dyn ObjectStore>) = match parsed.scheme() {
+    let clients = match parsed.scheme() {
         "file" => {
             let path = parsed.to_file_path().map_err(|()| invalid(url, "it does not hold an absolute path"))?;
             let inner = open_folder(url, &path, create)?;
             folder = Some(path);
-            (Arc::clone(&inner), inner)
+            Clients::fixed(inner)
         }
         "s3" | "gs" | "az" => {
             let bucket = parsed.host_str().filter(|host| !host.is_empty());
-            let bucket = bucket.ok_or_else(|| invalid(url, "it names no bucket"))?;
+            let bucket = bucket.ok_or_else(|| invalid(url, "it names no bucket"))?.to_owned();
             let prefix = Name::from_url_path(parsed.path())
                 .map_err(|_| invalid(url, "its path cannot be part of an object's name"))?;
-            let once = Patience { retries: 0, ..patience };
-            let open = |patience| open_cloud(url, parsed.scheme(), bucket, &prefix, patience, &environment);
-            (open(patience)?, open(once)?)
+            let (url, scheme) = (url.to_owned(), parsed.scheme().to_owned());
+            Clients::new(environment, move |given| {
+                let open = |patience| open_cloud(&url, &scheme, &bucket, &prefix, patience, given);
+                Ok((open(patience)?, open(Patience { retries: 0, ..patience })?))
+            })?
         }
         _ => return Err(invalid(url, "its scheme is not one of `file`, `s3`, `gs`, `az`")),
     };
     let runtime = Builder::new_multi_thread().worker_threads(1).thread_name("store").enable_all().build();
     let runtime = runtime.map_err(|error| Fault::io("cannot start the runtime for the store", error))?;
-    let secrets = secrets(&environment);
-    let shared = Shared { url: url.to_owned(), inner, once, runtime: Some(runtime), folder, secrets };
+    let shared = Shared { url: url.to_owned(), clients, runtime: Some(runtime), folder };
     Ok(Store { shared: Arc::new(shared) })
 }
 
@@ -144,8 +127,9 @@ fn open_cloud(
     bucket: &str,
     prefix: &Name,
     patience: Patience,
-    environment: &Environment,
+    given: &Given,
 ) -> Result<Arc<dyn ObjectStore>> {
+    let environment = &given.environment;
     let built = match scheme {
         "s3" => s3(bucket, patience, environment).map(|store| prefixed(store, prefix)),
         "gs" => gs(bucket, patience, environment).map(|store| prefixed(store, prefix)),
@@ -154,7 +138,7 @@ fn open_cloud(
     built.map_err(|error| {
         Fault::new(Code::StoreInvalid, format!("cannot use the store `{url}`"))
             .hint("set the credentials and the endpoint in the environment: see docs/guide/object-stores.md")
-            .caused_by(fault::clean(&error.to_string(), &secrets(environment)))
+            .caused_by(fault::clean(&error.to_string(), &given.secrets()))
     })
 }
 
@@ -171,7 +155,7 @@ fn client(patience: Patience) -> ClientOptions {
 
 fn s3(bucket: &str, patience: Patience, environment: &Environment) -> object_store::Result<impl ObjectStore + use<>> {
     let mut builder = AmazonS3Builder::new().with_client_options(client(patience));
-    for (key, value) in shared_file(environment).iter().chain(environment).filter(|(key, _)| key.starts_with("AWS_")) {
+    for (key, value) in environment.iter().filter(|(key, _)| key.starts_with("AWS_")) {
         if let Ok(key) = key.to_ascii_lowercase().parse() {
             builder = builder.with_config(key, value);
         }
@@ -205,69 +189,4 @@ fn az(bucket: &str, patience: Patience, environment: &Environment) -> object_sto
         }
     }
     builder.with_container_name(bucket).with_retry(patience.retry_config()).build()
-}
-
-fn secrets(environment: &Environment) -> Vec<String> {
-    let shared = shared_file(environment);
-    let all = environment.iter().chain(&shared);
-    // Shorter values would blot out ordinary words.
-    all.filter(|(key, value)| SECRETS.contains(&key.as_str()) && value.len() >= 6)
-        .map(|(_, value)| value.clone())
-        .collect()
-}
-
-/// Keys from the file that the AWS tools write, if the environment names none and no other way to get them.
-fn shared_file(environment: &Environment) -> Environment {
-    let get = |name: &str| environment.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str());
-    let elsewhere = [
-        "AWS_ACCESS_KEY_ID",
-        "AWS_WEB_IDENTITY_TOKEN_FILE",
-        "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
-        "AWS_CONTAINER_CREDENTIALS_FULL_URI",
-        "AWS_SKIP_SIGNATURE",
-    ];
-    if elsewhere.iter().any(|name| get(name).is_some()) {
-        return Vec::new();
-    }
-    let path = match (get("AWS_SHARED_CREDENTIALS_FILE"), get("HOME")) {
-        (Some(path), _) => PathBuf::from(path),
-        (None, Some(home)) => Path::new(home).join(".aws/credentials"),
-        (None, None) => return Vec::new(),
-    };
-    let text = std::fs::read_to_string(path).unwrap_or_default();
-    profile(&text, get("AWS_PROFILE").unwrap_or("default"))
-}
-
-/// The keys of one `[profile]` of that file.
-fn profile(text: &str, wanted: &str) -> Environment {
-    let mut inside = false;
-    let mut found = Vec::new();
-    for line in text.lines().map(str::trim) {
-        if let Some(name) = line.strip_prefix('[').and_then(|line| line.strip_suffix(']')) {
-            inside = name.trim() == wanted;
-        } else if let Some((key, value)) = line.split_once('=').filter(|_| inside) {
-            let key = key.trim().to_ascii_uppercase();
-            if ["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"].contains(&key.as_str()) {
-                found.push((key, value.trim().to_owned()));
-            }
-        }
-    }
-    found
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_profile_gives_its_own_keys_only() {
-        let text =
-            "[default]\naws_access_key_id = A\naws_secret_access_key=B\n\n[other]\nregion = x\naws_access_key_id=C\n";
-        let pairs = |list: &[(&str, &str)]| -> Environment {
-            list.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
-        };
-        assert_eq!(profile(text, "default"), pairs(&[("AWS_ACCESS_KEY_ID", "A"), ("AWS_SECRET_ACCESS_KEY", "B")]));
-        assert_eq!(profile(text, "other"), pairs(&[("AWS_ACCESS_KEY_ID", "C")]));
-        assert_eq!(profile(text, "none"), pairs(&[]));
-    }
 }

@@ -30,7 +30,7 @@ pub(super) fn open(store: &Store, name: &str) -> Result<Box<dyn Read + Send>> {
             }
         };
     }
-    let first = store.wait(range(Arc::clone(store.inner()), path.clone(), 0, None));
+    let first = store.wait(range(store.inner(), path.clone(), 0, None));
     let (here, size, tag) = match first {
         Ok(first) => first,
         // Nothing can be asked of an object without bytes.
@@ -66,7 +66,7 @@ async fn range(inner: Arc<dyn ObjectStore>, path: Name, from: u64, tag: Option<S
 
 impl Ranges {
     fn ask(&mut self) -> JoinHandle<object_store::Result<Range>> {
-        let inner = Arc::clone(self.store.inner());
+        let inner = self.store.inner();
         self.store.handle().spawn(range(inner, self.path.clone(), self.at, self.tag.clone()))
     }
 

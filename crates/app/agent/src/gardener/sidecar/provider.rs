@@ -1,6 +1,6 @@
 //! Gardener's names for stores and its files with credentials, as our URLs and the variables that stores read.
 //!
-//! **Invariant:** a credential goes from a file into the environment of this process, and nowhere else.
+//! **Invariant:** a credential stays in its file: stores are told where it is, and read it again when it changes.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -20,7 +20,7 @@ pub struct Provided {
     pub url: String,
     /// The path in it before `v2`.
     pub root: String,
-    /// Variables that it needs and that are not set yet.
+    /// Variables that it needs and that are not set yet. Credentials are named by their files.
     pub environment: Vec<(String, String)>,
     /// What an operator should know.
     pub notes: Vec<String>,
@@ -28,7 +28,7 @@ pub struct Provided {
 
 impl std::fmt::Debug for Provided {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        // The variables are secrets.
+        // Endpoints may be nobody's business.
         f.debug_struct("Provided").field("url", &self.url).finish_non_exhaustive()
     }
 }
@@ -86,6 +86,8 @@ struct Files {
     json: &'static str,
     /// A key, and the variable that stores read.
     keys: &'static [(&'static str, &'static str)],
+    /// A key that is rotated, and the variable that names its file.
+    rotated: &'static [(&'static str, &'static str)],
     /// Keys that cannot be honoured and must not be passed over.
     refused: &'static [&'static str],
 }
@@ -93,28 +95,24 @@ struct Files {
 static S3: Files = Files {
     folder: "AWS_APPLICATION_CREDENTIALS",
     json: "AWS_APPLICATION_CREDENTIALS_JSON",
-    keys: &[
-        ("accessKeyID", "AWS_ACCESS_KEY_ID"),
-        ("secretAccessKey", "AWS_SECRET_ACCESS_KEY"),
-        ("region", "AWS_REGION"),
-        ("endpoint", "AWS_ENDPOINT_URL"),
-        ("roleARN", "AWS_ROLE_ARN"),
-    ],
+    keys: &[("region", "AWS_REGION"), ("endpoint", "AWS_ENDPOINT_URL"), ("roleARN", "AWS_ROLE_ARN")],
+    rotated: &[("accessKeyID", "AWS_ACCESS_KEY_ID_FILE"), ("secretAccessKey", "AWS_SECRET_ACCESS_KEY_FILE")],
     refused: &["sseCustomerKey", "trustedCaCert"],
 };
 
 static ABS: Files = Files {
     folder: "AZURE_APPLICATION_CREDENTIALS",
     json: "AZURE_APPLICATION_CREDENTIALS_JSON",
-    keys: &[("storageAccount", "AZURE_STORAGE_ACCOUNT_NAME"), ("storageKey", "AZURE_STORAGE_ACCOUNT_KEY")],
+    keys: &[("storageAccount", "AZURE_STORAGE_ACCOUNT_NAME")],
+    rotated: &[("storageKey", "AZURE_STORAGE_ACCOUNT_KEY_FILE")],
     refused: &["domain"],
 };
 
 impl Provided {
     fn read(&mut self, files: &Files, environment: &impl Fn(&str) -> Option<String>) -> Result<()> {
-        let found = match (environment(files.folder), environment(files.json)) {
-            (Some(folder), _) => read_folder(Path::new(&folder), files)?,
-            (None, Some(file)) => read_json(Path::new(&file))?,
+        let (found, place) = match (environment(files.folder), environment(files.json)) {
+            (Some(folder), _) => (read_folder(Path::new(&folder), files)?, format!("{folder}/")),
+            (None, Some(file)) => (read_json(Path::new(&file))?, format!("{file}#")),
             (None, None) => return Ok(()),
         };
         let Some(found) = found else {
@@ -132,6 +130,9 @@ impl Provided {
                 "AWS_ENDPOINT_URL" => self.set_endpoint(text),
                 _ => self.set(variable, text.clone()),
             }
+        }
+        for (key, variable) in files.rotated.iter().filter(|(key, _)| found.contains_key(*key)) {
+            self.set(variable, format!("{place}{key}"));
         }
         if let Some(folder) = environment(files.folder).filter(|_| found.contains_key("roleARN")) {
             let token = Path::new(&folder).join("token");
@@ -158,7 +159,7 @@ fn read_folder(folder: &Path, files: &Files) -> Result<Option<BTreeMap<String, S
         return Ok(None);
     }
     let mut found = BTreeMap::new();
-    for key in files.keys.iter().map(|(key, _)| key).chain(files.refused) {
+    for key in files.keys.iter().chain(files.rotated).map(|(key, _)| key).chain(files.refused) {
         let path = folder.join(key);
         let text = small_file::read(&path, BYTES_MAX)
             .map_err(|error| Fault::io(format!("cannot read the credentials in `{}`", path.display()), error))?;
@@ -234,12 +235,17 @@ mod tests {
         let line = "--storage-provider=S3 --store-container=b";
         let one = provided(line, &at("folder", dir.path())).unwrap().unwrap();
         let set = |name: &str| one.environment.iter().find(|(known, _)| known == name).map(|(_, text)| text.as_str());
-        assert_eq!((set("AWS_ACCESS_KEY_ID"), set("AWS_SECRET_ACCESS_KEY")), (Some("id"), Some("hidden")));
+        let path = |name: &str| dir.path().join(name).display().to_string();
+        assert_eq!(set("AWS_ACCESS_KEY_ID_FILE"), Some(path("accessKeyID").as_str()));
+        assert_eq!(set("AWS_SECRET_ACCESS_KEY_FILE"), Some(path("secretAccessKey").as_str()));
+        assert!(one.environment.iter().all(|(_, text)| text != "hidden"), "what is secret stays in its file");
         assert_eq!((set("AWS_ENDPOINT_URL"), set("AWS_ALLOW_HTTP")), (Some("http://m:9"), Some("true")));
         assert!(!format!("{one:?}").contains("hidden"));
         let json = dir.path().join("all.json");
         write(&json, "{\"accessKeyID\":\"id\",\"secretAccessKey\":\"hidden\"}");
-        assert_eq!(provided(line, &at("json", &json)).unwrap().unwrap().environment.len(), 2);
+        let two = provided(line, &at("json", &json)).unwrap().unwrap().environment;
+        let named = ("AWS_SECRET_ACCESS_KEY_FILE".to_owned(), format!("{}#secretAccessKey", json.display()));
+        assert!(two.len() == 2 && two.contains(&named), "{two:?}");
         write(&json, "hidden");
         let fault = provided(line, &at("json", &json)).unwrap_err();
         assert!(!fault.to_string().contains("hidden"));

@@ -1,0 +1,93 @@
+//! Clocks that are stepped: one that only the programs see that are told of it, and the machine's own.
+//!
+//! **Rule:** the machine's clock is put back where it would be without us, whatever happens to the test.
+
+use std::path::{Path, PathBuf};
+
+use rustix::time::{ClockId, Timespec, clock_gettime, clock_settime};
+
+/// A clock that runs beside the machine's, for programs that are started with its environment.
+#[derive(Debug)]
+pub struct FakeClock {
+    dir: PathBuf,
+    library: PathBuf,
+}
+
+impl FakeClock {
+    /// Keeps its file in `dir`. It shows the right time at first.
+    pub fn new(dir: &Path) -> FakeClock {
+        let clock = FakeClock { dir: dir.to_owned(), library: library() };
+        clock.set(0);
+        clock
+    }
+
+    /// So many seconds beside the machine's clock from now on.
+    pub fn set(&self, seconds: i64) {
+        let (new, file) = (self.dir.join("clock.new"), self.file());
+        // Replaced as a whole: it is read at every look at the clock.
+        #[expect(clippy::disallowed_methods, reason = "a test's own file")]
+        std::fs::write(&new, format!("{seconds:+}")).and_then(|()| std::fs::rename(&new, &file)).expect("a file");
+    }
+
+    fn file(&self) -> PathBuf {
+        self.dir.join("clock")
+    }
+
+    /// What programs are to be started with. Their sleeps and limits are not touched, nor are the times of files.
+    pub fn env(&self) -> Vec<(String, String)> {
+        let pairs = [
+            ("LD_PRELOAD", self.library.display().to_string()),
+            ("FAKETIME_TIMESTAMP_FILE", self.file().display().to_string()),
+            ("FAKETIME_NO_CACHE", "1".to_owned()),
+            ("FAKETIME_DONT_FAKE_MONOTONIC", "1".to_owned()),
+            ("NO_FAKE_STAT", "1".to_owned()),
+        ];
+        pairs.into_iter().map(|(name, text)| (name.to_owned(), text)).collect()
+    }
+}
+
+/// Debian keeps it apart from other libraries, below a folder for each kind of machine.
+fn library() -> PathBuf {
+    let folders = std::fs::read_dir("/usr/lib").into_iter().flatten().flatten();
+    let mut places = folders.map(|folder| folder.path().join("faketime/libfaketime.so.1"));
+    places.find(|place| place.exists()).expect("`libfaketime.so.1` is missing: run `make tools`")
+}
+
+/// The machine's own clock; dropped, it shows again what it would show without us. Needs root.
+#[derive(Debug)]
+pub struct MachineClock {
+    /// The machine's clock and its uptime when we came.
+    began: (Timespec, Timespec),
+}
+
+impl MachineClock {
+    /// Remembers what it shows.
+    #[expect(clippy::new_without_default, reason = "it is the one clock that there is, as it is now")]
+    pub fn new() -> MachineClock {
+        MachineClock { began: (clock_gettime(ClockId::Realtime), clock_gettime(ClockId::Boottime)) }
+    }
+
+    /// So many seconds beside what it would show without us.
+    pub fn set(&self, seconds: i64) {
+        let passed = nanos(clock_gettime(ClockId::Boottime)) - nanos(self.began.1);
+        let now = nanos(self.began.0) + passed + i128::from(seconds) * SECOND;
+        let (tv_sec, tv_nsec) = (now.div_euclid(SECOND), now.rem_euclid(SECOND));
+        let time = Timespec {
+            tv_sec: tv_sec.try_into().expect("a time of this century"),
+            tv_nsec: tv_nsec.try_into().expect("less than a second"),
+        };
+        clock_settime(ClockId::Realtime, time).expect("root may set the clock");
+    }
+}
+
+impl Drop for MachineClock {
+    fn drop(&mut self) {
+        self.set(0);
+    }
+}
+
+const SECOND: i128 = 1_000_000_000;
+
+fn nanos(time: Timespec) -> i128 {
+    i128::from(time.tv_sec) * SECOND + i128::from(time.tv_nsec)
+}
