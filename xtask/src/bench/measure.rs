@@ -17,6 +17,10 @@ pub(crate) struct Sample {
 
 impl Sample {
     pub(crate) fn show(&self) -> String {
+        // Only memory was measured.
+        if self.seconds == 0.0 {
+            return format!("{:.2} MiB", self.rss_mib);
+        }
         let time =
             if self.seconds < 0.1 { format!("{:.1} ms", self.seconds * 1e3) } else { format!("{:.2} s", self.seconds) };
         // A server's memory is not its client's, so it is not measured there.

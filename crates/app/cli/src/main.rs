@@ -1,6 +1,7 @@
 //! The one binary: reads the command line, runs one command, says how it went.
 //!
-//! **Rule:** nothing but this file decides the exit code, and nothing but the printer writes.
+//! **Rule:** nothing but this file decides the exit code, and nothing but the printer writes. The shim, which is no command of
+//! an operator, is begun before the command line is read.
 
 mod args;
 mod commands;
@@ -19,6 +20,9 @@ use printer::Printer;
 
 fn main() -> ExitCode {
     panics::install();
+    if let Some(exit) = commands::shim::begin() {
+        return exit;
+    }
     let (mut printer, outcome) = match args::read() {
         Ok(cli) => {
             let mut printer = Printer::new(&cli.global);

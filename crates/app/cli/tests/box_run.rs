@@ -58,19 +58,75 @@ fn what_is_not_named_is_not_there() {
     assert!(!out.contains("root:") && !out.contains("/secret"), "{out}");
 }
 
-#[test]
-fn a_normal_user_is_refused_strict_and_told_why() {
+/// `quorate box` as a normal user, from a copy that such a user may execute wherever the checkout lies.
+fn as_normal_user(args: &[&str]) -> Output {
+    let dir = tempfile::tempdir().unwrap();
+    let program = dir.path().join("quorate");
     let mut command = if root() {
+        // Another process copies: a file that this one writes could be held open by what another thread just starts.
+        assert!(Command::new("cp").arg(BINARY).arg(&program).status().unwrap().success());
+        for path in [dir.path(), program.as_path()] {
+            std::fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+        }
         let mut command = Command::new("/usr/bin/setpriv");
-        command.args(["--reuid", "65534", "--regid", "65534", "--clear-groups", BINARY]);
+        command.args(["--reuid", "65534", "--regid", "65534", "--clear-groups"]).arg(&program);
         command
     } else {
         Command::new(BINARY)
     };
-    let output = command.args(["box", "run", "--level", "strict", "--", "/bin/true"]).output().unwrap();
-    let said = said(&output);
-    assert!(output.status.code() == Some(1) && said.contains("Q1100"), "{output:?}");
-    assert!(said.contains("lacks: user") && said.contains("--level basic"), "{said}");
+    command.arg("box").args(args).stdin(Stdio::null()).current_dir("/").output().unwrap()
+}
+
+#[test]
+fn a_normal_user_is_refused_strict_and_told_why() {
+    let output = as_normal_user(&["run", "--level", "strict", "--", "/bin/true"]);
+    let text = said(&output);
+    assert!(output.status.code() == Some(1) && text.contains("Q1100"), "{output:?}");
+    assert!(text.contains("lacks: user") && text.contains("--level basic"), "{text}");
+    // The same for machines.
+    let output = as_normal_user(&["run", "--level", "strict", "--output", "json", "--", "/bin/true"]);
+    let document: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((&document["error"]["code"], &document["error"]["exit"]), (&"Q1100".into(), &1.into()), "{document}");
+}
+
+#[test]
+fn a_normal_user_gets_what_can_be_had_and_is_told_what_cannot() {
+    // Without a level it is basic; limits of all processes together take cgroups, another user takes root.
+    let limits = ["--memory", "256MiB", "--cpu", "50", "--pids", "4000", "--user", "nobody"];
+    let output = as_normal_user(&[&["run"][..], &limits, &["--", "/bin/true"]].concat());
+    let text = said(&output);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    for part in
+        ["user: not enforced", "memory: only in part", "processor: not enforced", "processes and threads: only in part"]
+    {
+        assert!(text.contains(part) && text.contains("Q1105"), "{part}: {text}");
+    }
+    let output = as_normal_user(&[&["explain", "--output", "json"][..], &limits].concat());
+    let document: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(document["level"], "basic");
+    let row = |part: &str| document["rows"].as_array().unwrap().iter().find(|row| row["part"] == part).unwrap().clone();
+    assert_eq!((&row("user")["enforced"], &row("memory")["enforced"]), (&"no".into(), &"in part".into()));
+    assert_eq!((&row("system calls")["enforced"], &row("files")["enforced"]), (&"yes".into(), &"yes".into()));
+    // Limits that were not asked for are not missed.
+    let output = as_normal_user(&["run", "--", "/bin/true"]);
+    assert!(output.status.code() == Some(0) && !said(&output).contains("memory"), "{output:?}");
+}
+
+#[test]
+fn a_name_that_is_no_process_and_has_no_list_is_refused() {
+    let empty = tempfile::tempdir().unwrap();
+    let explain = |args: &[&str]| {
+        let mut command = Command::new(BINARY);
+        command.args(["box", "explain"]).args(args).env("QUORATE_ROOT", empty.path()).output().unwrap()
+    };
+    let output = explain(&["web"]);
+    assert!(output.status.code() == Some(1) && said(&output).contains("Q1150"), "{output:?}");
+    let output = explain(&["web", "--bind", "80"]);
+    assert!(output.status.code() == Some(64) && said(&output).contains("list of system calls"), "{output:?}");
+    // etcd has a list, and where none runs that is said.
+    let output = explain(&["etcd", "--output", "json"]);
+    let document: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert!(document["process"].is_null() && said(&output).contains("one would get"), "{output:?}");
 }
 
 #[test]

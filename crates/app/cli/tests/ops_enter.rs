@@ -20,24 +20,23 @@ fn a_command_runs_where_etcd_does_and_its_code_is_passed_on() {
     let mut agent = place.start();
     let pid = place.etcd_pid();
 
-    let seven = operate(&place, &["exec", "etcd", "--", "/bin/sh", "-c", "echo out; echo bad >&2; exit 7"]);
+    let seven = operate(&place, &["exec", "etcd", "--tools", "--", "/bin/sh", "-c", "echo out; echo bad >&2; exit 7"]);
     assert_eq!((code(&seven), out(&seven).as_str()), (7, "out\n"), "{}", err(&seven));
     assert!(err(&seven).contains("bad"));
-    assert_eq!(code(&operate(&place, &["exec", "etcd", "--", "/bin/sh", "-c", "kill -KILL $$"])), 137);
+    assert_eq!(code(&operate(&place, &["exec", "etcd", "--tools", "--", "/bin/sh", "-c", "kill -KILL $$"])), 137);
 
     // Rights, limits, dir and environment are etcd's, not ours.
-    let shown =
-        command(&place, &["exec", "etcd", "--", "/bin/sh", "-c", "cat /proc/self/limits /proc/self/cgroup; pwd; env"])
-            .env("OPERATORS_SECRET", "42")
-            .output()
-            .unwrap();
+    let script = "cat /proc/self/limits /proc/self/cgroup; pwd; env";
+    let mut shown = command(&place, &["exec", "etcd", "--tools", "--", "/bin/sh", "-c", script]);
+    let shown = shown.env("OPERATORS_SECRET", "42").output().unwrap();
     let shown = good(&shown);
     let of = |name: &str| std::fs::read_to_string(format!("/proc/{pid}/{name}")).unwrap();
     assert!(shown.starts_with(&of("limits")), "{shown}");
     assert!(shown.contains(&of("cgroup")), "{shown}");
-    assert!(shown.contains(&format!("{}\n", state(&place).canonicalize().unwrap().display())), "{shown}");
+    let dir = std::fs::read_link(format!("/proc/{pid}/cwd")).unwrap();
+    assert!(shown.contains(&format!("{}\n", dir.display())), "{shown}");
     assert!(!shown.contains("OPERATORS_SECRET"), "{shown}");
-    let rights = good(&operate(&place, &["exec", "etcd", "--", "cat", "/proc/self/status"]));
+    let rights = good(&operate(&place, &["exec", "etcd", "--tools", "--", "cat", "/proc/self/status"]));
     for name in ["Uid", "Gid", "Groups", "CapPrm", "CapBnd", "NoNewPrivs", "Umask"] {
         assert!(rights.contains(&format!("{name}:\t{}", status_of(pid, name))), "{name}: {rights}");
     }
@@ -206,6 +205,8 @@ fn enter(boxed: &Boxed, words: &[&str]) -> std::process::Output {
         commands: vec![words.iter().map(|word| (*word).to_owned()).collect()],
         env: Vec::new(),
         terminal: false,
+        held: None,
+        tools: quorate_host::enter::Tools::Never,
     };
     let text = serde_json::to_string(&errand).unwrap();
     Command::new(quorate()).args(["__enter", "--whole", &text]).stdin(Stdio::null()).output().unwrap()
@@ -245,7 +246,14 @@ fn a_command_in_a_box_dies_with_whoever_sent_it() {
     let boxed = boxed();
     let identity = quorate_host::process::Identity::of(boxed.pid).unwrap();
     let commands = vec![["/bin/sh", "-c", "echo here; exec sleep 999"].map(str::to_owned).to_vec()];
-    let errand = quorate_host::enter::Errand { identity, commands, env: Vec::new(), terminal: false };
+    let errand = quorate_host::enter::Errand {
+        identity,
+        commands,
+        env: Vec::new(),
+        terminal: false,
+        held: None,
+        tools: quorate_host::enter::Tools::Never,
+    };
     let text = serde_json::to_string(&errand).unwrap();
     let mut sent = Command::new(quorate())
         .args(["__enter", "--whole", &text])

@@ -98,8 +98,8 @@ fn a_normal_user_operates_its_own_member() {
     assert_eq!(list["processes"][0]["confinement"]["uid"].to_string(), uid, "{list}");
     assert_eq!(good(&home.user(&["pid", "etcd"])), format!("{pid}\n"));
     assert!(good(&home.user(&["logs", "etcd"])).contains("ready to serve"));
-    assert_eq!(good(&home.user(&["exec", "etcd", "--", "id", "-u"])), format!("{uid}\n"));
-    assert_eq!(code(&home.user(&["exec", "etcd", "--", "/bin/sh", "-c", "exit 7"])), 7);
+    assert_eq!(good(&home.user(&["exec", "etcd", "--tools", "--", "id", "-u"])), format!("{uid}\n"));
+    assert_eq!(code(&home.user(&["exec", "etcd", "--tools", "--", "/bin/sh", "-c", "exit 7"])), 7);
     assert!(good(&home.user(&["ctl", "member", "list"])).contains(&home.place.seat.client_url()));
     good(&home.user(&["ctl", "put", "a", "b"]));
     let trace = || home.user(&["trace", "etcd", "--duration", "1s"]);
@@ -124,12 +124,12 @@ fn a_normal_user_operates_its_own_member() {
 /// Root on the member of another user, and a user who is neither.
 fn others(home: &Home, uid: &str) {
     let root = |args: &[&str]| home.command(&[], args).output().unwrap();
-    assert_eq!(good(&root(&["exec", "etcd", "--", "id", "-u"])), format!("{uid}\n"));
-    assert_eq!(good(&root(&["exec", "etcd", "--", "id", "-G"])), format!("{uid}\n"));
-    let rights = good(&root(&["exec", "etcd", "--", "cat", "/proc/self/status"]));
+    assert_eq!(good(&root(&["exec", "etcd", "--tools", "--", "id", "-u"])), format!("{uid}\n"));
+    assert_eq!(good(&root(&["exec", "etcd", "--tools", "--", "id", "-G"])), format!("{uid}\n"));
+    let rights = good(&root(&["exec", "etcd", "--tools", "--", "cat", "/proc/self/status"]));
     assert!(rights.contains("CapEff:\t0000000000000000"), "{rights}");
     // Root wrote to the log, and the user still can.
-    good(&home.user(&["exec", "etcd", "--", "true"]));
+    good(&home.user(&["exec", "etcd", "--tools", "--", "true"]));
     let stranger = |args: &[&str]| home.command(&home.as_stranger, args).output().unwrap();
     for args in
         [vec!["ps"], vec!["pid", "etcd"], vec!["exec", "etcd", "--", "true"], vec!["trace", "etcd"], vec!["audit"]]

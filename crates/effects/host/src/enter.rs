@@ -7,17 +7,18 @@
 //! not have itself is left to the command. What cannot be had from the kernel is said, not passed over.
 
 mod cgroup;
+mod command;
 mod rights;
 mod terminal;
 
 use std::ffi::OsString;
 use std::fs::File;
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus};
 
 use quorate_faults::{Code, Fault};
@@ -27,6 +28,8 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use serde::{Deserialize, Serialize};
 
 use crate::process::{Identity, leave_keys_to_child, stat};
+use crate::sandbox::{Held, Hold, Lent, lent_dirs};
+use command::{Candidate, candidates};
 use rights::{Limits, Rights};
 
 /// In the order in which they are entered: rights over the others come from the first, and what is looked up by path
@@ -51,6 +54,25 @@ pub struct Errand {
     pub env: Vec<(String, String)>,
     /// Whether the command gets the terminal for itself.
     pub terminal: bool,
+    /// What the process was boxed with; `None`: no box of ours, or none that was written down.
+    #[serde(default)]
+    pub held: Option<Held>,
+    /// Whether the command gets the machine's programs too, where the box has none.
+    #[serde(default)]
+    pub tools: Tools,
+}
+
+/// Whether a command in a box gets the machine's programs.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Tools {
+    /// Only what the process has.
+    #[default]
+    Never,
+    /// If the box has none of the commands.
+    IfMissing,
+    /// In any case.
+    Always,
 }
 
 /// How it goes on.
@@ -74,8 +96,12 @@ pub struct Sent {
 pub struct Arrived {
     /// What could not be made the same.
     pub missing: Vec<String>,
-    commands: Vec<Vec<String>>,
+    /// Whether it has the machine's programs, and their system calls, which the process has not.
+    pub has_tools: bool,
+    wanted: String,
+    candidates: Vec<Candidate>,
     env: Vec<(OsString, OsString)>,
+    hold: Option<Hold>,
     pid: u32,
 }
 
@@ -95,6 +121,9 @@ impl Errand {
             move_into_link_name_space(user.as_fd(), Some(LinkNameSpaceType::User)).map_err(|e| fail(e.into()))?;
         }
         move_into_link_name_space(pids.as_fd(), Some(LinkNameSpaceType::ProcessID)).map_err(|e| fail(e.into()))?;
+        if crosses {
+            rights::hand_on_all().map_err(fail)?;
+        }
         let text = serde_json::to_string(self).map_err(|error| fail(error.into()))?;
         let mut command = Command::new(program);
         command.arg("__enter").arg(text);
@@ -130,52 +159,41 @@ impl Errand {
     fn become_it(&self, sent: bool) -> Result<Arrived, Fault> {
         let pid = self.identity.pid;
         let fail = |error: io::Error| cannot(pid, error);
-        let read = |name: &str| std::fs::read_to_string(format!("/proc/{pid}/{name}"));
         let mut missing = Vec::new();
-        let mut spaces = Vec::new();
-        for (name, kind) in NAMESPACES {
-            if is_apart(pid, name).map_err(fail)? {
-                spaces.push((kind, File::open(format!("/proc/{pid}/ns/{name}")).map_err(fail)?));
-            }
-        }
-        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let open = |name: &str| rustix::fs::open(format!("/proc/{pid}/{name}"), flags, Mode::empty());
-        let (root, dir) = (open("root").map_err(|e| fail(e.into()))?, open("cwd"));
-        let env = variables(&std::fs::read(format!("/proc/{pid}/environ")).map_err(fail)?, &self.env);
-        let limits = Limits::parse(&read("limits").map_err(fail)?);
-        let (cgroups, oom) = (read("cgroup").map_err(fail)?, read("oom_score_adj").map_err(fail)?);
-        let is_rooted = is_other_root(&root).map_err(fail)?;
+        let seen = Surroundings::read(pid).map_err(fail)?;
         self.check()?;
-        if let Err(error) = cgroup::join(&cgroups) {
-            missing.push(format!("its cgroup ({error})"));
-        }
-        if std::fs::read_to_string("/proc/self/oom_score_adj").is_ok_and(|ours| ours != oom) {
-            set_oom(&oom, &mut missing);
-        }
-        let mut spaces = spaces.into_iter().peekable();
+        seen.join(&mut missing);
+        let mut spaces = seen.spaces.iter().peekable();
         if let Some((kind, file)) = spaces.next_if(|(kind, _)| *kind == LinkNameSpaceType::User) {
-            move_into_link_name_space(file.as_fd(), Some(kind)).map_err(|e| fail(e.into()))?;
+            move_into_link_name_space(file.as_fd(), Some(*kind)).map_err(|e| fail(e.into()))?;
         }
         // Read from within the user namespace, where the numbers are those that hold there.
-        let rights = read("status").ok().and_then(|status| Rights::parse(&status));
-        let rights = rights.ok_or_else(|| fail(io::Error::from(io::ErrorKind::InvalidData)))?;
-        let ours = std::fs::read_to_string("/proc/self/status").ok().and_then(|status| Rights::parse(&status));
-        let ours = ours.ok_or_else(|| fail(io::Error::from(io::ErrorKind::InvalidData)))?;
+        let (rights, ours) = (Rights::of(pid).map_err(fail)?, Rights::of_us().map_err(fail)?);
         self.check()?;
+        let lent = self.lendable().then(Lent::take).transpose().map_err(fail)?;
         let moved = spaces.peek().is_some();
         for (kind, file) in spaces {
-            move_into_link_name_space(file.as_fd(), Some(kind)).map_err(|e| fail(e.into()))?;
+            move_into_link_name_space(file.as_fd(), Some(*kind)).map_err(|e| fail(e.into()))?;
         }
-        if moved || is_rooted {
-            let entered = rustix::process::fchdir(&root).and_then(|()| rustix::process::chroot("."));
+        if moved || seen.is_rooted {
+            let entered = rustix::process::fchdir(&seen.root).and_then(|()| rustix::process::chroot("."));
             entered.map_err(|e| fail(e.into()))?;
         }
-        // Its working directory may be gone; then the root of all it sees.
-        if dir.and_then(rustix::process::fchdir).is_err() {
-            rustix::process::chdir("/").map_err(|e| fail(e.into()))?;
+        let env = variables(&seen.environ, &self.env);
+        let has_tools = self.gets_tools(|held| candidates(&self.commands, &env, Some(held)).is_empty());
+        let given = lent.filter(|_| has_tools);
+        if let (Some(lent), Some(held)) = (&given, &self.held) {
+            lent.give(held).map_err(fail)?;
         }
-        limits.apply(&mut missing);
+        seen.go_to_dir(given.is_some()).map_err(fail)?;
+        let found = candidates(&self.commands, &env, None);
+        seen.limits.apply(&mut missing);
         rights.take(&ours, &mut missing).map_err(fail)?;
+        let lent = if has_tools { lent_dirs() } else { Vec::new() };
+        let hold = self.held.as_ref().map(|held| held.hold(&lent)).transpose().map_err(fail)?;
+        if rights.is_filtered_more_than(&ours) && !self.held.as_ref().is_some_and(Held::filters) {
+            missing.push("its filter of system calls".to_owned());
+        }
         if sent {
             let signal = set_parent_process_death_signal(Some(Signal::KILL));
             signal.map_err(|e| fail(e.into()))?;
@@ -183,24 +201,95 @@ impl Errand {
                 terminal::take();
             }
         }
-        Ok(Arrived { missing, commands: self.commands.clone(), env, pid })
+        let wanted = self.commands.last().and_then(|words| words.first()).cloned().unwrap_or_default();
+        Ok(Arrived { missing, has_tools, wanted, candidates: found, env, hold, pid })
+    }
+
+    /// Whether there is a root that may lack programs, and they are wanted.
+    fn lendable(&self) -> bool {
+        self.tools != Tools::Never && self.held.as_ref().is_some_and(Held::has_root)
+    }
+
+    fn gets_tools(&self, lacks: impl FnOnce(&Held) -> bool) -> bool {
+        match (&self.held, self.tools) {
+            (None, _) | (_, Tools::Never) => false,
+            (Some(_), Tools::Always) => true,
+            (Some(held), Tools::IfMissing) => lacks(held),
+        }
+    }
+}
+
+/// What the kernel shows of a process, opened and read while it was that process.
+struct Surroundings {
+    spaces: Vec<(LinkNameSpaceType, File)>,
+    root: OwnedFd,
+    is_rooted: bool,
+    dir: io::Result<OwnedFd>,
+    dir_path: PathBuf,
+    environ: Vec<u8>,
+    limits: Limits,
+    cgroups: String,
+    oom: String,
+}
+
+impl Surroundings {
+    fn read(pid: u32) -> io::Result<Surroundings> {
+        let read = |name: &str| std::fs::read_to_string(format!("/proc/{pid}/{name}"));
+        let mut spaces = Vec::new();
+        for (name, kind) in NAMESPACES {
+            if is_apart(pid, name)? {
+                spaces.push((kind, File::open(format!("/proc/{pid}/ns/{name}"))?));
+            }
+        }
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let open = |name: &str| rustix::fs::open(format!("/proc/{pid}/{name}"), flags, Mode::empty());
+        let root = open("root")?;
+        Ok(Surroundings {
+            spaces,
+            is_rooted: is_other_root(&root)?,
+            root,
+            dir: open("cwd").map_err(io::Error::from),
+            dir_path: std::fs::read_link(format!("/proc/{pid}/cwd")).unwrap_or_else(|_| PathBuf::from("/")),
+            environ: std::fs::read(format!("/proc/{pid}/environ"))?,
+            limits: Limits::parse(&read("limits")?),
+            cgroups: read("cgroup")?,
+            oom: read("oom_score_adj")?,
+        })
+    }
+
+    /// Counts where the process does.
+    fn join(&self, missing: &mut Vec<String>) {
+        if let Err(error) = cgroup::join(&self.cgroups) {
+            missing.push(format!("its cgroup ({error})"));
+        }
+        if std::fs::read_to_string("/proc/self/oom_score_adj").is_ok_and(|ours| ours != self.oom) {
+            set_oom(&self.oom, missing);
+        }
+    }
+
+    /// Goes to its working directory, which may be gone; then to the root of all it sees.
+    fn go_to_dir(&self, by_path: bool) -> io::Result<()> {
+        let there = match &self.dir {
+            // In other mounts than those of the process the directory is found by its name.
+            _ if by_path => rustix::process::chdir(&self.dir_path).is_ok(),
+            Ok(dir) => rustix::process::fchdir(dir).is_ok(),
+            Err(_) => false,
+        };
+        if there { Ok(()) } else { Ok(rustix::process::chdir("/")?) }
     }
 }
 
 impl Arrived {
     /// Becomes the command; returns only if there is none.
     pub fn execute(self) -> Fault {
-        let mut last = (String::new(), io::Error::from(io::ErrorKind::NotFound));
-        for words in &self.commands {
-            let Some((program, args)) = words.split_first() else { continue };
-            let mut command = Command::new(program);
-            command.args(args).env_clear().envs(self.env.iter().map(|(name, value)| (name, value)));
-            last = (program.clone(), command.exec());
+        let held = match &self.hold {
+            Some(hold) => hold.apply(),
+            None => Ok(()),
+        };
+        if let Err(error) = held {
+            return cannot(self.pid, error);
         }
-        let (program, error) = last;
-        Fault::new(Code::CommandMissing, format!("cannot run `{program}` where process {} is", self.pid))
-            .hint("only what is in its own root is there; name a program with its path, or another shell with --shell")
-            .caused_by(error)
+        command::execute(&self.candidates, &self.env, &self.wanted, self.pid)
     }
 }
 
@@ -256,7 +345,7 @@ fn cannot(pid: u32, error: io::Error) -> Fault {
             .hint("see `quorate ps`, and try again");
     }
     Fault::new(Code::EnterFailed, format!("cannot go where process {pid} is"))
-        .hint("run it as root, or as the user of the process where that has no box around it")
+        .hint("run it as root, or as the user that the agent runs as")
         .caused_by(error)
 }
 
@@ -277,7 +366,8 @@ mod tests {
     fn a_process_that_ended_or_another_with_its_number_is_not_entered() {
         let mut identity = Identity::of(std::process::id()).unwrap();
         identity.started_ticks += 1;
-        let errand = Errand { identity, commands: vec![], env: vec![], terminal: false };
+        let errand =
+            Errand { identity, commands: vec![], env: vec![], terminal: false, held: None, tools: Tools::Never };
         assert_eq!(errand.go(Path::new("/none")).unwrap_err().code(), Code::ProcessNotRunning);
     }
 }

@@ -13,6 +13,8 @@ use std::process::ExitCode;
 
 use quorate_faults::Fault;
 use quorate_host::sandbox::{End, Launch, foreground, observe_machine};
+use quorate_host::shim::{ShimSpec, spawn_boxed};
+use quorate_host::state::StateDir;
 use quorate_plan::boxes::{BoxSpec, plan_box};
 
 /// How it ends when there was no box.
@@ -30,6 +32,14 @@ fn main() -> ExitCode {
             Ok(()) => ExitCode::SUCCESS,
             Err(_) => ExitCode::from(2),
         },
+        // start FILE: a program in a box below a shim, which goes on after us.
+        Some("start") => match start(Path::new(&words.next().unwrap_or_default())) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(why) => {
+                say(&why);
+                ExitCode::from(NO_BOX)
+            }
+        },
         // keep SPEC PROGRAM ARGS: the same as `quorate box run`, from a file.
         Some("keep") => match keep(Path::new(&words.next().unwrap_or_default()), words.collect()) {
             Ok(End::Code(code)) => ExitCode::from(u8::try_from(code).unwrap_or(u8::MAX)),
@@ -41,6 +51,29 @@ fn main() -> ExitCode {
         },
         _ => ExitCode::from(64),
     }
+}
+
+/// What `start` is told.
+#[derive(serde::Deserialize)]
+struct Start {
+    /// The program that is the shim.
+    shim: PathBuf,
+    state: PathBuf,
+    spec: ShimSpec,
+    boxed: BoxSpec,
+}
+
+fn start(file: &Path) -> Result<(), String> {
+    let bytes = std::fs::read(file).map_err(|error| error.to_string())?;
+    let start: Start = serde_json::from_slice(&bytes).map_err(|error| error.to_string())?;
+    let plan = plan_box(&start.boxed, &observe_machine()).map_err(|refused| format!("refused: {:?}", refused.parts))?;
+    let state = StateDir::open(&start.state).map_err(told)?;
+    spawn_boxed(&start.shim, &state, &start.spec, Some(plan)).map(drop).map_err(told)
+}
+
+fn told(fault: Fault) -> String {
+    let cause = std::error::Error::source(&fault).map(ToString::to_string).unwrap_or_default();
+    format!("{} {fault}: {cause}", fault.code())
 }
 
 fn keep(spec: &Path, command: Vec<OsString>) -> Result<End, String> {
@@ -60,10 +93,6 @@ fn keep(spec: &Path, command: Vec<OsString>) -> Result<End, String> {
         output: None,
         apart: false,
         with_keeper: true,
-    };
-    let told = |fault: Fault| {
-        let cause = std::error::Error::source(&fault).map(ToString::to_string).unwrap_or_default();
-        format!("{} {fault}: {cause}", fault.code())
     };
     foreground(&plan, launch).map_err(told)
 }

@@ -4,14 +4,14 @@
 
 mod support;
 
-use std::path::{Path, PathBuf};
-use std::process::{Command, ExitStatus, Stdio};
+use std::path::Path;
+use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
 use quorate_plan::boxes::{BoxSpec, Level};
 use quorate_testkit::wait_until;
 use rustix::process::{Pid, Signal, kill_process};
-use support::{Arena, is_root, machine_gives_strict};
+use support::{Arena, groups_of, is_root, machine_gives_strict};
 
 const LIMIT: Duration = Duration::from_secs(60);
 
@@ -38,13 +38,14 @@ fn run(words: &[&str], meanwhile: impl FnOnce(&Arena, Pid)) -> ExitStatus {
     wait_until("no process of the box to be left", LIMIT, || processes_with(&mark).is_empty());
     let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap();
     assert!(!mounts.contains(&arena.data()), "{mounts}");
+    let left = || groups_of(u32::try_from(pid.as_raw_nonzero().get()).unwrap());
     // A keeper that is killed cannot clean up; the next one does, once the kernel has buried the last process.
     wait_until("no group of the box to be left", LIMIT, || {
-        if groups_of(pid).next().is_some() {
+        if !left().is_empty() {
             let next = arena.keep(&spec(&arena), is_root(), &["/bin/true"]).status().unwrap();
             assert!(next.success());
         }
-        groups_of(pid).next().is_none()
+        left().is_empty()
     });
     status
 }
@@ -55,13 +56,6 @@ fn processes_with(mark: &str) -> Vec<String> {
         line.contains(mark).then_some(line)
     });
     lines.collect()
-}
-
-fn groups_of(pid: Pid) -> impl Iterator<Item = PathBuf> {
-    let name = format!("quorate-box-{}-", pid.as_raw_nonzero());
-    let output = Command::new("find").args(["/sys/fs/cgroup", "-maxdepth", "6", "-name"]).arg(name + "*").output();
-    let text = String::from_utf8(output.unwrap().stdout).unwrap();
-    text.lines().map(PathBuf::from).collect::<Vec<_>>().into_iter()
 }
 
 fn started(arena: &Arena) -> bool {

@@ -10,12 +10,12 @@ use std::time::Duration;
 use quorate_faults::Code;
 use quorate_host::exit_record::{ExitRecord, Reason};
 use quorate_host::logs::Rotation;
-use quorate_host::sandbox::observe_machine;
+use quorate_host::sandbox::{Held, observe_machine};
 use quorate_host::shim::{Adoption, Ended, Rung, Running, Send, ShimSpec, StopOrder, adopt, spawn_boxed};
 use quorate_host::state::StateDir;
-use quorate_plan::boxes::{BoxPlan, BoxSpec, Level, plan_box};
+use quorate_plan::boxes::{BoxPlan, BoxSpec, Level, Limits, Part, plan_box};
 use quorate_testkit::{kill_hard, wait_until};
-use support::{is_root, machine_gives_strict, open};
+use support::{group_of, groups_of, is_root, machine_gives_strict, open};
 use tempfile::TempDir;
 
 const SHIM: &str = env!("CARGO_BIN_EXE_quorate-box-probe");
@@ -39,12 +39,16 @@ impl Place {
         self.dir.path().join("data")
     }
 
-    fn plan(&self) -> BoxPlan {
+    fn box_spec(&self) -> BoxSpec {
         let mut spec = BoxSpec::new(if machine_gives_strict() { Level::Strict } else { Level::Basic });
         spec.execs = vec!["/usr/bin".to_owned()];
         spec.writes = vec![self.data().display().to_string()];
         spec.limits.pids = Some(50);
-        plan_box(&spec, &observe_machine()).unwrap()
+        spec
+    }
+
+    fn plan(&self) -> BoxPlan {
+        plan_box(&self.box_spec(), &observe_machine()).unwrap()
     }
 
     fn spec(&self, script: &str) -> ShimSpec {
@@ -65,6 +69,24 @@ impl Place {
 
     fn start(&self, script: &str) -> Running {
         spawn_boxed(Path::new(SHIM), &self.state, &self.spec(script), Some(self.plan())).unwrap()
+    }
+
+    /// The same with other limits; `None`: this user cannot have them, and the refusal names the part.
+    fn start_limited(&self, script: &str, limits: Limits, part: Part) -> Option<Running> {
+        let spec = BoxSpec { limits, ..self.box_spec() };
+        let plan = match plan_box(&spec, &observe_machine()) {
+            Ok(plan) => plan,
+            Err(refused) => {
+                assert!(refused.parts.iter().any(|(lacking, _)| *lacking == part), "{refused:?}");
+                return None;
+            }
+        };
+        if !plan.has_whole(part) {
+            assert!(plan.warnings().iter().any(|warning| warning.starts_with(part.name())), "{plan:?}");
+        }
+        let started = spawn_boxed(Path::new(SHIM), &self.state, &self.spec(script), Some(plan.clone())).unwrap();
+        assert_eq!(started.held().map(Held::plan), Some(&plan));
+        Some(started)
     }
 
     fn log(&self) -> String {
@@ -172,4 +194,59 @@ fn a_box_that_cannot_be_made_is_a_fault_and_a_record() {
     assert_eq!(fault.code(), Code::BoxPath, "{fault}");
     let Adoption::Gone(record) = adopt(&place.state).unwrap() else { panic!() };
     assert_eq!(record.reason, Reason::NotStarted);
+}
+
+#[test]
+fn memory_that_runs_out_ends_it_is_recorded_and_leaves_no_group() {
+    let place = Place::new();
+    let limits = Limits { memory_bytes: Some(64 << 20), pids: Some(50), ..Limits::default() };
+    let script = "while ! test -e go; do sleep 0.05; done; x=xxxxxxxx; while :; do x=$x$x$x$x; done";
+    let running = place.start_limited(script, limits, Part::Memory).unwrap();
+    let (pid, shim) = (running.child().pid, running.shim().pid);
+    let whole = running.held().is_some_and(|held| held.plan().has_whole(Part::Memory));
+    if whole {
+        let group = group_of(pid, "memory").unwrap();
+        let limit = ["memory.limit_in_bytes", "memory.max"].map(|name| std::fs::read_to_string(group.join(name)));
+        assert!(limit.iter().flatten().any(|text| text.trim() == (64 << 20).to_string()), "{limit:?}");
+    }
+    open(&place.data(), 0o777);
+    std::fs::File::create(place.data().join("go")).unwrap();
+    let record = record(running);
+    // The kernel ends it; where each process has its own limit, the shell gives up by itself.
+    let ends = if whole { (Reason::Signalled, None, Some(9)) } else { (Reason::Exited, Some(2), None) };
+    assert_eq!((record.reason, record.code, record.signal), ends, "{record:?}");
+    assert!(!lives(pid) && groups_of(shim).is_empty(), "{:?}", groups_of(shim));
+}
+
+#[test]
+fn a_fork_bomb_below_the_shim_ends_with_its_box() {
+    let place = Place::new();
+    let limits = Limits { pids: Some(30), ..Limits::default() };
+    let script = "n=0; while [ $n -lt 100 ]; do sleep 1000 & n=$((n + 1)); done; echo done";
+    let running = place.start_limited(script, limits, Part::Pids).unwrap();
+    let (pid, shim) = (running.child().pid, running.shim().pid);
+    let record = record(running);
+    // The shell gives up when it cannot fork, and what it has started goes with it.
+    assert_eq!((record.reason, place.log().contains("done")), (Reason::Exited, false), "{record:?} {}", place.log());
+    assert!(record.code != Some(0), "{record:?}");
+    assert!(!lives(pid) && groups_of(shim).is_empty(), "{:?}", groups_of(shim));
+}
+
+#[test]
+fn a_limit_of_processor_time_holds_it_back() {
+    let place = Place::new();
+    let limits = Limits { cpu_percent: Some(5), pids: Some(50), ..Limits::default() };
+    let Some(running) = place.start_limited("while :; do :; done", limits, Part::Cpu) else { return };
+    let (pid, shim) = (running.child().pid, running.shim().pid);
+    if running.held().is_some_and(|held| held.plan().has_whole(Part::Cpu)) {
+        let group = group_of(pid, "cpu").unwrap();
+        let throttled = || {
+            let text = std::fs::read_to_string(group.join("cpu.stat")).unwrap();
+            text.lines().any(|line| line.strip_prefix("nr_throttled ").is_some_and(|count| count != "0"))
+        };
+        wait_until("it to be held back", LIMIT, throttled);
+    }
+    stop(&running, &[Send::Kill]);
+    assert_eq!(record(running).reason, Reason::Killed);
+    assert!(!lives(pid) && groups_of(shim).is_empty(), "{:?}", groups_of(shim));
 }

@@ -104,7 +104,7 @@ impl Row {
             state_dir: process.dir.display().to_string(),
         };
         match &process.now {
-            Now::Running { identity, started_ms } => {
+            Now::Running { identity, started_ms, .. } => {
                 let facts = observe_facts(identity).ok().flatten();
                 let age_ms = now_ms.saturating_sub(*started_ms);
                 row.running = true;

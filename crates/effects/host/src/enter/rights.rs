@@ -57,6 +57,20 @@ impl Rights {
         })
     }
 
+    /// Those of a process.
+    pub(super) fn of(pid: u32) -> io::Result<Rights> {
+        Rights::read(&format!("/proc/{pid}/status"))
+    }
+
+    /// Our own.
+    pub(super) fn of_us() -> io::Result<Rights> {
+        Rights::read("/proc/self/status")
+    }
+
+    fn read(path: &str) -> io::Result<Rights> {
+        Rights::parse(&std::fs::read_to_string(path)?).ok_or_else(|| io::ErrorKind::InvalidData.into())
+    }
+
     /// Takes them on, coming from `ours`.
     pub(super) fn take(&self, ours: &Rights, missing: &mut Vec<String>) -> io::Result<()> {
         self.bound(missing)?;
@@ -78,10 +92,12 @@ impl Rights {
         if self.no_new_privs {
             set_no_new_privs(true)?;
         }
-        if self.filters > ours.filters {
-            missing.push("its filter of system calls".to_owned());
-        }
         Ok(())
+    }
+
+    /// Whether filters of system calls hold it that do not hold us.
+    pub(super) fn is_filtered_more_than(&self, ours: &Rights) -> bool {
+        self.filters > ours.filters
     }
 
     /// Cuts the bounding set down to its one.
@@ -123,6 +139,17 @@ impl Rights {
         }
         Ok(())
     }
+}
+
+/// Has a program that is executed next keep what we may: in a user namespace that we have just entered that is everything,
+/// and whoever is not root there would lose it by the execution.
+pub(super) fn hand_on_all() -> io::Result<()> {
+    let now = capabilities(None)?;
+    set_capabilities(None, CapabilitySets { inheritable: now.permitted, ..now })?;
+    for capability in now.permitted.iter() {
+        configure_capability_in_ambient_set(capability, true)?;
+    }
+    Ok(())
 }
 
 /// The limits of a process.

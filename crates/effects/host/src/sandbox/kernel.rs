@@ -67,10 +67,15 @@ pub fn observe_machine() -> Machine {
         Part::Cpu => when(groups.cpu.is_some(), no("no cgroup can be made")),
     };
     Machine {
-        kernel: rustix::system::uname().release().to_string_lossy().into_owned(),
+        kernel: kernel_release(),
         user_namespace: !root,
         offers: Part::ALL.map(|part| (part, offer(part))).to_vec(),
     }
+}
+
+/// What the running kernel calls itself.
+pub fn kernel_release() -> String {
+    rustix::system::uname().release().to_string_lossy().into_owned()
 }
 
 /// Makes the namespaces in a process that ends at once, and says what could be done in them.

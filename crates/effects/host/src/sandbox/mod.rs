@@ -10,8 +10,10 @@
 mod audit;
 mod cgroup;
 mod foreground;
+mod held;
 mod init;
 mod kernel;
+mod lend;
 mod needs;
 mod numbers;
 mod program;
@@ -25,6 +27,11 @@ mod talk;
 mod view;
 
 pub use foreground::foreground;
-pub use kernel::observe_machine;
+pub use held::Held;
+pub use kernel::{kernel_release, observe_machine};
 pub use start::{Kept, Launch, Waiting, prepare};
 pub use talk::End;
+
+pub(crate) use held::Hold;
+pub(crate) use lend::{Lent, lent_dirs};
+pub(crate) use raw::execute;

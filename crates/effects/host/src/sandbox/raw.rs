@@ -63,6 +63,14 @@ pub(super) fn add_mount_attributes(mount: BorrowedFd<'_>, attributes: u64, below
     if answer == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
+/// Gives this thread mounts of its own, a copy of those that it sees.
+pub(super) fn own_mounts() -> io::Result<()> {
+    // SAFETY: only the mounts are parted; descriptors, which others could rely on, stay shared.
+    #[expect(unsafe_code, reason = "the wrapper cannot know that descriptors stay shared")]
+    let parted = unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::NEWNS) };
+    Ok(parted?)
+}
+
 /// Which Landlock this kernel has; 0: none.
 pub(super) fn landlock_version() -> i32 {
     const VERSION: u32 = 1;
@@ -231,7 +239,7 @@ pub(super) fn close_all_but(keep: &[BorrowedFd<'_>]) -> io::Result<()> {
 }
 
 /// Becomes another program; returns only why it could not.
-pub(super) fn execute(program: &CStr, args: &[CString], env: &[CString]) -> io::Error {
+pub(crate) fn execute(program: &CStr, args: &[CString], env: &[CString]) -> io::Error {
     let pointers = |words: &[CString]| {
         words.iter().map(|word| word.as_ptr()).chain([std::ptr::null()]).collect::<Vec<*const libc::c_char>>()
     };

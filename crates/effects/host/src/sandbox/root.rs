@@ -20,11 +20,15 @@ const READ_ONLY: u64 = libc::MOUNT_ATTR_RDONLY;
 const NO_SUID: u64 = libc::MOUNT_ATTR_NOSUID;
 const NO_DEV: u64 = libc::MOUNT_ATTR_NODEV;
 const NO_EXEC: u64 = libc::MOUNT_ATTR_NOEXEC;
+/// The root itself: nothing is made in it, nothing of it does anything.
+pub(super) const CLOSED: u64 = READ_ONLY | NO_SUID | NO_DEV | NO_EXEC;
+/// Programs and libraries of the machine.
+pub(super) const LENT: u64 = READ_ONLY | NO_SUID | NO_DEV;
 
 /// Any directory will do: what is mounted there is seen by the box alone, and becomes its root.
-const BASES: [&str; 4] = ["/tmp", "/run", "/mnt", "/usr"];
+pub(super) const BASES: [&str; 4] = ["/tmp", "/run", "/mnt", "/usr"];
 /// Directories and links only; what programs write goes elsewhere.
-const ROOT_OPTIONS: &std::ffi::CStr = c"mode=755,size=1m";
+pub(super) const ROOT_OPTIONS: &std::ffi::CStr = c"mode=755,size=1m";
 /// It counts as the program's memory.
 const TMP_OPTIONS: &std::ffi::CStr = c"mode=1777,size=64m";
 
@@ -65,13 +69,13 @@ pub(super) fn enter(view: &View, rooms: &Rooms) -> Step<()> {
     at("leave the old root", unmount(".", UnmountFlags::DETACH))?;
     at("go to the root", rustix::process::chdir("/"))?;
     let root = at("open the root", File::open("/"))?;
-    at("close the root", add_mount_attributes(root.as_fd(), READ_ONLY | NO_SUID | NO_DEV | NO_EXEC, false))
+    at("close the root", add_mount_attributes(root.as_fd(), CLOSED, false))
 }
 
 fn attributes(may: Use) -> u64 {
     match may {
-        Use::Execute | Use::Library => READ_ONLY | NO_SUID | NO_DEV,
-        Use::Read => READ_ONLY | NO_SUID | NO_DEV | NO_EXEC,
+        Use::Execute | Use::Library => LENT,
+        Use::Read => CLOSED,
         Use::Write => NO_SUID | NO_DEV | NO_EXEC,
         Use::WriteAndExecute => NO_SUID | NO_DEV,
         Use::Device => NO_SUID | NO_EXEC,
@@ -79,7 +83,7 @@ fn attributes(may: Use) -> u64 {
 }
 
 /// A copy of what is mounted at a path and below, with fewer rights, not mounted anywhere yet.
-fn tree(path: &Path, is_dir: bool, attributes: u64) -> io::Result<OwnedFd> {
+pub(super) fn tree(path: &Path, is_dir: bool, attributes: u64) -> io::Result<OwnedFd> {
     let mut flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
     if is_dir {
         flags |= OpenTreeFlags::AT_RECURSIVE;
@@ -93,7 +97,7 @@ fn inside(path: &Path) -> PathBuf {
     Path::new(".").join(path.strip_prefix("/").unwrap_or(path))
 }
 
-fn link(path: &Path, says: &Path) -> io::Result<()> {
+pub(super) fn link(path: &Path, says: &Path) -> io::Result<()> {
     let path = inside(path);
     if let Some(parent) = path.parent() {
         std::fs::create_dir_all(parent)?;
@@ -101,7 +105,7 @@ fn link(path: &Path, says: &Path) -> io::Result<()> {
     std::os::unix::fs::symlink(says, path)
 }
 
-fn place(path: &Path, is_dir: bool, tree: &OwnedFd) -> io::Result<()> {
+pub(super) fn place(path: &Path, is_dir: bool, tree: &OwnedFd) -> io::Result<()> {
     let path = inside(path);
     // Within a directory that is mounted already it is there, and nothing can be made.
     if path.symlink_metadata().is_err() {

@@ -15,6 +15,7 @@ use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 use rustix::thread::CapabilitySet;
 
 use super::cgroup::{Groups, Places};
+use super::held::Held;
 use super::init::be_init;
 use super::kernel::{NAMESPACES, USER_NAMESPACE};
 use super::needs::Needs;
@@ -48,6 +49,7 @@ pub struct Launch {
 #[derive(Debug)]
 pub struct Waiting {
     kept: Kept,
+    held: Held,
 }
 
 /// A program in its box.
@@ -76,12 +78,13 @@ pub fn prepare(plan: &BoxPlan, launch: Launch) -> Result<Waiting, Fault> {
             be_init(&recipe, theirs)
         }
     };
-    drop((theirs, recipe));
+    drop(theirs);
+    let held = Held::new(recipe.plan, recipe.view);
     let mut kept = Kept { init, program: 0, socket: ours, groups };
     match kept.introduce(plan) {
         Ok(program) => {
             kept.program = program;
-            Ok(Waiting { kept })
+            Ok(Waiting { kept, held })
         }
         Err((what, error)) => {
             kept.end();
@@ -153,6 +156,11 @@ impl Waiting {
     /// The program's process.
     pub fn program(&self) -> u32 {
         self.kept.program
+    }
+
+    /// What it is held by, for those that are to be held in the same way.
+    pub fn held(&self) -> &Held {
+        &self.held
     }
 
     /// Lets it run. Returns when it has been executed.

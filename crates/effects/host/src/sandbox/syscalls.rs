@@ -25,6 +25,7 @@ const RETURN: u16 = 0x06;
 type Rules = BTreeMap<i64, Vec<SeccompRule>>;
 
 /// A filter, made and not yet installed.
+#[derive(Debug)]
 pub(super) enum Filter {
     Deny(BpfProgram),
     /// Denies nothing; each call that is not on the list is asked about.

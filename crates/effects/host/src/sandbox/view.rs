@@ -6,6 +6,7 @@ use std::path::{Component, Path, PathBuf};
 
 use quorate_faults::{Code, Fault};
 use quorate_plan::boxes::{BoxSpec, Escape};
+use serde::{Deserialize, Serialize};
 
 use super::needs::Needs;
 
@@ -17,7 +18,8 @@ const DEVICES: [&str; 5] = ["/dev/null", "/dev/zero", "/dev/full", "/dev/random"
 const LINKS_MAX: usize = 40;
 
 /// What may be done with a file, or with all below a directory.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub(super) enum Use {
     Execute,
     Read,
@@ -28,7 +30,7 @@ pub(super) enum Use {
     Device,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Seen {
     pub(super) path: PathBuf,
     pub(super) is_dir: bool,
@@ -36,7 +38,7 @@ pub(super) struct Seen {
 }
 
 /// All that is seen, outer directories before what lies in them.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct View {
     pub(super) seen: Vec<Seen>,
     /// Links: where each is, and what it says.

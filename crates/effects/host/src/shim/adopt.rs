@@ -175,6 +175,7 @@ mod tests {
             config_hash: "c".to_owned(),
             started_at_ms: 1,
             taken: false,
+            held: None,
         }
     }
 

@@ -173,6 +173,7 @@ fn about(orders: &Orders) -> io::Result<RunningFile> {
         config_hash: spec.config_hash.clone(),
         started_at_ms: now_ms(),
         taken: false,
+        held: None,
     })
 }
 
@@ -200,6 +201,7 @@ fn execute_boxed(
         let waiting = prepare(plan, launch)?;
         running.child.pid = waiting.program();
         running.child.started_ticks = stat(running.child.pid).map_err(fail)?.started_ticks;
+        running.held = Some(waiting.held().clone());
         running.write(&state.running()).map_err(fail)?;
         Ok((running, Some(waiting.run(&spec.program)?)))
     };

@@ -21,6 +21,7 @@ use super::spec::{Orders, Rung, RunningFile, Send, ShimSpec};
 use super::stopping::Stopping;
 use crate::exit_record::{ExitRecord, Recorded, read};
 use crate::process::{Identity, has_ended};
+use crate::sandbox::Held;
 use crate::state::StateDir;
 
 /// How long a shim may take to have started its program; it takes milliseconds unless the machine is in distress.
@@ -131,6 +132,11 @@ impl Running {
     /// Its shim, dead or alive.
     pub fn shim(&self) -> &Identity {
         &self.about.shim
+    }
+
+    /// What it was boxed with; `None`: it has no box of ours.
+    pub fn held(&self) -> Option<&Held> {
+        self.about.held.as_ref()
     }
 
     /// Whether the shim lives: it keeps the log and will record the end.

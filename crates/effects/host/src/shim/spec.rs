@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::logs::Rotation;
 use crate::process::Identity;
+use crate::sandbox::Held;
 use crate::sealed::{read_small, seal, unseal};
 use crate::state::StateDir;
 
@@ -98,6 +99,9 @@ pub(super) struct RunningFile {
     /// It was not started by a shim but taken over while it ran; then `shim` is the program itself.
     #[serde(default)]
     pub(super) taken: bool,
+    /// What it was boxed with, so that others can be held in the same way; `None`: it has no box.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) held: Option<Held>,
 }
 
 impl RunningFile {

@@ -85,6 +85,7 @@ pub fn take_over(state: &StateDir, process: &Process, config_hash: &str) -> Resu
         config_hash: config_hash.to_owned(),
         started_at_ms: process.started_at_ms(),
         taken: true,
+        held: None,
     };
     about.write(&state.running()).map_err(|error| Fault::io(attempt, error))
 }

@@ -110,7 +110,7 @@ impl Arena {
         self.listener.local_addr().unwrap().port()
     }
 
-    fn surroundings(&self) -> Vec<(&'static str, String)> {
+    pub(crate) fn surroundings(&self) -> Vec<(&'static str, String)> {
         vec![
             ("PROBE_DATA", self.data()),
             ("PROBE_FOREIGN", self.foreign()),
@@ -212,4 +212,30 @@ pub(crate) fn runc_version() -> String {
     let output = output.unwrap_or_else(|error| panic!("runc: {error}; run `make tools`"));
     let text = String::from_utf8(output.stdout).unwrap();
     text.lines().next().unwrap_or_default().replace("runc version ", "")
+}
+
+/// The groups that a maker of boxes has made and not removed.
+pub(crate) fn groups_of(maker: u32) -> Vec<PathBuf> {
+    let name = format!("quorate-box-{maker}-*");
+    let output = Command::new("find").args(["/sys/fs/cgroup", "-maxdepth", "6", "-name", &name]).output().unwrap();
+    String::from_utf8(output.stdout).unwrap().lines().map(PathBuf::from).collect()
+}
+
+/// The directory of the group that holds a process back in one respect: of version 1, or of 2.
+pub(crate) fn group_of(pid: u32, controller: &str) -> Option<PathBuf> {
+    let groups = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap();
+    let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap();
+    let named = |list: &str| list.split(',').any(|name| name == controller);
+    let dirs = mounts.lines().filter_map(|mount| {
+        let words: Vec<&str> = mount.split(' ').collect();
+        let fits = |line: &str| {
+            let (_, rest) = line.split_once(':')?;
+            let (controllers, path) = rest.split_once(':')?;
+            let of_first = *words.get(2)? == "cgroup" && named(controllers) && named(words.get(3)?);
+            let of_second = *words.get(2)? == "cgroup2" && controllers.is_empty();
+            (of_first || of_second).then(|| Path::new(words[1]).join(path.trim_start_matches('/')))
+        };
+        groups.lines().find_map(fits)
+    });
+    dirs.into_iter().find(|dir| dir.to_string_lossy().contains("quorate-box-") && dir.is_dir())
 }

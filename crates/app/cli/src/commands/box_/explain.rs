@@ -1,10 +1,15 @@
-//! `quorate box explain`: a box in words, and which of it this machine enforces.
+//! `quorate box explain`: what a box lets a program do, and which of it this machine enforces.
+//!
+//! **Rule:** of a process that runs, its own box is explained, as it was made; flags describe one that could be made.
 
-use quorate_faults::{Exit, Fault};
-use quorate_plan::boxes::{Explained, List, explain};
+use quorate_faults::{Code, Exit, Fault};
+use quorate_host::facts::observe_facts;
+use quorate_host::process::Identity;
+use quorate_plan::boxes::{BoxPlan, BoxSpec, Explained, Level, List, explain};
 use serde::Serialize;
 
 use super::flags::{Flags, plan};
+use crate::commands::ps::scan::{Place, Process};
 use crate::printer::Printer;
 use crate::render::{Page, Report};
 
@@ -12,13 +17,20 @@ use crate::render::{Page, Report};
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  quorate box explain
+  quorate box explain etcd
   quorate box explain etcd --write /var/lib/etcd --bind 2379 --bind 2380
-  quorate box explain --level strict --memory 1GiB --output json")]
+  quorate box explain --level strict --memory 1GiB --output json
+
+With the name of a process that runs here and no flag about a box: the box that it was
+started in. Else the box that these flags describe; `etcd` then stands for etcd's list
+of system calls.")]
 pub(crate) struct Args {
-    /// A program whose list of system calls is known: etcd
-    #[arg(value_name = "PROGRAM", value_parser = ["etcd"])]
-    program: Option<String>,
+    /// A process that is kept here, or `etcd` for its list of system calls
+    #[arg(value_name = "PROCESS")]
+    process: Option<String>,
+
+    #[command(flatten)]
+    place: Place,
 
     #[command(flatten)]
     flags: Flags,
@@ -26,22 +38,77 @@ pub(crate) struct Args {
 
 /// Explains it.
 pub(crate) fn run(args: &Args, printer: &mut Printer) -> Result<Exit, Fault> {
-    let list = if args.program.is_some() { List::Etcd } else { List::Default };
+    if let (Some(name), true) = (&args.process, args.flags.is_empty()?) {
+        match args.place.running(name) {
+            Ok((process, identity)) => return explain_running(&process, &identity, printer),
+            Err(fault) if !is_only_a_list(name, args) => return Err(fault),
+            Err(fault) => printer.note(&format!("{fault}; this is the box that one would get")),
+        }
+    }
+    let list = match args.process.as_deref() {
+        None => List::Default,
+        Some("etcd") => List::Etcd,
+        Some(name) => return Err(no_list(name)),
+    };
     let (plan, machine) = plan(&args.flags.spec(list)?)?;
-    printer.report(&Said { kernel: machine.kernel, explained: explain(&plan) });
+    printer.report(&Said { kernel: machine.kernel, process: None, explained: explain(&plan) });
+    Ok(Exit::Done)
+}
+
+/// Whether the name may stand for a list of system calls: nothing says where a process would be.
+fn is_only_a_list(name: &str, args: &Args) -> bool {
+    name == "etcd" && args.place.config.is_none() && args.place.name.is_none() && args.place.state_dir.is_none()
+}
+
+fn no_list(name: &str) -> Fault {
+    Fault::new(Code::Usage, format!("there is no list of system calls for `{name}`"))
+        .hint("without flags about a box the one of a running process is explained; with them only `etcd` has a list")
+}
+
+fn explain_running(process: &Process, identity: &Identity, printer: &mut Printer) -> Result<Exit, Fault> {
+    let off = || super::flags::plan(&BoxSpec::new(Level::Off)).map(|(plan, _)| plan);
+    let plan: BoxPlan = process.held().map_or_else(off, |held| Ok(held.plan().clone()))?;
+    let facts = observe_facts(identity).ok().flatten();
+    let about = About {
+        member: process.member.clone(),
+        process: process.name.clone(),
+        pid: identity.pid,
+        seen: facts.map(|facts| facts.confinement.level()),
+    };
+    let kernel = quorate_host::sandbox::kernel_release();
+    printer.report(&Said { kernel, process: Some(about), explained: explain(&plan) });
     Ok(Exit::Done)
 }
 
 #[derive(Serialize)]
 struct Said {
     kernel: String,
+    /// The process whose box this is; left out where it is a box that could be made.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    process: Option<About>,
     #[serde(flatten)]
     explained: Explained,
 }
 
+#[derive(Serialize)]
+struct About {
+    member: String,
+    process: String,
+    pid: u32,
+    /// The level by what the kernel shows of it now.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    seen: Option<&'static str>,
+}
+
 impl Report for Said {
     fn render(&self, page: &mut Page) {
-        page.heading(format!("A box of level {}, on kernel {}", self.explained.level, self.kernel));
+        let level = self.explained.level;
+        match &self.process {
+            None => page.heading(format!("A box of level {level}, on kernel {}", self.kernel)),
+            Some(About { member, process, pid, .. }) => {
+                page.heading(format!("The box of {member}/{process} (process {pid}): level {level}"));
+            }
+        }
         let rows = self.explained.rows.iter();
         let row = |row: &quorate_plan::boxes::Row| [row.part.to_owned(), row.may.clone(), row.enforced.to_owned()];
         page.table(["PART", "THE PROGRAM", "ENFORCED"], rows.map(row));

@@ -97,15 +97,13 @@ fn escape(text: &str) -> Result<Escape, String> {
 impl Flags {
     /// The box that they describe. `list`: the system calls unless they say otherwise.
     pub(super) fn spec(&self, list: List) -> Result<BoxSpec, Fault> {
-        let root = rustix::process::geteuid().is_root();
-        let level = self.level.unwrap_or(if root { Level::Strict } else { Level::Basic });
         Ok(BoxSpec {
-            level,
+            level: self.level.unwrap_or_else(default_level),
             user: self.user.clone(),
             reads: absolute(&self.read)?,
             writes: absolute(&self.write)?,
             execs: absolute(&self.exec)?,
-            ports: Ports { bind: self.bind.clone(), connect: self.connect.clone() },
+            ports: Ports { bind: self.bind.clone(), connect: self.connect.clone(), ..Ports::default() },
             syscalls: self.seccomp.unwrap_or(Syscalls { list, audit: false }),
             limits: Limits {
                 memory_bytes: self.memory,
@@ -118,6 +116,17 @@ impl Flags {
             escapes: self.escapes.clone(),
         })
     }
+}
+
+impl Flags {
+    /// Whether none of them was given.
+    pub(super) fn is_empty(&self) -> Result<bool, Fault> {
+        Ok(self.level.is_none() && self.spec(List::Default)? == BoxSpec::new(default_level()))
+    }
+}
+
+fn default_level() -> Level {
+    if rustix::process::geteuid().is_root() { Level::Strict } else { Level::Basic }
 }
 
 /// Paths as the box takes them: absolute, and text.

@@ -9,6 +9,7 @@ use quorate_agent::cluster_file::{self, DEFAULT_STATE};
 use quorate_agent::turn::{self, Status};
 use quorate_faults::{Code, Fault};
 use quorate_host::process::Identity;
+use quorate_host::sandbox::Held;
 use quorate_host::shim::{self, Adoption};
 use quorate_host::state::StateDir;
 use quorate_plan::roster::nearest;
@@ -55,11 +56,21 @@ pub(crate) struct Process {
 #[derive(Debug)]
 pub(crate) enum Now {
     /// It runs.
-    Running { identity: Identity, started_ms: u64 },
+    Running { identity: Identity, started_ms: u64, held: Option<Box<Held>> },
     /// It does not, and why.
     Ended { why: String, since_ms: u64, last_end: Option<String> },
     /// It could not be found out.
     Unknown(Fault),
+}
+
+impl Process {
+    /// What it was boxed with, if it runs in a box.
+    pub(crate) fn held(&self) -> Option<&Held> {
+        match &self.now {
+            Now::Running { held, .. } => held.as_deref(),
+            Now::Ended { .. } | Now::Unknown(_) => None,
+        }
+    }
 }
 
 impl Place {
@@ -147,9 +158,11 @@ fn look(member: &str, member_dir: &Path, dir: &Path) -> Process {
     let state = StateDir::open(dir);
     let name = state.as_ref().ok().and_then(shim::program_name).unwrap_or_else(|| "etcd".to_owned());
     let now = match state.and_then(|state| shim::adopt(&state)) {
-        Ok(Adoption::Running(running)) => {
-            Now::Running { identity: running.child().clone(), started_ms: running.started_at_ms() }
-        }
+        Ok(Adoption::Running(running)) => Now::Running {
+            identity: running.child().clone(),
+            started_ms: running.started_at_ms(),
+            held: running.held().cloned().map(Box::new),
+        },
         Ok(Adoption::Stranger(why)) => Now::Unknown(
             Fault::new(Code::StrangerRuns, format!("something runs that was not started here: {why}"))
                 .hint("see `quorate explain Q0974`"),
