@@ -44,7 +44,7 @@ impl Boxed {
         let level = if machine_gives_strict() { Level::Strict } else { Level::Basic };
         let (client, peer) = (self.client.number(), self.peer.number());
         // It connects to itself: to its own API, for the gateway, and to its peer's port, which is its own here.
-        let ports = Ports { bind: vec![client, peer], connect: vec![client, peer], connect_any: false };
+        let ports = Ports { bind: vec![client, peer], connect: vec![client, peer], ..Ports::default() };
         let data = [self.arena.path().join("data/etcd").display().to_string()];
         let mut spec = BoxSpec::etcd(level, &data, &[self.pki("")], ports);
         spec.limits.memory_bytes = Some(1 << 30);
