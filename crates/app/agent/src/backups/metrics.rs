@@ -4,7 +4,7 @@
 //! the last one it thought of.
 
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -39,6 +39,39 @@ struct OfKind {
     kind: Kind,
 }
 
+/// What happened to backups, for those who count it under other names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum News {
+    /// Something was done, or failed and is repeated.
+    Tried {
+        /// What it was.
+        kind: Kind,
+        /// How long it took.
+        took: Duration,
+        /// Whether it went well.
+        succeeded: bool,
+    },
+    /// Objects were removed, and some were kept by the store.
+    Removed {
+        /// Fulls that are gone.
+        fulls: usize,
+        /// Deltas that are gone.
+        deltas: usize,
+        /// What the store protects.
+        kept: usize,
+    },
+}
+
+/// Whoever wants the news.
+#[derive(Clone, Default)]
+struct Listener(Arc<OnceLock<Box<dyn Fn(&News) + Send + Sync>>>);
+
+impl std::fmt::Debug for Listener {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Listener")
+    }
+}
+
 /// Where a follower stands; each number is set by whoever knows it. 0 stands for "not yet".
 #[derive(Debug, Default)]
 pub struct Position {
@@ -62,6 +95,8 @@ pub struct Position {
     pub delta_revision: AtomicU64,
     /// When it was made.
     pub delta_ms: AtomicI64,
+    /// Deltas behind the newest full.
+    pub deltas: AtomicU64,
     /// Bytes in the spool.
     pub spool_bytes: AtomicU64,
     /// Bytes that it may have.
@@ -117,6 +152,7 @@ pub struct Metrics {
     leases_gone: Counter,
     connected: Gauge,
     paused: Gauge,
+    listener: Listener,
 }
 
 impl Default for Metrics {
@@ -146,6 +182,7 @@ impl Metrics {
             leases_gone: Counter::default(),
             connected: Gauge::default(),
             paused: Gauge::default(),
+            listener: Listener::default(),
         };
         metrics.enlist();
         for kind in [Kind::full, Kind::delta] {
@@ -214,11 +251,29 @@ impl Metrics {
         self.uploads.get_or_create(&label).inc();
         self.bytes.get_or_create(&label).inc_by(bytes);
         self.seconds.get_or_create(&label).observe(took.as_secs_f64());
+        self.tell(News::Tried { kind, took, succeeded: true });
     }
 
-    /// Something failed and will be tried again.
-    pub fn failed(&self, kind: Kind) {
+    /// Something failed after this long, and will be tried again.
+    pub fn failed(&self, kind: Kind, took: Duration) {
         self.failures.get_or_create(&OfKind { kind }).inc();
+        self.tell(News::Tried { kind, took, succeeded: false });
+    }
+
+    /// Objects left the store; so many were to, and are kept by it.
+    pub fn removed(&self, fulls: usize, deltas: usize, kept: usize) {
+        self.tell(News::Removed { fulls, deltas, kept });
+    }
+
+    /// Lets somebody hear all news from now on. There is one listener.
+    pub fn listen(&self, listener: impl Fn(&News) + Send + Sync + 'static) {
+        let _ = self.listener.0.set(Box::new(listener));
+    }
+
+    fn tell(&self, news: News) {
+        if let Some(listener) = self.listener.0.get() {
+            listener(&news);
+        }
     }
 
     /// Writes went into the spool.

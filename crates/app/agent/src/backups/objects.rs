@@ -8,7 +8,7 @@ use quorate_backup::write::{self, About};
 use quorate_backup::{epochs, prune as removing};
 use quorate_etcd_formats::delta::quorate::{Name, Origin, ROOT};
 use quorate_faults::{Code, Fault, Result};
-use quorate_plan::chain::Layout;
+use quorate_plan::chain::{Kind, Layout};
 use quorate_plan::retention::{Policy, PruneSeen, plan_prune};
 
 /// Puts a segment into the store; says how many bytes it has there.
@@ -33,6 +33,8 @@ pub(super) fn newest_full(store: &Store, epoch: u64) -> Result<Option<(u64, i64)
 /// What was removed.
 pub(super) struct Pruned {
     pub(super) removed: usize,
+    /// Of these, the fulls.
+    pub(super) fulls: usize,
     pub(super) bytes: u64,
     pub(super) locked: Vec<String>,
 }
@@ -52,6 +54,8 @@ pub(super) fn prune(store: &Store, policy: &Policy, proven: &str) -> Result<Prun
     let done = removing::remove(store, &catalog, &plan.removals, |_| {})?;
     // Nobody misses left-overs; the next run sees them again.
     let _ = removing::remove_staged(store);
+    let full = |name: &String| catalog.objects.iter().any(|object| object.name == *name && object.kind == Kind::Full);
+    let fulls = done.objects.iter().filter(|name| full(name)).count();
     let locked = done.locked.into_iter().map(|(name, why)| format!("`{name}` stays: {why}")).collect();
-    Ok(Pruned { removed: done.objects.len(), bytes: done.bytes, locked })
+    Ok(Pruned { removed: done.objects.len(), fulls, bytes: done.bytes, locked })
 }

@@ -55,6 +55,7 @@ impl Fulls {
             }
             let mut wait = LOOK;
             if let Some(why) = wanted.take() {
+                let began = Instant::now();
                 match self.take(&why, turn).await {
                     Ok(taken) => {
                         last_ms = Some(taken.manifest.created_ms);
@@ -65,7 +66,7 @@ impl Fulls {
                     }
                     Err(_) if self.quit.is_cancelled() => return,
                     Err(fault) => {
-                        self.run.metrics.failed(Kind::full);
+                        self.run.metrics.failed(Kind::full, began.elapsed());
                         let (pause, say) = patience.failed(&fault);
                         if say {
                             let hint = fault.hint_text().unwrap_or_default();
@@ -158,6 +159,7 @@ impl Fulls {
         match work.await.map_err(|error| Fault::new(Code::Internal, "removing came to a halt").caused_by(error)) {
             Ok(Ok(done)) => {
                 self.run.metrics.uploaded(Kind::prune, 0, began.elapsed());
+                self.run.metrics.removed(done.fulls, done.removed - done.fulls, done.locked.len());
                 for what in &done.locked {
                     warn!(code = %Code::PruneLocked, "{what}");
                 }
@@ -166,7 +168,7 @@ impl Fulls {
                 }
             }
             Ok(Err(fault)) | Err(fault) => {
-                self.run.metrics.failed(Kind::prune);
+                self.run.metrics.failed(Kind::prune, began.elapsed());
                 warn!(code = %fault.code(), "cannot remove old backups: {}", in_words(&fault));
             }
         }
@@ -205,7 +207,7 @@ impl Fulls {
                 );
             }
             Ok(Err(fault)) | Err(fault) => {
-                self.run.metrics.failed(Kind::compaction);
+                self.run.metrics.failed(Kind::compaction, began.elapsed());
                 warn!(code = %fault.code(), "cannot compact: {}", in_words(&fault));
             }
         }

@@ -46,6 +46,7 @@ struct Holds {
     reach: u64,
     full: Option<(u64, i64)>,
     delta: Option<(u64, i64)>,
+    deltas: u64,
     cost: Option<Cost>,
 }
 
@@ -139,6 +140,7 @@ fn look(store: &Store) -> Result<(StoreSeen, Option<Holds>)> {
         reach: chain.reach,
         full: Some((base.last, base.created_ms)).max(newest(Kind::Full)),
         delta: newest(Kind::Delta),
+        deltas: chain.deltas.len() as u64,
         cost: Some(Cost::of(&catalog.objects, &inside, &chain)),
     };
     Ok((seen, Some(holds)))
@@ -243,6 +245,7 @@ fn tell(metrics: &Metrics, spool: &Spool, holds: &Holds, plan: &FollowPlan) {
     let remembered = spool.state().filter(|_| plan.ask_again).map_or(0, |state| state.stored);
     set(&position.stored, holds.reach.max(remembered));
     set(&position.recorded, spool.last().unwrap_or(0).max(plan.watch_from.saturating_sub(1)));
+    set(&position.deltas, holds.deltas);
     if let Some((revision, ms)) = holds.full {
         set(&position.full_revision, revision);
         position.full_ms.store(ms, Ordering::Relaxed);

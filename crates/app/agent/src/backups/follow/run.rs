@@ -85,6 +85,7 @@ impl Run {
         }
         position.delta_revision.store(segment.last, Ordering::Relaxed);
         position.delta_ms.store(segment.created_ms, Ordering::Relaxed);
+        position.deltas.fetch_add(1, Ordering::Relaxed);
         let mut cost = self.cost.lock().unwrap_or_else(PoisonError::into_inner);
         cost.stored_bytes += stored_bytes;
         cost.events += segment.events;
@@ -109,6 +110,7 @@ impl Run {
         let position = &self.metrics.position;
         position.full_revision.store(full.last, Ordering::Relaxed);
         position.full_ms.store(full.created_ms, Ordering::Relaxed);
+        position.deltas.store(0, Ordering::Relaxed);
         self.chain_begins(full);
     }
 

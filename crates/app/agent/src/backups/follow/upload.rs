@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use quorate_backup::drills;
 use quorate_backup::spool::Segment;
-use quorate_backup::store::is_temporary;
+use quorate_backup::store::{Store, is_temporary};
 use quorate_faults::{Code, Fault, Result};
 use quorate_plan::chain::Layout;
 use tokio::sync::mpsc;
@@ -27,6 +27,9 @@ const LOOK_AROUND: Duration = Duration::from_secs(30);
 
 /// Of faults that only an operator can end, the wait between attempts.
 const SLOW: Duration = Duration::from_secs(60);
+
+/// Between two looks at the files of a store that denied access.
+const LOOK_AT_FILES: Duration = Duration::from_secs(1);
 
 /// When the end was asked for, the longest wait between attempts.
 const HURRIED: Duration = Duration::from_millis(500);
@@ -73,6 +76,7 @@ impl Uploads {
             if self.give_up.is_cancelled() {
                 return false;
             }
+            let began = Instant::now();
             let fault = match self.attempt(&segment).await {
                 Ok(()) => {
                     if let Some(failures) = patience.worked() {
@@ -93,7 +97,7 @@ impl Uploads {
                 }
                 _ => {}
             }
-            self.run.metrics.failed(Kind::delta);
+            self.run.metrics.failed(Kind::delta, began.elapsed());
             let (wait, say) = patience.failed(&fault);
             let (first, last) = (segment.first, segment.last);
             let wait = match is_temporary(&fault) {
@@ -116,6 +120,7 @@ impl Uploads {
             let hurried = self.hurry.is_cancelled();
             tokio::select! {
                 () = tokio::time::sleep(if hurried { wait.min(HURRIED) } else { wait }) => {}
+                () = new_credentials(&self.run.store), if fault.code() == Code::StoreDenied => {}
                 () = self.hurry.cancelled(), if !hurried => {}
                 () = self.give_up.cancelled() => return false,
             }
@@ -175,6 +180,13 @@ impl Uploads {
 
     fn end(&self, ending: Ending) {
         let _ = self.endings.try_send(ending);
+    }
+}
+
+/// Returns when the files with the store's credentials have changed.
+async fn new_credentials(store: &Store) {
+    while !store.has_new_credentials() {
+        tokio::time::sleep(LOOK_AT_FILES).await;
     }
 }
 

@@ -8,7 +8,7 @@
 use std::io::{self, Write};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use quorate_backup::store::Store;
 use quorate_etcd::client::Client;
@@ -24,6 +24,7 @@ use super::snapshots::{self, Snapshot};
 use super::{Shared, in_words, unblock};
 use crate::backups::follow::{Ended, FollowSettings, follow};
 use crate::backups::full::{self, NoCuts, Order};
+use crate::backups::metrics::Kind;
 
 /// Between two looks at etcd.
 const LOOK: Duration = Duration::from_secs(1);
@@ -117,7 +118,7 @@ async fn attend(
 ) -> Next {
     let next = loop {
         tokio::select! {
-            ended = &mut follower => return match said(ended) {
+            ended = &mut follower => return match said(shared, ended) {
                 Some(_) if turn.is_cancelled() => Next::Over,
                 Some(_) => Next::Again,
                 None => Next::Failed,
@@ -137,16 +138,17 @@ async fn attend(
         }
     };
     turn.cancel();
-    said(follower.await);
+    said(shared, follower.await);
     next
 }
 
-fn said(ended: std::result::Result<Result<Ended>, tokio::task::JoinError>) -> Option<Ended> {
+fn said(shared: &Shared, ended: std::result::Result<Result<Ended>, tokio::task::JoinError>) -> Option<Ended> {
     let fault = match ended {
         Ok(Ok(ended)) => return Some(ended),
         Ok(Err(fault)) => fault,
         Err(error) => Fault::new(Code::Internal, "the follower came to a halt").caused_by(error),
     };
+    shared.etcdbr.failed(fault.code());
     let hint = fault.hint_text().unwrap_or_default();
     error!(code = %fault.code(), hint, "backups ended: {}", in_words(&fault));
     None
@@ -198,6 +200,7 @@ async fn on_demand(
         other => return Err(other),
     };
     if let Err(fault) = &result {
+        shared.etcdbr.failed(fault.code());
         warn!(code = %fault.code(), "a backup on demand failed: {}", in_words(fault));
     }
     let _ = answer.send(result);
@@ -214,7 +217,10 @@ async fn take_full(
     let url = settings.store.clone();
     let store = Arc::new(unblock(move || Store::open(&url, true)).await?);
     let order = Order { cluster_id: 0, epoch: 0, layout: Layout::Gardener, turn: 0 };
-    let taken = full::take(client, &store, &order, &NoCuts, stop).await?;
+    let began = Instant::now();
+    let taken = full::take(client, &store, &order, &NoCuts, stop).await;
+    let taken = taken.inspect_err(|_| shared.metrics.failed(Kind::full, began.elapsed()))?;
+    shared.metrics.uploaded(Kind::full, taken.manifest.stored.bytes, taken.took);
     info!(name = taken.name, "stored a full backup on demand and read it back");
     let name = match is_final {
         false => taken.name,

@@ -11,8 +11,12 @@ use crate::gardener::etcd_yaml::EtcdYaml;
 /// A member of the running cluster.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Live {
+    pub(super) id: u64,
+    /// Empty before its first start.
     pub(super) name: String,
     pub(super) learner: bool,
+    pub(super) peer_urls: Vec<String>,
+    pub(super) client_urls: Vec<String>,
 }
 
 /// Names in `initial-cluster`, each once, in their order.
@@ -65,7 +69,7 @@ pub(super) fn merge(mut yaml: EtcdYaml, pod: Option<&str>, live: Option<&[Live]>
         let kept: Vec<&str> = cluster.split(',').filter(stays).collect();
         yaml.set("initial-cluster", kept.join(","));
     }
-    let joins = size > 1 && live.iter().any(|member| member.learner);
+    let joins = size > 1 && live.iter().any(|member| member.learner || member.name.is_empty());
     yaml.set("initial-cluster-state", if joins { "existing" } else { "new" });
     yaml.set("name", name);
     Ok(yaml)
@@ -115,7 +119,14 @@ snapshot-count: 75000
     }
 
     fn live(names: &[(&str, bool)]) -> Vec<Live> {
-        names.iter().map(|(name, learner)| Live { name: (*name).to_owned(), learner: *learner }).collect()
+        let member = |(name, learner): &(&str, bool)| Live {
+            id: 1,
+            name: (*name).to_owned(),
+            learner: *learner,
+            peer_urls: Vec::new(),
+            client_urls: Vec::new(),
+        };
+        names.iter().map(member).collect()
     }
 
     #[test]
@@ -145,6 +156,8 @@ snapshot-count: 75000
         let yaml = merged(THREE, Some("etcd-1"), Some(&there)).unwrap();
         assert_eq!(yaml.text("initial-cluster").as_deref(), Some("etcd-0=https://a:2380,etcd-1=https://b:2380"));
         assert_eq!(yaml.text("initial-cluster-state").as_deref(), Some("existing"));
+        let awaited = merged(THREE, Some("etcd-1"), Some(&live(&[("etcd-0", false), ("", true)]))).unwrap();
+        assert_eq!(awaited.render(), yaml.render(), "a member has no name before its first start");
         // A list of one is no reason to leave anybody out.
         let yaml = merged(THREE, Some("etcd-1"), Some(&live(&[("etcd-0", false)]))).unwrap();
         assert!(yaml.text("initial-cluster").unwrap().contains("etcd-2"));

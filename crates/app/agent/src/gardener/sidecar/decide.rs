@@ -29,6 +29,19 @@ pub(super) enum StoreSeen {
     Reaches(u64),
 }
 
+/// What this member is to the running cluster. All but `Silent` were confirmed by its members.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum ClusterSeen {
+    /// Nobody answers, or nobody was asked.
+    Silent,
+    /// It runs, and does not know this member.
+    WithoutUs,
+    /// It runs, and this member was added to it and has not started yet.
+    Awaits,
+    /// It runs, and this member is part of it.
+    Lists { id: u64, client_urls: Vec<String> },
+}
+
 /// What is known when the decision is made.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Seen {
@@ -36,8 +49,8 @@ pub(super) struct Seen {
     pub(super) store: StoreSeen,
     /// Members that the configuration declares.
     pub(super) members: usize,
-    /// Whether the cluster answers.
-    pub(super) cluster_lives: bool,
+    /// What the cluster says.
+    pub(super) cluster: ClusterSeen,
 }
 
 /// What to do.
@@ -47,6 +60,9 @@ pub(super) enum Step {
     Start(String),
     /// Replace what is there by what the store holds.
     Restore(String),
+    /// Come into the running cluster without data: take the former self out first, set aside what is there, be added as
+    /// a learner unless that was done already.
+    Join { former: Option<(u64, Vec<String>)>, add: bool, why: String },
     /// Do nothing; say why, and what helps.
     Refuse(String, &'static str),
 }
@@ -114,9 +130,19 @@ fn one_of_several(seen: &Seen) -> Step {
             format!("one of {} members has no data", seen.members)
         }
     };
-    if seen.cluster_lives {
-        let hint = "remove this member from the running cluster and add it again as a learner";
-        return Step::Refuse(format!("{what}, and the cluster runs without it"), hint);
+    match &seen.cluster {
+        ClusterSeen::Silent => {}
+        ClusterSeen::WithoutUs => {
+            let why = format!("{what}, and the cluster runs without it: it joins as a learner");
+            return Step::Join { former: None, add: true, why };
+        }
+        ClusterSeen::Awaits => {
+            return Step::Join { former: None, add: false, why: format!("{what}, and the cluster awaits it") };
+        }
+        ClusterSeen::Lists { id, client_urls } => {
+            let why = format!("{what}, and the cluster runs: it is replaced by a learner");
+            return Step::Join { former: Some((*id, client_urls.clone())), add: true, why };
+        }
     }
     match (&seen.data, &seen.store) {
         (Data::Absent, StoreSeen::Empty) => {
@@ -134,10 +160,13 @@ fn one_of_several(seen: &Seen) -> Step {
 mod tests {
     use super::*;
 
-    fn step(data: Data, store: StoreSeen, members: usize, cluster_lives: bool) -> &'static str {
-        match decide(&Seen { data, store, members, cluster_lives }) {
+    fn step(data: Data, store: StoreSeen, members: usize, cluster: ClusterSeen) -> &'static str {
+        match decide(&Seen { data, store, members, cluster }) {
             Step::Start(_) => "start",
             Step::Restore(_) => "restore",
+            Step::Join { former: None, add: true, .. } => "join",
+            Step::Join { former: None, add: false, .. } => "go on joining",
+            Step::Join { former: Some(_), .. } => "replace",
             Step::Refuse(..) => "refuse",
         }
     }
@@ -166,7 +195,7 @@ mod tests {
             (unknown(), NotConfigured, "refuse"),
             (unknown(), Reaches(9), "refuse"),
         ] {
-            assert_eq!(step(data.clone(), store.clone(), 1, false), expected, "{data:?} {store:?}");
+            assert_eq!(step(data.clone(), store.clone(), 1, ClusterSeen::Silent), expected, "{data:?} {store:?}");
         }
     }
 
@@ -175,11 +204,19 @@ mod tests {
         for store in
             [StoreSeen::Empty, StoreSeen::NotConfigured, StoreSeen::Reaches(9), StoreSeen::Unreachable("x".to_owned())]
         {
-            assert_eq!(step(Data::Valid { reach: Some(1) }, store.clone(), 3, true), "start");
-            assert_eq!(step(Data::Broken("x".to_owned()), store.clone(), 3, false), "refuse");
-            assert_eq!(step(Data::Absent, store.clone(), 3, true), "refuse");
+            let lists = || ClusterSeen::Lists { id: 7, client_urls: Vec::new() };
+            for cluster in [ClusterSeen::Silent, ClusterSeen::WithoutUs, ClusterSeen::Awaits, lists()] {
+                assert_eq!(step(Data::Valid { reach: Some(1) }, store.clone(), 3, cluster.clone()), "start");
+                assert_eq!(step(Data::Unknown("x".to_owned()), store.clone(), 3, cluster), "refuse");
+            }
+            assert_eq!(step(Data::Broken("x".to_owned()), store.clone(), 3, ClusterSeen::Silent), "refuse");
+            for data in [Data::Absent, Data::Broken("x".to_owned())] {
+                assert_eq!(step(data.clone(), store.clone(), 3, ClusterSeen::WithoutUs), "join");
+                assert_eq!(step(data.clone(), store.clone(), 3, ClusterSeen::Awaits), "go on joining");
+                assert_eq!(step(data, store.clone(), 3, lists()), "replace");
+            }
             let alone = if store == StoreSeen::Empty { "start" } else { "refuse" };
-            assert_eq!(step(Data::Absent, store, 3, false), alone);
+            assert_eq!(step(Data::Absent, store, 3, ClusterSeen::Silent), alone);
         }
     }
 }

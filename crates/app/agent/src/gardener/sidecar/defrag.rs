@@ -1,7 +1,7 @@
 //! Defragments on schedule: the others first, the leader last, one at a time.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 use quorate_etcd::client::{Client, Consistency, Settings};
@@ -9,6 +9,7 @@ use quorate_faults::Result;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
+use super::etcdbr::Etcdbr;
 use super::{Shared, in_words};
 
 /// Clocks are set and machines sleep, so that the schedule is looked at at least this often.
@@ -31,7 +32,7 @@ pub(super) async fn work(shared: Arc<Shared>, stop: CancellationToken) {
         if Timestamp::now().as_millisecond() < next_ms {
             continue;
         }
-        match defragment(&shared.settings, shared.members()).await {
+        match defragment(&shared.settings, shared.members(), &shared.etcdbr).await {
             Ok(Some(count)) => info!(members = count, "defragmented on schedule"),
             Ok(None) => {}
             Err(fault) => {
@@ -47,11 +48,11 @@ pub(super) async fn work(shared: Arc<Shared>, stop: CancellationToken) {
 }
 
 /// `None`: this is another member's work.
-async fn defragment(settings: &super::Settings, declared: usize) -> Result<Option<usize>> {
+async fn defragment(settings: &super::Settings, declared: usize, etcdbr: &Etcdbr) -> Result<Option<usize>> {
     let client = Client::connect(&settings.etcd).await?;
     client.serves().await?;
     if declared == 1 {
-        client.with_timeout(settings.defrag_limit).defragment().await?;
+        one(&client, settings.defrag_limit, etcdbr).await?;
         return Ok(Some(1));
     }
     let status = client.status().await?;
@@ -68,10 +69,17 @@ async fn defragment(settings: &super::Settings, declared: usize) -> Result<Optio
         one.status().await?;
         clients.push(one);
     }
-    for one in &clients {
-        one.with_timeout(settings.defrag_limit).defragment().await?;
+    for client in &clients {
+        one(client, settings.defrag_limit, etcdbr).await?;
     }
     Ok(Some(clients.len()))
+}
+
+async fn one(client: &Client, limit: Duration, etcdbr: &Etcdbr) -> Result<()> {
+    let began = Instant::now();
+    let done = client.with_timeout(limit).defragment().await;
+    etcdbr.defragmented(client.endpoints().next().unwrap_or_default(), began.elapsed(), done.is_ok());
+    done.map(|_| ())
 }
 
 #[cfg(test)]
@@ -87,11 +95,15 @@ mod tests {
         let server = Server::start(&etcd("3.5.16"), &Seat::new("n1"), &dir.path().join("n1"));
         let flags = [format!("--endpoints={}", server.seat.client_url())];
         let settings = Settings::read(&flags, |_| None).unwrap();
-        assert_eq!(defragment(&settings, 1).await.unwrap(), Some(1));
+        let metrics = crate::backups::metrics::Metrics::new();
+        let etcdbr = Etcdbr::new(&metrics);
+        assert_eq!(defragment(&settings, 1, &etcdbr).await.unwrap(), Some(1));
         // The only member leads, so that a list of members comes to the same.
-        assert_eq!(defragment(&settings, 3).await.unwrap(), Some(1));
+        assert_eq!(defragment(&settings, 3, &etcdbr).await.unwrap(), Some(1));
         assert_eq!(server.running.log().matches("finished defragmenting directory").count(), 2);
+        let counted = "etcdbr_defragmentation_duration_seconds_count{succeeded=\"true\",endpoint=";
+        assert!(metrics.text().contains(counted), "{}", metrics.text());
         server.stop();
-        assert!(defragment(&settings, 1).await.is_err());
+        assert!(defragment(&settings, 1, &etcdbr).await.is_err());
     }
 }

@@ -28,7 +28,8 @@ use quorate_plan::chain::{Layout, Target};
 use quorate_plan::restore_point::RestorePoint;
 use tracing::{info, warn};
 
-use super::decide::{Data, Seen, Step, StoreSeen, decide};
+use super::decide::{ClusterSeen, Data, Seen, Step, StoreSeen, decide};
+use super::etcdbr::{Act, Etcdbr};
 use super::{config, guard, in_words};
 use crate::backups::restore::{Progress, Restore, USUAL};
 use crate::backups::size;
@@ -46,8 +47,23 @@ pub(super) struct Job {
     pub(super) mode: Mode,
 }
 
+/// What is left to do with the cluster.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Next {
+    /// Nothing: etcd may start.
+    Start,
+    /// See [`Step::Join`].
+    Join { former: Option<(u64, Vec<String>)>, add: bool },
+}
+
 /// Does it, blocking. `quiet` waits until nobody writes to the spool any more.
-pub(super) fn initialize(job: &Job, yaml: &EtcdYaml, cluster_lives: bool, quiet: impl FnOnce()) -> Result<()> {
+pub(super) fn initialize(
+    job: &Job,
+    yaml: &EtcdYaml,
+    cluster: ClusterSeen,
+    etcdbr: &Etcdbr,
+    quiet: impl FnOnce(),
+) -> Result<Next> {
     let place = Place::new(&job.data_dir, None)?;
     let volume = place.data_dir().parent().unwrap_or(place.data_dir());
     guard::check(volume, job.namespace.as_deref(), job.pod.as_deref())?;
@@ -56,23 +72,41 @@ pub(super) fn initialize(job: &Job, yaml: &EtcdYaml, cluster_lives: bool, quiet:
     }
     let began = Instant::now();
     let data = observe_data(&place, job.mode);
+    let good = matches!(data, Data::Absent | Data::Valid { .. });
+    etcdbr.did(Act::Validate, began.elapsed(), good);
     let ms = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
     info!(mode = mode_word(job.mode), ms, "looked at the data: {}", data_words(&data));
     let store = observe_store(job, volume);
-    let seen = Seen { data, store, members: config::declared(yaml).len().max(1), cluster_lives };
+    let seen = Seen { data, store, members: config::declared(yaml).len().max(1), cluster };
     match decide(&seen) {
         Step::Start(why) => {
             info!("etcd may start: {why}");
-            Ok(())
+            Ok(Next::Start)
         }
         Step::Refuse(why, hint) => Err(Fault::new(Code::InitRefused, format!("etcd is not started: {why}")).hint(hint)),
         Step::Restore(why) => {
             warn!("restoring: {why}");
             quiet();
             flush(job)?;
-            restore(job, yaml, &place, volume)
+            let began = Instant::now();
+            let restored = restore(job, yaml, &place, volume);
+            etcdbr.did(Act::RestoreFromStore, began.elapsed(), restored.is_ok());
+            restored.map(|()| Next::Start)
+        }
+        Step::Join { former, add, why } => {
+            warn!("{why}");
+            Ok(Next::Join { former, add })
         }
     }
+}
+
+/// Renames what is in the data dir, if anything is.
+pub(super) fn set_aside(data_dir: &Path) -> Result<()> {
+    let place = Place::new(data_dir, None)?;
+    if let Some(kept) = ensure_set_aside(&RealDisk, place.data_dir(), &stamp())? {
+        warn!("the data that was there is kept as `{}`", kept.display());
+    }
+    Ok(())
 }
 
 fn mode_word(mode: Mode) -> &'static str {
@@ -210,9 +244,7 @@ fn restore(job: &Job, yaml: &EtcdYaml, place: &Place, scratch: &Path) -> Result<
         let _ = events.drain();
         Ok(())
     })?;
-    if let Some(kept) = ensure_set_aside(&RealDisk, place.data_dir(), &stamp())? {
-        warn!("the data that was there is kept as `{}`", kept.display());
-    }
+    set_aside(place.data_dir())?;
     // Seeded by the system for each process: no two restores make the same cluster.
     let nonce = std::hash::RandomState::new().hash_one(std::process::id());
     let build = |base: &Base, events: &mut ChainEvents, planned: &Planned| {

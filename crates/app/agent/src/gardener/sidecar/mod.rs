@@ -7,8 +7,10 @@ mod backups;
 mod config;
 mod decide;
 mod defrag;
+mod etcdbr;
 mod guard;
 mod initialize;
+mod learner;
 mod provider;
 mod routes;
 mod settings;
@@ -16,12 +18,11 @@ mod snapshots;
 mod state;
 
 use std::net::IpAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use quorate_etcd::client::{Client, Consistency};
 use quorate_etcd_formats::verify::Mode;
 use quorate_faults::{Code, Fault, Result};
 use quorate_plan::chain::Layout;
@@ -38,7 +39,9 @@ use crate::backups::metrics::Metrics;
 use crate::serve::{self, Address, Bound, TlsFiles};
 use backups::Demand;
 use config::Live;
-use initialize::Job;
+use decide::ClusterSeen;
+use etcdbr::{Act, Etcdbr};
+use initialize::{Job, Next};
 use state::{Handshake, Status};
 
 /// How long the cluster is asked for its members.
@@ -62,9 +65,12 @@ struct Shared {
     handshake: Mutex<Handshake>,
     health: AtomicBool,
     metrics: Metrics,
+    etcdbr: Etcdbr,
     demands: mpsc::Sender<Demand>,
     /// Members that the configuration declared when it was last read.
     members: AtomicUsize,
+    /// Whether this member is on its way into a running cluster.
+    joined: AtomicBool,
 }
 
 /// Serves until a signal.
@@ -74,13 +80,16 @@ pub async fn run(settings: Settings, mut signals: Signals) -> Result<Ended> {
     }
     let bound = bind(&settings).await?;
     let (sender, demands) = mpsc::channel(16);
+    let metrics = Metrics::new();
     let shared = Arc::new(Shared {
         settings,
         handshake: Mutex::new(Handshake::new()),
         health: AtomicBool::new(false),
-        metrics: Metrics::new(),
+        etcdbr: Etcdbr::new(&metrics),
+        metrics,
         demands: sender,
         members: AtomicUsize::new(1),
+        joined: AtomicBool::new(false),
     });
     if let Err(fault) = shared.read_config() {
         warn!(code = %fault.code(), "{}", in_words(&fault));
@@ -92,6 +101,7 @@ pub async fn run(settings: Settings, mut signals: Signals) -> Result<Ended> {
     let serving = tokio::spawn(bound.serve(routes::router(Arc::clone(&shared)), stop.clone()));
     let mut recording = tokio::spawn(backups::work(Arc::clone(&shared), demands, stop.clone()));
     let tidying = tokio::spawn(defrag::work(Arc::clone(&shared), stop.clone()));
+    let promoting = tokio::spawn(learner::work(Arc::clone(&shared), stop.clone()));
     let asked = signals.next().await;
     info!("ending: `{}`", asked.word());
     stop.cancel();
@@ -101,6 +111,7 @@ pub async fn run(settings: Settings, mut signals: Signals) -> Result<Ended> {
     };
     serving.abort();
     tidying.abort();
+    promoting.abort();
     Ok(ended)
 }
 
@@ -142,7 +153,9 @@ impl Shared {
             Fault::new(Code::GardenerConfig, attempt()).hint("mount it there, or name another place in ETCD_CONF")
         })?;
         let yaml = EtcdYaml::parse(&text, &whence)?;
-        self.members.store(config::declared(&yaml).len().max(1), Ordering::Relaxed);
+        let members = config::declared(&yaml).len().max(1);
+        self.members.store(members, Ordering::Relaxed);
+        self.etcdbr.set_cluster_size(members);
         Ok(yaml)
     }
 
@@ -228,7 +241,8 @@ impl Shared {
         let (done, quiet) = oneshot::channel();
         let _ = self.demands.send(Demand::Quiet { done }).await;
         let yaml = self.read_config()?;
-        let cluster_lives = self.members() > 1 && self.live().await.is_some();
+        self.joined.store(false, Ordering::Relaxed);
+        let cluster = self.place_in_cluster(&yaml).await?;
         let settings = &self.settings;
         let job = Job {
             data_dir: settings.data_dir.clone(),
@@ -242,27 +256,75 @@ impl Shared {
         let quiet = move || {
             let _ = quiet.blocking_recv();
         };
-        unblock(move || initialize::initialize(&job, &yaml, cluster_lives, quiet)).await
+        let (etcdbr, data_dir, pod) = (self.etcdbr.clone(), job.data_dir.clone(), job.pod.clone());
+        let peer_urls = move |yaml: &EtcdYaml| config::peer_urls(yaml, pod.as_deref());
+        let looked = unblock(move || {
+            let next = initialize::initialize(&job, &yaml, cluster, &etcdbr, quiet)?;
+            Ok((next, peer_urls(&yaml)))
+        });
+        match looked.await? {
+            (Next::Start, _) => Ok(()),
+            (Next::Join { former, add }, peer_urls) => {
+                let began = Instant::now();
+                let replaces = former.is_some();
+                let done = self.join(former, add.then_some(peer_urls?), data_dir).await;
+                if replaces {
+                    self.etcdbr.did(Act::ReplaceMember, began.elapsed(), done.is_ok());
+                }
+                done
+            }
+        }
+    }
+
+    /// Takes the former self out, sets aside what is there, and has this member added at `urls` unless that was done before.
+    async fn join(
+        &self,
+        former: Option<(u64, Vec<String>)>,
+        urls: Option<Vec<String>>,
+        data_dir: PathBuf,
+    ) -> Result<()> {
+        if let Some((id, client_urls)) = former {
+            learner::remove(self, id, &client_urls).await?;
+        }
+        unblock(move || initialize::set_aside(&data_dir)).await?;
+        if let Some(urls) = urls {
+            learner::add(self, urls).await?;
+        }
+        self.joined.store(true, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// What the running cluster knows of this member.
+    async fn place_in_cluster(&self, yaml: &EtcdYaml) -> Result<ClusterSeen> {
+        if self.members() < 2 {
+            return Ok(ClusterSeen::Silent);
+        }
+        let pod = self.settings.pod.as_deref();
+        let (name, peer_urls) = (config::name(yaml, pod)?, config::peer_urls(yaml, pod)?);
+        Ok(learner::place(self.live().await.as_deref(), &name, &peer_urls))
     }
 
     /// Who is in the running cluster; `None`: nobody answers.
     async fn live(&self) -> Option<Vec<Live>> {
-        let mut etcd = self.settings.etcd.clone();
         if self.settings.service_endpoints.is_empty() {
             return None;
         }
-        etcd.endpoints.clone_from(&self.settings.service_endpoints);
-        let asked = async {
-            let client = Client::connect(&etcd).await.ok()?;
-            let members = client.member_list(Consistency::Local).await.ok()?.members;
-            Some(members.into_iter().map(|member| Live { name: member.name, learner: member.is_learner }).collect())
-        };
-        tokio::time::timeout(LIVE_LIMIT, asked).await.ok().flatten()
+        let asked = async { learner::members(&learner::cluster(self).await?).await };
+        tokio::time::timeout(LIVE_LIMIT, asked).await.ok()?.ok()
     }
 
     async fn config(&self) -> Result<String> {
         let yaml = self.read_config()?;
         let live = if self.members() > 1 { self.live().await } else { None };
+        if self.joined.load(Ordering::Relaxed) {
+            let pod = self.settings.pod.as_deref();
+            let place = learner::place(live.as_deref(), &config::name(&yaml, pod)?, &config::peer_urls(&yaml, pod)?);
+            if matches!(place, ClusterSeen::Silent | ClusterSeen::WithoutUs) {
+                // Told to found a cluster, etcd would do so beside the one that this member was added to.
+                let what = "cannot tell how to join: the cluster does not show this member now";
+                return Err(Fault::new(Code::GardenerConfig, what).hint("it is asked again"));
+            }
+        }
         Ok(config::merge(yaml, self.settings.pod.as_deref(), live.as_deref())?.render())
     }
 }
