@@ -180,6 +180,9 @@ fn a_port_that_is_taken_is_named_and_waited_for() {
     let (code, cause) = code_and_cause(&status);
     assert_eq!(code, "Q0961", "{cause}");
     assert!(cause.contains("address already in use") && cause.contains("it is started again in"), "{cause}");
+    let log = agent.log();
+    let mut ends = log.lines().filter(|line| line.contains("Q0964"));
+    assert!(ends.all(|line| line.contains("address already in use")), "each end with its reason:\n{log}");
     drop(taken);
     place.wait_ready(&mut agent);
     assert!(agent.stop().success());

@@ -3,6 +3,7 @@
 mod agent_support;
 
 use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 
 use agent_support::{LIMIT, Place};
@@ -69,4 +70,45 @@ fn records_and_logs_of_another_hour_are_no_reason_to_doubt() {
         assert!(agent.stop().success(), "{}", agent.log());
         assert_eq!(place.status()["last_end"], "stopped as asked by SIGTERM to the agent", "{touched}");
     }
+}
+
+/// Whatever ends at once is shown with its last words, however soon that is noticed.
+#[test]
+fn an_etcd_that_ends_at_once_is_shown_with_its_last_words() {
+    let mut place = Place::new("3.5.16");
+    place.binary = place.path("etcd.sh");
+    let script = "#!/bin/sh\n[ \"$1\" = --version ] && echo 'etcd Version: 3.5.16' && exit\n\
+                  echo 'one line'; printf 'libodd.so.7: cannot \\033[31mopen\\n\\n' >&2; exit 127\n";
+    std::fs::File::create(&place.binary).unwrap().write_all(script.as_bytes()).unwrap();
+    std::fs::set_permissions(&place.binary, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let mut agent = place.run(&[]);
+    let mut status = serde_json::Value::Null;
+    wait_until("it has ended three times", LIMIT, || {
+        status = place.status();
+        status["restarts"].as_u64() >= Some(3) && status["phase"] == "waiting"
+    });
+    let words = "libodd.so.7: cannot  [31mopen";
+    for place in ["cause", "last_end"] {
+        assert!(status[place].as_str().unwrap().contains(words), "{place}: {status}");
+    }
+    assert!(status["cause"].as_str().unwrap().contains("exit code 127"), "{status}");
+    let log = agent.log();
+    let ends: Vec<&str> = log.lines().filter(|line| line.contains("Q0964")).collect();
+    assert!(ends.len() >= 3 && ends.iter().all(|line| line.contains("libodd.so.7")), "{log}");
+    let shown = place.quorate(&["status"]);
+    assert!(String::from_utf8_lossy(&shown.stdout).contains(words), "{shown:?}");
+    assert!(agent.stop().success());
+}
+
+#[test]
+fn what_etcd_does_not_accept_is_shown_in_its_own_words() {
+    let mut place = Place::new("3.5.16");
+    place.more = "etcd: {auto-compaction-mode: revision, auto-compaction-retention: \"nonsense\"}\n".to_owned();
+    let mut agent = place.run(&[]);
+    let status = place.wait_phase("refused");
+    assert_eq!(status["code"], "Q0919", "{status}");
+    for place in ["cause", "last_end"] {
+        assert!(status[place].as_str().unwrap().contains("error parsing CompactionRetention"), "{place}: {status}");
+    }
+    assert!(agent.stop().success());
 }

@@ -34,6 +34,9 @@ const TAIL_BYTES: u64 = 64 << 10;
 /// And for a reason that no other start can help against: what was said long before the end did not cause it.
 const LAST_BYTES: usize = 8 << 10;
 
+/// Characters of a line that are shown.
+const WORDS_MAX: usize = 300;
+
 /// The etcd program.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Program {
@@ -179,6 +182,8 @@ fn log_file(node: &Node) -> PathBuf {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct LastWords {
     pub(super) text: Option<String>,
+    /// The very last line, whatever it is: for programs that end before they say anything in etcd's way.
+    pub(super) last: Option<String>,
     pub(super) permanent: Option<(Code, &'static str)>,
     /// What may pass by itself.
     pub(super) passing: Option<Code>,
@@ -199,6 +204,7 @@ pub(super) fn last_words(node: &Node, before: u64) -> LastWords {
     let last = String::from_utf8_lossy(last);
     LastWords {
         text: gravest(&String::from_utf8_lossy(&bytes)),
+        last: last.lines().rev().map(in_few_words).find(|line| !line.is_empty()),
         permanent: classify(&last),
         passing: hindrance(&last).map(|(code, _)| code),
     }
@@ -208,9 +214,12 @@ pub(super) fn last_words(node: &Node, before: u64) -> LastWords {
 fn gravest(tail: &str) -> Option<String> {
     let lines = tail.lines().filter_map(server_log::parse).filter(|line| line.level >= Level::Error);
     // Of equals the last one.
-    let text = lines.max_by_key(|line| line.level)?.text;
-    let limit = text.char_indices().nth(300).map_or(text.len(), |(at, _)| at);
-    text.get(..limit).map(str::to_owned)
+    lines.max_by_key(|line| line.level).map(|line| in_few_words(&line.text))
+}
+
+/// A line that can be shown: not too long, and without what steers a terminal.
+fn in_few_words(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { ' ' } else { c }).take(WORDS_MAX).collect::<String>().trim().to_owned()
 }
 
 /// Whether `3.5.16` is what `3.5` or `3.5.16` asks for.
@@ -245,5 +254,7 @@ mod tests {
         );
         assert_eq!(gravest(log).as_deref(), Some("discovery failed: bind: address already in use"));
         assert_eq!(gravest("nothing\n"), None);
+        assert_eq!(in_few_words("\tone\u{1b}[31m two\r"), "one [31m two");
+        assert_eq!(in_few_words(&"ä".repeat(400)).chars().count(), WORDS_MAX);
     }
 }

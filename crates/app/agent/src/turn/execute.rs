@@ -237,11 +237,25 @@ impl Agent {
         match started.map_err(halted)? {
             Ok(running) => Ok(Did::Started(Box::new(running))),
             Err(fault) if fault.code() == Code::EndedAtOnce => {
-                self.note_end(None, &in_words(&fault), std::time::Duration::ZERO);
+                self.over_at_once(&fault);
                 Ok(Did::Again)
             }
             Err(fault) => Err(fault),
         }
+    }
+
+    /// It ended before it could be looked at; what it said last is in its log.
+    fn over_at_once(&mut self, fault: &Fault) {
+        let words = etcd::last_words(&self.node, self.log_before);
+        let mut how = in_words(fault);
+        // Whoever was killed did not end for what it said.
+        let by_itself = how.contains("exit code");
+        if let Some(text) = words.text.or(words.last.filter(|_| by_itself)) {
+            how = format!("{how}: {text}");
+        }
+        tracing::warn!(code = %Code::EtcdEnded, "{how}");
+        self.passing = words.passing;
+        self.note_end(words.permanent.filter(|_| by_itself), &how, std::time::Duration::ZERO);
     }
 
     /// The program that is to be run.

@@ -27,6 +27,8 @@ use super::{Agent, Finish, beside, etcd, keep, probe, role};
 
 /// How long backups may take to notice that they are to end, beyond their own time for uploads.
 const BACKUPS_LIMIT: Duration = Duration::from_secs(7);
+/// A program that ends so soon has said why in its last line, also where that is no line of etcd's.
+const AT_ONCE: Duration = Duration::from_secs(10);
 /// How long the end may take to be recorded once the program is gone.
 const RECORD_LIMIT: Duration = Duration::from_secs(10);
 
@@ -227,13 +229,14 @@ impl Agent {
             Ended::Record(record) => end_words(record),
             Ended::NoRecord(why) => format!("not recorded: {why}"),
         };
-        if let Some(text) = &words.text {
+        // Whoever was killed did not end for what it said.
+        let by_itself = matches!(ended, Ended::Record(record) if record.code.is_some());
+        let at_once = by_itself && lasted < AT_ONCE;
+        if let Some(text) = words.text.or(words.last.filter(|_| at_once)) {
             how = format!("{how}: {text}");
         }
         warn!(code = %Code::EtcdEnded, "etcd (process {}) {how}", running.child().pid);
-        // Whoever was killed did not end for what it said.
         self.passing = words.passing;
-        let by_itself = matches!(ended, Ended::Record(record) if record.code.is_some());
         self.note_end(words.permanent.filter(|_| by_itself), &how, lasted);
         self.shared.phase(Phase::Observing, format!("etcd {how}"));
     }
