@@ -7,7 +7,7 @@ FUZZ_TARGETS ?= $(patsubst fuzz/fuzz_targets/%.rs,%,$(wildcard fuzz/fuzz_targets
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo build man test test-faults check bench fuzz tools compiler cargo
+.PHONY: help demo build man test test-faults test-clock check bench fuzz tools compiler cargo
 
 help: ## Say what each target does
 	@echo "Quorate: make TARGET"
@@ -32,6 +32,9 @@ test: tools cargo ## Run every test against real servers, and the checks of the 
 
 test-faults: tools cargo ## Run the same tests with their ranges widened (QUORATE_SWEEP=full: every byte, every crash point); hours
 	QUORATE_SWEEP=full $(CARGO) test --release --workspace --locked
+
+test-clock: tools cargo ## Step this machine's own clock by an hour and back below a serving agent and etcd (root; puts it right afterwards)
+	$(CARGO) test --release --locked -p quorate-cli --test agent_clock -- --ignored --test-threads 1
 
 check: compiler ## Formatting, lints, tidy, licences and banned dependencies; no test
 	$(CARGO) fmt --all -- --check

@@ -21,8 +21,9 @@ use crate::request::params;
 /// How long the certificates of nodes hold unless something else is asked for.
 pub const LEAF_DAYS: u32 = 90;
 
-/// Certificates hold from a little earlier, for clocks that are behind.
-pub const BACKDATED: Duration = Duration::from_mins(5);
+/// Certificates hold from a little earlier, for clocks that are behind, and for those that were ahead when they were made: an hour,
+/// as clocks differ that disagree about summer time, and a little more.
+pub const BACKDATED: Duration = Duration::from_mins(90);
 
 /// Longest life that is given: what a year and a bit of operators forget.
 const DAYS_MAX: u32 = 3650;

@@ -24,6 +24,8 @@ use crate::backups;
 pub(crate) struct Shared {
     status: Mutex<Status>,
     phase: Mutex<PhaseNow>,
+    /// When the phase and the agent began, by a clock that nobody sets.
+    began: (Mutex<Instant>, Instant),
     /// When a read through this member last succeeded.
     read: Mutex<Option<Instant>>,
     ready_limit: Duration,
@@ -72,6 +74,7 @@ impl Shared {
         Arc::new(Shared {
             status: Mutex::new(status),
             phase: Mutex::new(now),
+            began: (Mutex::new(Instant::now()), Instant::now()),
             read: Mutex::new(None),
             ready_limit: node.spec.agent.ready_timeout,
             talk: Talk::new(!node.has_peers()),
@@ -83,6 +86,11 @@ impl Shared {
     /// The document as it is now.
     pub(crate) fn status(&self) -> Status {
         let mut status = lock(&self.status).clone();
+        let now = now_ms();
+        status.since_ms = moment(status.since_ms, now, lock(&self.began.0).elapsed());
+        if let Some(agent) = &mut status.agent {
+            agent.started_ms = moment(agent.started_ms, now, self.began.1.elapsed());
+        }
         if let Some(backup) = &mut status.backup {
             let position = &self.backups.position;
             backup.stored_revision = position.stored.load(Ordering::Relaxed);
@@ -124,6 +132,9 @@ impl Shared {
             let next = now.to(phase, cause, now_ms());
             if *now == next {
                 return;
+            }
+            if now.since_ms != next.since_ms {
+                *lock(&self.began.0) = Instant::now();
             }
             *now = next.clone();
             next
@@ -167,6 +178,13 @@ impl Shared {
     }
 }
 
+/// When something began that has lasted for so long: as it was written down, unless the clock was set since.
+fn moment(noted_ms: u64, now_ms: u64, lasted: Duration) -> u64 {
+    const SET: u64 = 2000;
+    let began_ms = now_ms.saturating_sub(u64::try_from(lasted.as_millis()).unwrap_or(u64::MAX));
+    if began_ms.abs_diff(noted_ms) > SET { began_ms } else { noted_ms }
+}
+
 /// Now, in ms since 1970.
 pub(super) fn now_ms() -> u64 {
     u64::try_from(Timestamp::now().as_millisecond()).unwrap_or(0)
@@ -175,4 +193,19 @@ pub(super) fn now_ms() -> u64 {
 /// What is behind a lock is replaced as a whole, so what a panicking thread left is as good as any.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_clock_that_was_set_does_not_change_how_long_something_lasts() {
+        let lasted = Duration::from_secs(60);
+        assert_eq!(moment(1_000_000, 1_060_001, lasted), 1_000_000, "as it was noted");
+        let (ahead, behind) = (1_060_000 + 3_600_000, 1_060_000 - 600_000);
+        assert_eq!(moment(1_000_000, ahead, lasted), ahead - 60_000);
+        assert_eq!(moment(1_000_000, behind, lasted), behind - 60_000);
+        assert_eq!(moment(1_000_000, 5, lasted), 0);
+    }
 }

@@ -1,0 +1,138 @@
+//! A clock that is stepped by an hour, forward and back, below an agent that serves.
+//!
+//! The agent's own clock is stepped in every run of the tests; the machine's, and with it etcd's, by `make test-clock`.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on says where")]
+
+mod agent_support;
+
+use std::path::Path;
+
+use agent_support::{LIMIT, Place};
+use jiff::{SignedDuration, Timestamp};
+use quorate_pki::{Authorities, Keys, NodeNames, Policy, ensure_authorities, ensure_installed, ensure_requests, issue};
+use quorate_testkit::{FakeClock, MachineClock, Running, run, wait_until};
+
+const HOUR: i64 = 3600;
+
+/// Certificates of a node, and the authorities to renew them, made at `at`.
+fn equip(pki: &Path, at: Timestamp) {
+    let names = NodeNames::new("t", "n1", ["127.0.0.1"]).unwrap();
+    ensure_authorities(pki, "t", None, at).unwrap();
+    let bundle = ensure_requests(pki, &names, Keys::Keep).unwrap().bundle;
+    let policy = Policy { days: 90, allowed: None };
+    let signed = issue(&Authorities::open(pki, None).unwrap(), &bundle, &policy, at).unwrap();
+    ensure_installed(pki, &names, &signed, at).unwrap();
+}
+
+fn file(place: &Place) -> String {
+    let dir = place.root.path().display();
+    let https = |url: String| url.replace("http://", "https://");
+    format!(
+        "token: t\nbootstrap: {{id: 1}}\ntls: {{dir: \"{dir}/pki\"}}\nmembers:\n  - {{name: n1, peer-urls: [\"{}\"], client-urls: \
+         [\"{}\"], data-dir: {dir}/data}}\nagent:\n  health-listen: http://127.0.0.1:{}\n  api-listen: https://127.0.0.1:{}\n  \
+         state-dir: {dir}/state\n  etcd-binary: {}\netcd: {{heartbeat-interval: 10, election-timeout: 100}}\n\
+         backup: {{store: \"{}\", delta-period: 200ms, full-schedule: every 30m}}\n",
+        https(place.seat.peer_url()),
+        https(place.seat.client_url()),
+        place.health,
+        place.api,
+        place.tools.etcd.display(),
+        place.store(),
+    )
+}
+
+fn put(place: &Place, key: &str) {
+    let url = place.seat.client_url().replace("http://", "https://");
+    let at = |name: &str| place.path(&format!("pki/{name}")).display().to_string();
+    let (ca, cert, key_file) = (at("client-ca.crt"), at("admin.crt"), at("admin.key"));
+    let args = ["--cacert", &ca, "--cert", &cert, "--key", &key_file, "put", key, "v"];
+    run(&mut place.tools.ctl_command(&url, &args));
+}
+
+/// The certificates as they are.
+fn certificates(place: &Place) -> Vec<Vec<u8>> {
+    ["peer", "client", "agent", "admin"]
+        .map(|name| std::fs::read(place.path(&format!("pki/{name}.crt"))).unwrap())
+        .to_vec()
+}
+
+/// What must hold at any time.
+#[track_caller]
+fn all_is_well(place: &Place, agent: &mut Running, etcd: u32, round: &str) {
+    let stored = || place.status()["backup"]["stored_revision"].as_u64().unwrap();
+    let before = stored();
+    put(place, &format!("{round} one"));
+    wait_until(&format!("{round}: a write is stored"), LIMIT, || stored() > before);
+    assert!(agent.ended().is_none(), "{round}: {}", agent.log());
+    let status = place.status();
+    assert_eq!((&status["phase"], &status["restarts"]), (&"serving".into(), &0.into()), "{round}: {status}");
+    assert_eq!(status["warnings"], serde_json::Value::Null, "{round}: {status}");
+    assert_eq!(place.etcd_pid(), etcd, "{round}");
+    assert!(place.is_ready(), "{round}");
+    let shown = place.quorate(&["status"]);
+    let shown = String::from_utf8_lossy(&shown.stdout).into_owned();
+    let since = shown.lines().next().unwrap().rsplit_once('(').unwrap().1.trim_end_matches(')').to_owned();
+    assert!(!since.contains(['h', 'd']), "{round}: it serves for less than an hour\n{shown}");
+}
+
+/// Steps a clock below an agent, forward, back, behind, and right again.
+fn step(place: &mut Place, set: &dyn Fn(i64)) {
+    std::fs::create_dir(place.path("store")).unwrap();
+    // Made by a clock that is an hour ahead, as one that is set back afterwards: it holds already.
+    equip(&place.path("pki"), Timestamp::now() + SignedDuration::from_secs(HOUR));
+    place.raw = Some(file(place));
+    let mut agent = place.start();
+    let (etcd, before) = (place.etcd_pid(), certificates(place));
+    all_is_well(place, &mut agent, etcd, "right");
+    for (at, seconds) in [HOUR, 0, -HOUR, 0].into_iter().enumerate() {
+        set(seconds);
+        all_is_well(place, &mut agent, etcd, &format!("step {at} to {seconds:+} s"));
+    }
+    assert_eq!(certificates(place), before, "none was renewed");
+    assert!(!agent.log().contains("renewed"), "{}", agent.log());
+    // Another agent, and the end, find everything as it should be.
+    set(HOUR);
+    assert!(place.quorate(&["stop", "--keep-running"]).status.success());
+    wait_until("the agent has ended", LIMIT, || agent.ended().is_some());
+    let mut agent = place.start();
+    all_is_well(place, &mut agent, etcd, "another agent");
+    set(0);
+    all_is_well(place, &mut agent, etcd, "and back");
+    assert!(agent.stop().success(), "{}", agent.log());
+    assert_eq!(place.status()["last_end"], "stopped as asked by SIGTERM to the agent");
+    // All of it can be restored, in the order in which it was written.
+    let store = place.store();
+    let backup = |word: &str| {
+        let mut command = std::process::Command::new(quorate_testkit::quorate());
+        command.args(["backup", word, "--store", &store, "--output", "json"]);
+        let said: serde_json::Value = serde_json::from_str(&run(&mut command)).unwrap();
+        said
+    };
+    backup("verify");
+    let listed = backup("list");
+    let deltas = listed["objects"].as_array().unwrap().iter().filter(|object| object["kind"] == "delta");
+    let spans: Vec<(u64, u64)> =
+        deltas.map(|delta| (delta["first"].as_u64().unwrap(), delta["last"].as_u64().unwrap())).collect();
+    // Writes that came soon after each other may share a delta.
+    assert!(spans.len() >= 3 && spans.windows(2).all(|pair| pair[0].1 + 1 == pair[1].0), "{spans:?}");
+    assert_eq!(listed["newest_revision"].as_u64(), spans.last().map(|(_, last)| *last), "{listed}");
+}
+
+#[test]
+fn an_agent_whose_clock_is_stepped_by_an_hour_goes_on() {
+    let mut place = Place::new("3.5.16");
+    let clock = FakeClock::new(place.root.path());
+    place.env = clock.env();
+    step(&mut place, &|seconds| clock.set(seconds));
+}
+
+#[test]
+#[ignore = "it moves the clock of the whole machine: `make test-clock`"]
+fn a_machine_whose_clock_is_stepped_by_an_hour_goes_on() {
+    for version in ["3.4.23", "3.5.16", "sid"] {
+        let mut place = Place::new(version);
+        let clock = MachineClock::new();
+        step(&mut place, &|seconds| clock.set(seconds));
+    }
+}
