@@ -128,3 +128,17 @@ fn audit_lets_through_and_tells_once() {
     assert_eq!(lines, 1, "{said}");
     assert!(!said.contains("clone3"), "{said}");
 }
+
+#[test]
+fn a_starter_that_keeps_its_files_to_itself_makes_no_box_that_its_user_cannot_enter() {
+    use std::os::unix::process::CommandExt;
+    let arena = Arena::new();
+    let keep = arena.keep(&spec(&arena), is_root(), &["/bin/sh", "-c", "umask; ls /usr/bin/env /tmp && exit 4"]);
+    let words: Vec<_> = keep.get_args().map(|word| word.to_owned()).collect();
+    let mut command = std::process::Command::new("/bin/sh");
+    command.arg0("sh").args(["-c", "umask 0077; exec \"$0\" \"$@\""]).arg(keep.get_program()).args(words);
+    let output = command.stdin(Stdio::null()).output().unwrap();
+    // It goes everywhere, and its own mask is that of its starter.
+    assert_eq!(output.status.code(), Some(4), "{output:?}");
+    assert!(String::from_utf8_lossy(&output.stdout).starts_with("0077\n"), "{output:?}");
+}

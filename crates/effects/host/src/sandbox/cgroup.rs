@@ -1,6 +1,7 @@
 //! Limits of memory, processes and processor time, by the kernel's control groups: version 2, and 1 where that is there.
 //!
-//! **Invariant:** a group is named after the process that made it; groups of makers that are gone are removed by the next.
+//! **Invariant:** a group is named after the process that made it and the pid namespace in which that has its number; groups of
+//! makers that are gone are removed by the next.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -10,12 +11,14 @@ use std::time::{Duration, Instant};
 use quorate_plan::boxes::Limits;
 use rustix::fs::{Access, AtFlags, CWD, access, unlinkat};
 
-use crate::process::{boot_id, stat};
+use crate::process::stat;
 
 /// What our groups are called.
 const PREFIX: &str = "quorate-box-";
 /// How long a group may be busy after its last process has ended.
 const REMOVE_LIMIT: Duration = Duration::from_secs(5);
+/// A group from a pid namespace that is not ours may be about to be filled by a maker that we do not see; after this time not.
+const FOREIGN_AGE: Duration = Duration::from_secs(600);
 /// The span over which processor time is counted, in microseconds; the kernel's own default.
 const PERIOD_US: u64 = 100_000;
 
@@ -105,7 +108,8 @@ impl Groups {
     /// Makes the groups that the limits need. What has no place is skipped: whether that is allowed was decided before.
     pub(super) fn make(places: &Places, limits: &Limits) -> io::Result<Groups> {
         let mut groups = Groups::default();
-        let name = format!("{PREFIX}{}-{}", std::process::id(), stat(std::process::id())?.started_ticks);
+        let pid = std::process::id();
+        let name = format!("{PREFIX}{pid}-{}-{}", stat(pid)?.started_ticks, pid_namespace()?);
         if let (Some(place), Some(bytes)) = (&places.memory, limits.memory_bytes) {
             let dir = groups.dir(place, &name)?;
             put(&dir.join(if place.v2 { "memory.max" } else { "memory.limit_in_bytes" }), &bytes.to_string())?;
@@ -170,19 +174,32 @@ fn remove(dir: &Path) -> Result<(), rustix::io::Errno> {
 
 /// Removes the groups of makers that are gone; one that still has processes stays, as the kernel sees to.
 fn sweep(place: &Path) {
-    let Ok(entries) = std::fs::read_dir(place) else { return };
+    let (Ok(entries), Ok(ours)) = (std::fs::read_dir(place), pid_namespace()) else { return };
     for entry in entries.flatten() {
         let name = entry.file_name();
-        let Some((pid, ticks)) =
-            name.to_str().and_then(|name| name.strip_prefix(PREFIX)).and_then(|rest| rest.split_once('-'))
-        else {
-            continue;
+        let Some(maker) = name.to_str().and_then(|name| name.strip_prefix(PREFIX)) else { continue };
+        let mut words = maker.split('-');
+        let (pid, ticks, namespace) = (words.next(), words.next(), words.next());
+        let lives = || {
+            let pid = pid.and_then(|pid| pid.parse().ok());
+            pid.is_some_and(|pid| stat(pid).is_ok_and(|stat| Some(stat.started_ticks.to_string().as_str()) == ticks))
         };
-        let lives = pid.parse().is_ok_and(|pid| stat(pid).is_ok_and(|stat| stat.started_ticks.to_string() == ticks));
-        if !lives && boot_id().is_ok() {
+        let gone = if namespace == Some(ours.as_str()) { !lives() } else { is_older(&entry.path(), FOREIGN_AGE) };
+        if gone {
             let _ = remove(&entry.path());
         }
     }
+}
+
+fn is_older(dir: &Path, age: Duration) -> bool {
+    let made = dir.metadata().and_then(|meta| meta.modified());
+    made.is_ok_and(|made| made.elapsed().is_ok_and(|since| since > age))
+}
+
+/// The number of the pid namespace in which we have our number: `pid:[4026531836]`.
+fn pid_namespace() -> io::Result<String> {
+    let link = std::fs::read_link("/proc/self/ns/pid")?;
+    Ok(link.to_string_lossy().chars().filter(char::is_ascii_digit).collect())
 }
 
 #[cfg(test)]
@@ -229,5 +246,27 @@ mod tests {
         assert_eq!(places.memory, Some(Place { dir: dir.path().join("memory/own"), v2: false }));
         assert_eq!(places.pids, Some(Place { dir: dir.path().join("pids"), v2: false }));
         assert_eq!(places.cpu, None);
+    }
+
+    #[test]
+    fn groups_of_makers_that_are_gone_are_removed_and_no_others() {
+        let dir = tempfile::tempdir().unwrap();
+        let (pid, ours) = (std::process::id(), pid_namespace().unwrap());
+        let ticks = stat(pid).unwrap().started_ticks;
+        let make = |name: String| {
+            std::fs::create_dir(dir.path().join(&name)).unwrap();
+            name
+        };
+        let lives = make(format!("{PREFIX}{pid}-{ticks}-{ours}"));
+        let gone = make(format!("{PREFIX}{pid}-{}-{ours}", ticks + 1));
+        // Its maker has a number that says nothing here, and may be about to fill it.
+        let foreign = make(format!("{PREFIX}{pid}-{}-1{ours}", ticks + 1));
+        let old = make(format!("{PREFIX}{pid}-{}-2{ours}", ticks + 1));
+        let other = make("system.slice".to_owned());
+        let long_ago = std::time::SystemTime::now() - 2 * FOREIGN_AGE;
+        File::open(dir.path().join(&old)).unwrap().set_modified(long_ago).unwrap();
+        sweep(dir.path());
+        let left = |name: &String| dir.path().join(name).exists();
+        assert_eq!([&lives, &gone, &foreign, &old, &other].map(left), [true, false, true, false, true]);
     }
 }

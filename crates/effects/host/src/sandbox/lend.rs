@@ -12,7 +12,7 @@ use rustix::mount::{MountFlags, MountPropagationFlags, UnmountFlags, mount, moun
 
 use super::held::Held;
 use super::raw::{add_mount_attributes, own_mounts};
-use super::root::{BASES, CLOSED, LENT, ROOT_OPTIONS, link, place, tree};
+use super::root::{BASES, CLOSED, LENT, OPEN, ROOT_OPTIONS, link, place, tree};
 
 /// Where programs and their libraries lie.
 const DIRS: [&str; 5] = ["/usr", "/bin", "/sbin", "/lib", "/lib64"];
@@ -60,6 +60,8 @@ impl Lent {
     /// Makes a root with all that the box has and what is lent, and moves into it; to be called within the box's mounts.
     pub(crate) fn give(&self, held: &Held) -> io::Result<()> {
         own_mounts()?;
+        // The mask of the process is taken on after this.
+        rustix::process::umask(OPEN);
         let (rest, mut links) = self.rest_of_root()?;
         links.extend(self.links.iter().cloned());
         // What the box has within a lent directory is put on top of it, so that it stays what the process sees.

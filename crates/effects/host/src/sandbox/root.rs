@@ -7,7 +7,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::CWD;
+use rustix::fs::{CWD, Mode};
 use rustix::mount::{
     MountFlags, MountPropagationFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags, mount, mount_change, move_mount,
     open_tree, unmount,
@@ -27,6 +27,8 @@ pub(super) const LENT: u64 = READ_ONLY | NO_SUID | NO_DEV;
 
 /// Any directory will do: what is mounted there is seen by the box alone, and becomes its root.
 pub(super) const BASES: [&str; 4] = ["/tmp", "/run", "/mnt", "/usr"];
+/// Directories of a root are for everyone to go through.
+pub(super) const OPEN: Mode = Mode::WGRP.union(Mode::WOTH);
 /// Directories and links only; what programs write goes elsewhere.
 pub(super) const ROOT_OPTIONS: &std::ffi::CStr = c"mode=755,size=1m";
 /// It counts as the program's memory.
@@ -46,6 +48,14 @@ fn at<T, E: Into<io::Error>>(what: impl Into<String>, done: Result<T, E>) -> Ste
 
 /// Builds the root and moves into it.
 pub(super) fn enter(view: &View, rooms: &Rooms) -> Step<()> {
+    // The user of the box goes through what is made here, whatever whoever starts it keeps to itself.
+    let ours = rustix::process::umask(OPEN);
+    let built = build(view, rooms);
+    rustix::process::umask(ours);
+    built
+}
+
+fn build(view: &View, rooms: &Rooms) -> Step<()> {
     let alone = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
     at("part from the machine's mounts", mount_change("/", alone))?;
     let trees = view.seen.iter().map(|seen| {
