@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use follow_support::{
     LIMIT, Place, hash, metrics, number, put_file, remove_dir, revision, wait_end, wait_log, write_some,
 };
-use quorate_testkit::{Cluster, FaultyS3, Launch, Running, Seat, Weather, etcd, s3, wait_until};
+use quorate_testkit::{Cluster, FaultyS3, Launch, Running, Seat, Server, Weather, etcd, s3, wait_until};
 use rustix::process::Signal;
 
 fn founded(place: &Place, version: &str) -> Cluster {
@@ -288,5 +288,33 @@ fn a_first_start_waits_for_the_store_and_a_spool_that_was_lost_is_made_up_for() 
     assert!(follower.stop().success(), "{}", follower.log());
     place.assert_seamless();
     assert_eq!(place.fulls(), 1);
+    place.assert_equals(&server, "restored");
+}
+
+#[test]
+fn history_that_is_compacted_while_the_watch_is_away_is_said_and_a_full_bridges_it() {
+    let place = Place::new();
+    let server = place.etcd("3.5.16");
+    let (tools, seat) = (server.tools.clone(), server.seat.clone());
+    let mut follower = place.follow(&seat.client_url(), "spool", &["--full-schedule", "every 1h"]);
+    wait_log(&follower, "stored a full backup and read it back");
+    write_some(&server, "seen");
+    place.wait_stored(revision(&server));
+    server.stop();
+    // Where the follower does not find it.
+    let hidden = Server::start(&tools, &Seat::new("n1"), &place.path("data"));
+    write_some(&hidden, "unseen");
+    let last = revision(&hidden);
+    hidden.ctl(&["compact", &last.to_string()]);
+    hidden.stop();
+    let server = Server::start(&tools, &seat, &place.path("data"));
+    wait_log(&follower, "Q0851");
+    write_some(&server, "after");
+    place.wait_stored(revision(&server));
+    assert!(follower.ended().is_none());
+    assert!(follower.stop().success(), "{}", follower.log());
+    assert!(follower.log().contains("the oldest it has"), "{}", follower.log());
+    place.backup(&["verify", "--store", &place.store]).unwrap();
+    assert_eq!(place.fulls(), 2, "what is missing is bridged by a second full");
     place.assert_equals(&server, "restored");
 }
