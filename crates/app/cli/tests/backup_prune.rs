@@ -222,3 +222,42 @@ fn what_killed_uploads_left_goes_after_a_day_and_not_before() {
     assert!(!old.exists() && fresh.exists());
     whole(root.path(), &store);
 }
+
+#[test]
+fn what_a_store_protects_stays_and_is_said_and_goes_when_it_may() {
+    use quorate_testkit::{FaultyS3, Weather, quorate, s3};
+    let root = tempfile::tempdir().unwrap();
+    let local = compacted(root.path(), own(root.path()));
+    let (s3, store) = (s3(), "p");
+    let proxy = FaultyS3::start(&s3, 1, Weather::Healthy);
+    let run = |words: &[&str]| {
+        let mut command = std::process::Command::new(quorate());
+        command.envs(s3.env_at(&proxy.endpoint())).arg("backup").args(words).args(["--output", "json"]);
+        let output = command.output().unwrap();
+        let said: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
+        (output.status.code(), said, String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    let store = s3.url(store);
+    let (code, _, told) = run(&["copy", "--store", &url(&local), "--to", &store]);
+    assert_eq!(code, Some(0), "{told}");
+    let names = || {
+        let (_, listed, _) = run(&["list", "--store", &store]);
+        listed["objects"].as_array().unwrap().iter().map(|object| object["name"].clone()).collect::<Vec<Value>>()
+    };
+    let before = names();
+    let prune = [&["prune", "--store", &store], &NOTHING[..]].concat();
+    proxy.protect(true);
+    let (code, said, told) = run(&prune);
+    assert_eq!(code, Some(1), "{said} {told}");
+    let locked = said["locked"].as_array().unwrap();
+    assert!(!locked.is_empty() && locked.len() as u64 == said["to_remove"].as_u64().unwrap(), "{said}");
+    assert_eq!((&said["removed"], &said["bytes_freed"]), (&0.into(), &0.into()), "{said}");
+    assert!(told.contains("Q0841") && told.contains("protected by object lock"), "{told}");
+    assert_eq!(names(), before, "every object stays, its manifest too");
+    let (code, ..) = run(&["verify", "--store", &store]);
+    assert_eq!(code, Some(0));
+    proxy.protect(false);
+    let (code, said, told) = run(&prune);
+    assert_eq!((code, said["locked"].as_array().map(Vec::len)), (Some(0), Some(0)), "{said} {told}");
+    assert_eq!(names().len() + locked.len(), before.len());
+}

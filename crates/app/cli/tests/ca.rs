@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 use quorate_pki::{Authority, Role, ensure_swaps_finished, read_certificates};
-use quorate_testkit::{quorate, strace};
+use quorate_testkit::{AtTerminal, quorate, strace};
 use serde_json::Value;
 
 const PASSPHRASE: &str = "correct horse battery";
@@ -285,4 +285,26 @@ fn killed_renewals_leave_pairs_that_fit() {
         });
         assert!(Authority::ALL.iter().all(|authority| node.join(authority.cert_file()).exists()));
     }
+}
+
+#[test]
+fn a_passphrase_is_asked_for_at_the_terminal_twice_and_never_shown() {
+    let place = Place::new();
+    let dir = place.at("ca").display().to_string();
+    let start = || AtTerminal::start(&quorate(), &["ca", "init", "--dir", &dir, "--token", "prod-1"]);
+    let mut terminal = start();
+    let seen = terminal.answer(0, "passphrase for", PASSPHRASE);
+    terminal.answer(seen, "once more: ", "something else");
+    let (status, echoes) = terminal.wait();
+    assert!(!status.success() && echoes, "{}", terminal.seen());
+    assert!(terminal.seen().contains("the two passphrases differ"), "{}", terminal.seen());
+    assert!(!terminal.seen().contains(PASSPHRASE), "{}", terminal.seen());
+    let mut terminal = start();
+    let seen = terminal.answer(0, "passphrase for", PASSPHRASE);
+    terminal.answer(seen, "once more: ", PASSPHRASE);
+    let (status, echoes) = terminal.wait();
+    assert!(status.success() && echoes && !terminal.seen().contains(PASSPHRASE), "{}", terminal.seen());
+    // What was made opens with what was typed.
+    let passphrase = quorate_pki::Passphrase::new(PASSPHRASE.to_owned().into()).unwrap();
+    quorate_pki::Authorities::open(&place.at("ca"), Some(&passphrase)).unwrap();
 }

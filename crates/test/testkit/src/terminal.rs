@@ -8,6 +8,7 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
@@ -20,8 +21,10 @@ use crate::programs::program;
 pub struct AtTerminal {
     child: Child,
     ours: File,
-    theirs: File,
+    /// The end of the program; gone once that has ended.
+    theirs: Option<File>,
     said: Arc<Mutex<Vec<u8>>>,
+    reader: Option<JoinHandle<()>>,
 }
 
 impl AtTerminal {
@@ -38,13 +41,13 @@ impl AtTerminal {
         let ours = File::from(ours);
         let said = Arc::new(Mutex::new(Vec::new()));
         let (mut from, to) = (ours.try_clone().expect("a second handle"), Arc::clone(&said));
-        std::thread::spawn(move || {
+        let reader = std::thread::spawn(move || {
             let mut piece = [0; 4096];
             while let Ok(length @ 1..) = from.read(&mut piece) {
                 to.lock().unwrap_or_else(PoisonError::into_inner).extend_from_slice(&piece[..length]);
             }
         });
-        AtTerminal { child, ours, theirs, said }
+        AtTerminal { child, ours, theirs: Some(theirs), said, reader: Some(reader) }
     }
 
     /// All that was to be seen so far.
@@ -63,20 +66,20 @@ impl AtTerminal {
         seen
     }
 
-    /// Whether it shows what is typed.
-    pub fn echoes(&self) -> bool {
-        tcgetattr(&self.theirs).expect("a terminal").local_modes.contains(LocalModes::ECHO)
-    }
-
-    /// Waits for the end.
+    /// Waits for the end, and for all that was written until then. Also says whether the terminal shows what is typed.
     #[track_caller]
-    pub fn wait(&mut self) -> ExitStatus {
+    pub fn wait(&mut self) -> (ExitStatus, bool) {
         let mut ended = None;
         wait_until("the program at the terminal ends", Duration::from_secs(60), || {
             ended = self.child.try_wait().expect("one may wait for one's own child");
             ended.is_some()
         });
-        ended.expect("it was waited for")
+        let theirs = self.theirs.take().expect("waited for once");
+        let echoes = tcgetattr(&theirs).expect("a terminal").local_modes.contains(LocalModes::ECHO);
+        // With the last handle of that end there is nothing more to read.
+        drop(theirs);
+        self.reader.take().map(JoinHandle::join).expect("waited for once").expect("a reader does not panic");
+        (ended.expect("it was waited for"), echoes)
     }
 }
 

@@ -152,15 +152,21 @@ fn short(text: &str) -> String {
     let mut text = match (part("Code"), text.find("<?xml").or_else(|| text.find("<Error"))) {
         (Some(code), Some(at)) => {
             let message = part("Message").map_or_else(String::new, |message| format!(" ({message})"));
-            format!("{}{code}{message}", &text[..at])
+            let said = format!("{code}{message}");
+            // What the store says is worth more than what it was asked.
+            format!("{}{said}", within(&text[..at], CAUSE_MAX.saturating_sub(said.chars().count())))
         }
         _ => text.to_owned(),
     };
-    if let Some((end, _)) = text.char_indices().nth(CAUSE_MAX) {
-        text.truncate(end);
-        text.push('…');
-    }
+    text = within(&text, CAUSE_MAX);
     text.replace('\n', " ")
+}
+
+fn within(text: &str, limit: usize) -> String {
+    match text.char_indices().nth(limit) {
+        Some((end, _)) => format!("{}… ", &text[..end]).trim_start_matches("… ").to_owned(),
+        None => text.to_owned(),
+    }
 }
 
 #[cfg(test)]
@@ -181,5 +187,8 @@ mod tests {
         let text = "status code: 403: <?xml version=\"1.0\"?><Error><Code>SignatureDoesNotMatch</Code><Message>no</Message>\
                     <AWSAccessKeyId>AKIA</AWSAccessKeyId><SignatureProvided>5af</SignatureProvided></Error>";
         assert_eq!(clean(text, &[]), "status code: 403: SignatureDoesNotMatch (no)");
+        let long = format!("asked for {}: {text}", "a".repeat(2 * CAUSE_MAX));
+        let said = clean(&long, &[]);
+        assert!(said.starts_with("asked for aaa") && said.ends_with("a… SignatureDoesNotMatch (no)"), "{said}");
     }
 }
