@@ -149,7 +149,7 @@ fn short(text: &str) -> String {
         let (_, after) = text.split_once(&format!("<{name}>"))?;
         after.split_once(&format!("</{name}>")).map(|(inside, _)| inside)
     };
-    let mut text = match (part("Code"), text.find("<?xml").or_else(|| text.find("<Error"))) {
+    let text = match (part("Code"), text.find("<?xml").or_else(|| text.find("<Error"))) {
         (Some(code), Some(at)) => {
             let message = part("Message").map_or_else(String::new, |message| format!(" ({message})"));
             let said = format!("{code}{message}");
@@ -158,15 +158,16 @@ fn short(text: &str) -> String {
         }
         _ => text.to_owned(),
     };
-    text = within(&text, CAUSE_MAX);
-    text.replace('\n', " ")
+    within(&text, CAUSE_MAX).trim_end().replace('\n', " ")
 }
 
+/// The text, or as much of its beginning as there is room for with a mark behind it.
 fn within(text: &str, limit: usize) -> String {
-    match text.char_indices().nth(limit) {
-        Some((end, _)) => format!("{}… ", &text[..end]).trim_start_matches("… ").to_owned(),
-        None => text.to_owned(),
+    if text.chars().count() <= limit {
+        return text.to_owned();
     }
+    let kept: String = text.chars().take(limit.saturating_sub(2)).collect();
+    format!("{kept}… ")
 }
 
 #[cfg(test)]
