@@ -13,7 +13,7 @@ use rustix::process::{Pid, Signal, WaitOptions, kill_process, set_parent_process
 
 use super::audit::{Audit, take_over};
 use super::program::{Recipe, Ways, become_it};
-use super::raw::{Caught, Signals, clone_process, close_all_but, exit_now, hold_all_signals};
+use super::raw::{Caught, Signals, clone_process, close_all_but, exit_now, give_back_memory, hold_all_signals};
 use super::root::{Rooms, Step, enter};
 use super::syscalls::Filter;
 use super::talk::{End, Word, hear, say};
@@ -56,6 +56,7 @@ fn serve(recipe: &Recipe, keeper: OwnedFd) -> bool {
     }
     match begin(recipe, &keeper) {
         Ok((program, audit)) => {
+            give_back_memory();
             let end = watch(program, audit, recipe.plan.has(Part::Processes));
             if !recipe.plan.has(Part::Processes) {
                 end_all(program);

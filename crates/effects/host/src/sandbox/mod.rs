@@ -34,4 +34,4 @@ pub use talk::End;
 
 pub(crate) use held::Hold;
 pub(crate) use lend::{Lent, lent_dirs};
-pub(crate) use raw::execute;
+pub(crate) use raw::{execute, give_back_memory};

@@ -238,6 +238,16 @@ pub(super) fn close_all_but(keep: &[BorrowedFd<'_>]) -> io::Result<()> {
     Ok(())
 }
 
+/// Gives memory that is no longer used back to the machine: what made a box is large beside what keeps one.
+pub(crate) fn give_back_memory() {
+    // SAFETY: it has no condition; the allocator looks only at what is free.
+    #[cfg(target_env = "gnu")]
+    #[expect(unsafe_code, reason = "no safe wrapper for the allocator's own call")]
+    unsafe {
+        libc::malloc_trim(0);
+    }
+}
+
 /// Becomes another program; returns only why it could not.
 pub(crate) fn execute(program: &CStr, args: &[CString], env: &[CString]) -> io::Error {
     let pointers = |words: &[CString]| {

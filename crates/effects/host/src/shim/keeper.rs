@@ -30,7 +30,7 @@ use crate::durable::RealDisk;
 use crate::exit_record::{self, ExitRecord, Reason};
 use crate::locks::Lock;
 use crate::process::{Identity, Seen, boot_id, stat};
-use crate::sandbox::{Kept, Launch, prepare};
+use crate::sandbox::{Kept, Launch, give_back_memory, prepare};
 use crate::state::{StateDir, take};
 
 /// The shim's threads do little; the usual 2 MiB of stack each would only be address space, but say so.
@@ -65,6 +65,8 @@ pub fn keep(spec: &Path) -> Result<(), Fault> {
         },
     };
     greet(&greeting);
+    drop(greeting);
+    give_back_memory();
     started?.run()
 }
 
