@@ -148,6 +148,15 @@ impl Authorities {
     }
 }
 
+/// The certificate of the issuing key of one of them.
+pub(crate) fn open_certificate(
+    dir: &Path,
+    authority: Authority,
+    passphrase: Option<&Passphrase>,
+) -> Result<Certificate, Fault> {
+    open_one(dir, authority, passphrase).map(|opened| opened.certificate)
+}
+
 fn open_one(dir: &Path, authority: Authority, passphrase: Option<&Passphrase>) -> Result<Opened, Fault> {
     let (cert_path, key_path) = (dir.join(authority.cert_file()), dir.join(authority.key_file()));
     let missing = |path: &Path| {
@@ -161,11 +170,13 @@ fn open_one(dir: &Path, authority: Authority, passphrase: Option<&Passphrase>) -
             .hint("bring the file back from your copy of the authorities")
             .caused_by(why)
     };
-    let certificate = parse_pem(&cert).map_err(|why| unusable(&cert_path, why))?.swap_remove(0);
+    let trusted = parse_pem(&cert).map_err(|why| unusable(&cert_path, why))?;
     let key = keys::decode(&key, &key_path, passphrase)?;
-    if key.subject_public_key_info() != certificate.public_key {
+    // While authorities are changed there are two, and the key says which one issues.
+    let own = trusted.into_iter().find(|one| one.public_key == key.subject_public_key_info());
+    let Some(certificate) = own else {
         return Err(unusable(&key_path, format!("it does not belong to `{}`", cert_path.display())));
-    }
+    };
     let der = CertificateDer::from(certificate.der.as_slice());
     let issuer = Issuer::from_ca_cert_der(&der, key).map_err(|error| unusable(&cert_path, error.to_string()))?;
     Ok(Opened { issuer, certificate })
@@ -192,7 +203,7 @@ fn look(dir: &Path, authority: Authority, token: &str) -> Result<Found, Fault> {
     }
 }
 
-fn certificate(authority: Authority, token: &str, key: &KeyPair, now: Timestamp) -> Result<String, Fault> {
+pub(crate) fn certificate(authority: Authority, token: &str, key: &KeyPair, now: Timestamp) -> Result<String, Fault> {
     let mut params = CertificateParams::default();
     params.distinguished_name = DistinguishedName::new();
     params.distinguished_name.push(DnType::OrganizationName, token);
@@ -223,10 +234,14 @@ pub(crate) fn serial() -> Result<SerialNumber, Fault> {
 
 /// Sets from when to when a certificate holds, in whole seconds.
 pub(crate) fn set_life(params: &mut CertificateParams, life: Life) {
-    let seconds = |time: Timestamp| Duration::from_secs(u64::try_from(time.as_second()).unwrap_or(0));
     let epoch = rcgen::date_time_ymd(1970, 1, 1);
-    params.not_before = epoch + seconds(life.from);
-    params.not_after = epoch + seconds(life.until);
+    params.not_before = epoch + since_1970(life.from);
+    params.not_after = epoch + since_1970(life.until);
+}
+
+/// A time in whole seconds, as certificates have it.
+pub(crate) fn since_1970(time: Timestamp) -> Duration {
+    Duration::from_secs(u64::try_from(time.as_second()).unwrap_or(0))
 }
 
 /// A time that is so much later, or the last one there is.

@@ -87,7 +87,7 @@ impl Folder {
         self.remove_partials(name)?;
         let invalid = || Fault::io(format!("cannot write `{}`", path.display()), ErrorKind::InvalidInput.into());
         let partial = partial_path(&path, std::process::id()).ok_or_else(invalid)?;
-        let mut file = RealDisk.create_file(&partial, Access { mode, owner: self.owner })?;
+        let mut file = RealDisk.create_file(&partial, self.access(&path, mode))?;
         file.write_all(bytes)?;
         file.sync()?;
         drop(file);
@@ -97,6 +97,19 @@ impl Folder {
             Err(error) => return Err(error.into()),
         }
         Ok(RealDisk.sync_dir(&self.path)?)
+    }
+
+    /// For whom a file is written. One that root replaces keeps its owner and group, and what the group may: etcd may run as
+    /// another user than the one that writes its keys.
+    fn access(&self, path: &Path, mode: u32) -> Access {
+        let before = path.metadata().ok().filter(|meta| meta.is_file() && rustix::process::geteuid().is_root());
+        match (self.owner, before) {
+            (None, Some(meta)) => {
+                let owner = Some(Owner { uid: meta.uid(), gid: meta.gid() });
+                Access { mode: mode | (meta.mode() & 0o040), owner }
+            }
+            (owner, _) => Access { mode, owner },
+        }
     }
 
     /// Removes a file whose content lies elsewhere too.

@@ -3,6 +3,8 @@
 //! ```text
 //!   ensure_authorities ─► DIR/{peer,client,agent}-ca.{crt,key}            where certificates are issued
 //!   ensure_requests ─► CsrBundle ─► issue ─► SignedBundle ─► ensure_installed   on the node, there, and on the node again
+//!   ensure_rotation ─► TrustOrder ─► ensure_trusted                              other authorities, one after the other
+//!   ensure_revoked ─► RevocationLists ─► ensure_lists                            certificates that are called back
 //!   preflight, observe_*: what would fail whom                            tls: configurations that notice new files
 //! ```
 //!
@@ -19,8 +21,11 @@ mod passphrase;
 mod preflight;
 mod read;
 mod request;
+mod revoke;
+mod rotation;
 mod status;
 pub mod tls;
+mod trust;
 
 pub use authority::{Authorities, MadeAuthorities, ensure_authorities, has_issuing_keys, needs_passphrase};
 pub use install::{Installed, ensure_installed, ensure_swaps_finished};
@@ -30,4 +35,10 @@ pub use preflight::{PreflightInput, preflight};
 pub use quorate_plan::certificates::{Authority, CsrBundle, NodeNames, Role, SignedBundle};
 pub use read::{Certificate, node_name, read_certificates};
 pub use request::{Keys, MadeRequests, ensure_requests};
+pub use revoke::{
+    IssuedCertificate, RevocationLists, crl_file, ensure_lists, ensure_revoked, observe_issued, read_issued, read_lists,
+    record_issued,
+};
+pub use rotation::{Rotation, RotationPhase, ensure_advanced, ensure_rotation, observe_rotation, trusted_now};
 pub use status::{CertStatus, observe_authorities, observe_node};
+pub use trust::{TrustChange, TrustOrder, TrustSeen, ensure_trusted, fingerprint, observe_trust, trust_hash};

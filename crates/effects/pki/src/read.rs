@@ -5,6 +5,7 @@
 use std::net::IpAddr;
 use std::path::Path;
 
+use aws_lc_rs::signature::{ECDSA_P256_SHA256_ASN1, UnparsedPublicKey};
 use jiff::Timestamp;
 use quorate_faults::Fault;
 use quorate_plan::certificates::{Life, is_host_name, node_of_hostname};
@@ -92,6 +93,13 @@ impl Certificate {
         };
         let may = other.is_ca() && own.issuer().as_raw() == other.subject().as_raw();
         may && own.verify_signature(Some(other.public_key())).is_ok()
+    }
+
+    /// Whether its key made this signature: ECDSA over P-256 with SHA-256, as our keys do.
+    pub fn verifies(&self, message: &[u8], signature: &[u8]) -> bool {
+        let Ok((_, own)) = X509Certificate::from_der(&self.der) else { return false };
+        let key = own.public_key().subject_public_key.data.as_ref();
+        UnparsedPublicKey::new(&ECDSA_P256_SHA256_ASN1, key).verify(message, signature).is_ok()
     }
 
     /// Whether it is for this host, as Go and rustls decide it: exactly, or by a `*` that stands for one label.

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use quorate_faults::{Code, Fault};
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer};
 use rustls::server::WebPkiClientVerifier;
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
 use tracing::warn;
@@ -87,7 +87,8 @@ impl<C> Reloading<C> {
 
 /// For a listener.
 pub fn server(files: TlsFiles, admit: Admit) -> Result<Reloading<ServerConfig>, Fault> {
-    let paths = [Some(&files.cert), Some(&files.key), files.client_ca.as_ref()];
+    let revoked = files.client_ca.as_deref().and_then(list_beside);
+    let paths = [Some(&files.cert), Some(&files.key), files.client_ca.as_ref(), revoked.as_ref()];
     let paths = paths.into_iter().flatten().cloned().collect();
     Reloading::new(paths, move || load_server(&files, admit))
 }
@@ -130,6 +131,17 @@ fn roots(path: &Path) -> Result<RootCertStore, Fault> {
     if roots.is_empty() { Err(unusable(WHAT, path, "it holds no authority")) } else { Ok(roots) }
 }
 
+/// The list of revoked certificates that `quorate ca` puts beside an authority, whether it is there or not.
+fn list_beside(authority: &Path) -> Option<PathBuf> {
+    let ours = authority.file_name().and_then(|name| name.to_str()).is_some_and(|name| name.ends_with("-ca.crt"));
+    ours.then(|| authority.with_extension("crl"))
+}
+
+fn read_list(path: &Path) -> Result<CertificateRevocationListDer<'static>, Fault> {
+    let bytes = crate::files::read(path).map_err(|error| unusable("list of revoked certificates", path, error))?;
+    Ok(CertificateRevocationListDer::from(bytes))
+}
+
 fn load_server(files: &TlsFiles, admit: Admit) -> Result<ServerConfig, Fault> {
     let (certs, key) = (chain("certificate", &files.cert)?, key(&files.key)?);
     let builder = ServerConfig::builder();
@@ -137,6 +149,14 @@ fn load_server(files: &TlsFiles, admit: Admit) -> Result<ServerConfig, Fault> {
         None => builder.with_no_client_auth(),
         Some(path) => {
             let verifier = WebPkiClientVerifier::builder(Arc::new(roots(path)?));
+            let verifier = match list_beside(path).filter(|list| list.exists()) {
+                None => verifier,
+                // While authorities are changed, there is no list of the one that goes.
+                Some(list) => verifier
+                    .with_crls([read_list(&list)?])
+                    .only_check_end_entity_revocation()
+                    .allow_unknown_revocation_status(),
+            };
             let verifier = match admit {
                 Admit::Certified => verifier,
                 Admit::Everyone => verifier.allow_unauthenticated(),

@@ -384,6 +384,18 @@ codes! {
     StartAnotherChange = "Q0953", Waiting;
     /// The independent check does not agree to a plan.
     PlanRefused = "Q0954", Refused;
+    /// The last member does not leave.
+    LastMember = "Q0955", Refused;
+    /// A voter does not take part, and nothing is changed meanwhile.
+    ChangeUnhealthy = "Q0956", Waiting;
+    /// The nodes hold different cluster files.
+    FilesDiffer = "Q0957", Waiting;
+    /// The cluster is being torn down.
+    TornDown = "Q0958", Refused;
+    /// A step between two releases of etcd that is not possible.
+    UpgradeRefused = "Q0959", Refused;
+    /// An upgrade has stopped at a member.
+    UpgradeStopped = "Q0960", Waiting;
     /// A port to listen on could not be taken.
     ListenFailed = "Q0961", CannotMeet;
     /// This etcd is older than the data.
@@ -436,6 +448,12 @@ codes! {
     OtherMembers = "Q0985", CannotMeet;
     /// Leadership could not be handed over before a stop (warning).
     StillLeads = "Q0986", Temporary;
+    /// A cluster file was meant to replace another one.
+    FileStale = "Q0987", Refused;
+    /// A living cluster cannot be changed like this.
+    ChangeRefused = "Q0988", Refused;
+    /// What would be done is not what was approved.
+    PlanDiffers = "Q0989", Refused;
 
     /// A flag of `wrap` or `sidecar` that cannot be used.
     GardenerFlag = "Q0990", CannotMeet;
@@ -447,6 +465,14 @@ codes! {
     WrongVolume = "Q0993", CannotMeet;
     /// The sidecar does not let etcd start.
     InitRefused = "Q0994", CannotMeet;
+    /// A change of the cluster waits (warning).
+    ChangeWaits = "Q0995", Waiting;
+    /// A change that was begun is not done yet.
+    ChangeUnfinished = "Q0996", Waiting;
+    /// A change that nobody confirmed.
+    ChangeUnconfirmed = "Q0997", Usage;
+    /// The cluster file does not say which release of etcd runs.
+    ReleaseUndeclared = "Q0998", ConfigInvalid;
 
     /// There is no certificate authority here, or not a whole one.
     CaMissing = "Q1000", CannotMeet;
@@ -492,6 +518,16 @@ codes! {
     PeerNameUnchecked = "Q1020", CannotMeet;
     /// Another node's certificates were asked for.
     RenewalForeign = "Q1021", Refused;
+    /// A change of trust that nobody trusted has signed, or an old one.
+    TrustRefused = "Q1022", Refused;
+    /// A rotation of authorities waits for nodes.
+    RotationWaiting = "Q1023", Waiting;
+    /// Another rotation is under way, or none.
+    RotationOther = "Q1024", Refused;
+    /// Nothing is known that could be revoked under this name.
+    NothingToRevoke = "Q1025", CannotMeet;
+    /// A list of revoked certificates cannot be used.
+    RevocationsUnusable = "Q1026", CannotMeet;
     /// The file of a user's password cannot be used.
     PasswordFile = "Q1030", ConfigInvalid;
     /// Enabling auth now would lock the agent out.
@@ -500,6 +536,29 @@ codes! {
     LinkKeyExposed = "Q1032", Usage;
     /// A file of a link holds no certificate or key.
     LinkFile = "Q1033", CannotMeet;
+
+    /// A quorum answers, or could be started: there is nothing to recover.
+    RecoverQuorum = "Q1060", Refused;
+    /// A node does not answer, and nobody said that it is dead.
+    RecoverUnconfirmed = "Q1061", Refused;
+    /// A node was called dead, and answers or is no member.
+    RecoverAlive = "Q1062", Refused;
+    /// There is nothing to recover from.
+    RecoverNothing = "Q1063", Refused;
+    /// The store of backups does not answer, and may reach further.
+    RecoverStore = "Q1064", Refused;
+    /// A recovery without the cluster's name.
+    RecoverNotAsked = "Q1065", Usage;
+    /// The data is not what the survey saw.
+    RecoverChanged = "Q1066", Refused;
+    /// The backup reaches further than the data that was to be recovered.
+    RecoverBackupNewer = "Q1067", Refused;
+    /// etcd did not come up on the copy.
+    RecoverBoot = "Q1068", CannotMeet;
+    /// A recovery is not finished yet.
+    RecoverWaiting = "Q1069", Waiting;
+    /// Another recovery has been ordered.
+    RecoverOther = "Q1070", Refused;
 
     /// A strict box cannot be had on this machine.
     BoxRefused = "Q1100", CannotMeet;
@@ -513,6 +572,26 @@ codes! {
     BoxUser = "Q1104", ConfigInvalid;
     /// A part of a box is not, or not fully, enforced here.
     BoxWeaker = "Q1105", CannotMeet;
+    /// The box that the cluster file asks for cannot be had here, so etcd is not started.
+    EtcdBoxRefused = "Q1106", Refused;
+    /// A file or directory cannot be given to the user of a box.
+    NotGiven = "Q1107", CannotMeet;
+    /// A member that joins cannot make its WAL dir in its box.
+    BoxJoining = "Q1108", CannotMeet;
+    /// What runs has another box than the cluster file asks for (warning).
+    BoxEarlier = "Q1109", CannotMeet;
+    /// etcd sees its certificates as they were when it was started (warning).
+    BoxCertificates = "Q1110", CannotMeet;
+    /// A process waits for what must be ready before it.
+    ProcessWaits = "Q1111", Waiting;
+    /// A hook of a process failed.
+    HookFailed = "Q1112", Failed;
+    /// A process ended, and is started again.
+    ProcessEnded = "Q1113", Temporary;
+    /// A process ends again and again.
+    ProcessLoop = "Q1114", Temporary;
+    /// A process is not well.
+    ProcessUnhealthy = "Q1115", Temporary;
 
     /// No process of that name is kept on this machine.
     ProcessUnknown = "Q1150", CannotMeet;

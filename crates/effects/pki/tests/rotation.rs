@@ -1,0 +1,186 @@
+//! Authorities are changed by orders that prove themselves, in phases that may be cut off, and certificates are called back.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on says where")]
+
+mod support;
+
+use std::path::Path;
+
+use quorate_faults::Code;
+use quorate_pki::{
+    Authorities, Authority, Keys, RevocationLists, Rotation, RotationPhase, TrustOrder, ensure_advanced, ensure_lists,
+    ensure_revoked, ensure_rotation, ensure_trusted, observe_issued, observe_rotation, observe_trust,
+    read_certificates, read_lists, record_issued, trust_hash, trusted_now,
+};
+use support::{Place, TOKEN};
+
+fn order(place: &Place, rotation: &Rotation) -> TrustOrder {
+    let trusted = trusted_now(&place.ca(), rotation).unwrap();
+    TrustOrder::sign(&Authorities::open(&place.ca(), None).unwrap(), rotation.number, &trusted).unwrap()
+}
+
+fn begin(place: &Place) -> Rotation {
+    ensure_rotation(&place.ca(), None, None, place.now).unwrap()
+}
+
+fn advance(place: &Place, rotation: &Rotation) -> Rotation {
+    ensure_advanced(&place.ca(), rotation, None, place.now).unwrap()
+}
+
+fn trusted(dir: &Path) -> usize {
+    read_certificates(&dir.join("peer-ca.crt")).unwrap().len()
+}
+
+#[test]
+fn a_node_goes_from_one_authority_over_two_to_the_other() {
+    let place = Place::new();
+    let node = place.node("n1");
+    place.install("n1", place.now);
+    let first = observe_trust(&node);
+    let rotation = begin(&place);
+    let both = order(&place, &rotation);
+    assert_eq!(ensure_trusted(&node, TOKEN, &both, place.now).unwrap().len(), 3);
+    assert_eq!(trusted(&node), 2);
+    // Again, also with another signature: nothing is left to be done.
+    assert_eq!(ensure_trusted(&node, TOKEN, &order(&place, &rotation), place.now).unwrap(), []);
+    let rotation = advance(&place, &rotation);
+    assert_eq!(rotation.phase, RotationPhase::Issue);
+    // To drop the old one now would lock this node out: it still shows what that one signed.
+    let dropped = advance(&place, &rotation);
+    let fault = ensure_trusted(&node, TOKEN, &order(&place, &dropped), place.now).unwrap_err();
+    assert_eq!(fault.code(), Code::TrustRefused);
+    assert!(fault.to_string().contains("would not be trusted"), "{fault}");
+    place.install("n1", place.now);
+    assert_eq!(ensure_trusted(&node, TOKEN, &order(&place, &dropped), place.now).unwrap().len(), 3);
+    assert_eq!(trusted(&node), 1);
+    let last = observe_trust(&node);
+    assert!(last.trusts.iter().all(|(kind, prints)| prints.len() == 1 && first.trusts[kind] != *prints), "{last:?}");
+    assert!(last.signed_by.iter().all(|(role, by)| by.is_some() && first.signed_by[role] != *by), "{last:?}");
+    // The order from before, which would bring the old one back, is refused.
+    assert_eq!(ensure_trusted(&node, TOKEN, &both, place.now).unwrap_err().code(), Code::TrustRefused);
+    assert!(!advance(&place, &dropped).is_open());
+}
+
+#[test]
+fn only_the_holder_of_the_issuing_key_changes_trust() {
+    let (place, stranger) = (Place::new(), Place::new());
+    let node = place.node("n1");
+    place.install("n1", place.now);
+    let good = order(&place, &begin(&place));
+    let foreign = order(&stranger, &begin(&stranger));
+    let refused = |order: &TrustOrder| {
+        let fault = ensure_trusted(&node, TOKEN, order, place.now).unwrap_err();
+        assert_eq!(fault.code(), Code::TrustRefused, "{fault}");
+    };
+    refused(&foreign);
+    refused(&TrustOrder { number: good.number + 1, ..good.clone() });
+    refused(&TrustOrder { token: "other".into(), ..good.clone() });
+    let mut swapped = good.clone();
+    swapped.changes[0].certificates[1].clone_from(&foreign.changes[0].certificates[1]);
+    refused(&swapped);
+    let mut renamed = good.clone();
+    renamed.changes[0].authority = "agent-ca".into();
+    refused(&renamed);
+    let mut none = good.clone();
+    none.changes[0].certificates.clear();
+    refused(&none);
+    let mut odd = good.clone();
+    odd.changes[0].signature = "!".into();
+    refused(&odd);
+    assert_eq!(trusted(&node), 1, "nothing was changed");
+    ensure_trusted(&node, TOKEN, &good, place.now).unwrap();
+}
+
+#[test]
+fn a_rotation_that_was_cut_off_behind_any_file_goes_on() {
+    // The journal is written first; whatever else is missing then is made by the next call.
+    let place = Place::new();
+    let first = begin(&place);
+    assert_eq!(begin(&place), first, "the same one is found again");
+    let other = ensure_rotation(&place.ca(), Some(&[Authority::Peer]), None, place.now).unwrap_err();
+    assert_eq!(other.code(), Code::RotationOther);
+    let kept: Vec<(String, Vec<u8>)> = std::fs::read_dir(place.ca())
+        .unwrap()
+        .flatten()
+        .map(|entry| (entry.file_name().to_string_lossy().into_owned(), std::fs::read(entry.path()).unwrap()))
+        .collect();
+    // Cut off with the phase written down and the new key in place of some authorities only.
+    let second = advance(&place, &first);
+    for name in ["client-ca.key", "client-ca.crt", "agent-ca.key", "agent-ca.next.key"] {
+        if let Some((_, bytes)) = kept.iter().find(|(known, _)| known == name) {
+            std::io::Write::write_all(&mut std::fs::File::create(place.ca().join(name)).unwrap(), bytes).unwrap();
+        }
+    }
+    let client_next = kept.iter().find(|(name, _)| name == "client-ca.next.key").unwrap();
+    let path = place.ca().join("client-ca.next.key");
+    std::io::Write::write_all(&mut std::fs::File::create(path).unwrap(), &client_next.1).unwrap();
+    assert_eq!(begin(&place), second);
+    let authorities = Authorities::open(&place.ca(), None).unwrap();
+    assert_eq!(authorities.token(), TOKEN);
+    // Every issuing key is the new one now: the certificate that stands first is its own, and no old one.
+    for authority in Authority::ALL {
+        let certificates = read_certificates(&place.ca().join(authority.cert_file())).unwrap();
+        assert_eq!(certificates.len(), 2);
+        let print = quorate_pki::fingerprint(&certificates[0].der);
+        assert!(!second.old.contains(&print), "{}", authority.word());
+        assert!(!place.ca().join(format!("{}.next.key", authority.word())).exists());
+    }
+    let third = advance(&place, &second);
+    assert_eq!(begin(&place), third);
+    assert_eq!(trusted(&place.ca()), 1);
+    let done = advance(&place, &third);
+    assert_eq!(observe_rotation(&place.ca()).unwrap(), Some(done.clone()));
+    let again = begin(&place);
+    assert!(again.is_open() && again.number > done.number);
+}
+
+#[test]
+fn lists_prove_themselves_and_only_get_newer() {
+    let (place, stranger) = (Place::new(), Place::new());
+    let node = place.node("n1");
+    place.install("n1", place.now);
+    let signed = place.sign("n3", Keys::Keep, place.now);
+    record_issued(&place.ca(), &signed, place.now).unwrap();
+    record_issued(&place.ca(), &place.sign("n2", Keys::Keep, place.now), place.now).unwrap();
+    let issued = observe_issued(&place.ca(), "n3", place.now).unwrap();
+    assert_eq!(issued.len(), 4);
+    assert_eq!(read_lists(&place.ca()).unwrap(), None);
+    let lists = |place: &Place, at: jiff::Timestamp| -> RevocationLists {
+        ensure_revoked(&place.ca(), &Authorities::open(&place.ca(), None).unwrap(), &issued, at).unwrap();
+        read_lists(&place.ca()).unwrap().unwrap()
+    };
+    let older = lists(&place, place.now);
+    let newer = lists(&place, place.now + jiff::SignedDuration::from_secs(5));
+    assert_eq!(ensure_lists(&node, &newer).unwrap().len(), 3);
+    assert_eq!(ensure_lists(&node, &newer).unwrap(), []);
+    assert_eq!(ensure_lists(&node, &older).unwrap_err().code(), Code::TrustRefused);
+    let foreign = lists(&stranger, place.now + jiff::SignedDuration::from_secs(9));
+    assert_eq!(ensure_lists(&node, &foreign).unwrap_err().code(), Code::RevocationsUnusable);
+    let mut short = newer.clone();
+    short.lists.remove("peer-ca");
+    assert_eq!(ensure_lists(&node, &short).unwrap_err().code(), Code::RevocationsUnusable);
+    let text = String::from_utf8(
+        std::process::Command::new("openssl")
+            .args(["crl", "-inform", "DER", "-noout", "-text", "-in"])
+            .arg(node.join("peer-ca.crl"))
+            .output()
+            .unwrap()
+            .stdout,
+    )
+    .unwrap();
+    assert_eq!(text.matches("Serial Number:").count(), 1, "{text}");
+}
+
+#[test]
+fn the_order_of_authorities_means_nothing_and_their_number_does() {
+    let place = Place::new();
+    let file = place.ca().join("peer-ca.crt");
+    let one = trust_hash([file.as_path()]);
+    begin(&place);
+    let two = trust_hash([file.as_path()]);
+    assert_ne!(one, two);
+    let certificates = read_certificates(&file).unwrap();
+    let turned: String = certificates.iter().rev().map(|one| quorate_plan::certificates::pem(&one.der)).collect();
+    std::io::Write::write_all(&mut std::fs::File::create(&file).unwrap(), turned.as_bytes()).unwrap();
+    assert_eq!(trust_hash([file.as_path()]), two);
+}
