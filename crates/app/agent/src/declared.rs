@@ -14,6 +14,7 @@ use quorate_plan::Warning;
 use quorate_plan::roster::{Roster, parse_list};
 use quorate_plan::spec::Spec;
 
+use crate::cluster_file;
 use crate::sources::{self, SourceOptions};
 
 /// The last complete list, in the state dir of a member.
@@ -21,6 +22,9 @@ const MEMORY: &str = "members.json";
 
 /// How long commands and agents ask for a list that is not complete yet; an agent is then started again.
 pub const ASKED_WITHIN: Duration = Duration::from_secs(30);
+
+/// How often an agent asks again while nothing is founded yet.
+pub const ASKED_AGAIN: Duration = Duration::from_secs(60);
 
 /// A list that we wrote ourselves is no longer.
 const MEMORY_BYTES_MAX: u64 = 1 << 20;
@@ -66,6 +70,45 @@ pub fn resolve_now(spec: Spec, name: Option<&str>, wait: Duration) -> Result<(Sp
     };
     std::thread::scope(|scope| scope.spawn(work).join())
         .unwrap_or_else(|_| Err(Fault::new(Code::Internal, "asking the source of members ended in a panic")))
+}
+
+/// Members that have remembered a list on this machine.
+pub fn kept_here(spec: &Spec) -> Vec<String> {
+    let some = PathBuf::from(spec.state_dir_of("any"));
+    let Some(entries) = some.parent().and_then(|above| std::fs::read_dir(above).ok()) else { return Vec::new() };
+    let kept = entries.flatten().filter(|entry| entry.path().join(MEMORY).is_file());
+    kept.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
+}
+
+/// Asks the source of a file again and again while `waits` says so, and returns when it names other members than `full` has.
+/// A source that does not answer, or not in full, has said nothing.
+pub async fn changed(file: &Path, full: &Spec, name: &str, every: Duration, waits: impl Fn() -> bool) {
+    loop {
+        tokio::time::sleep(every).await;
+        if !waits() {
+            continue;
+        }
+        match ask_again(file, name).await {
+            // Whoever has begun meanwhile goes on with what it began with.
+            Ok(now) if now.members != full.members && waits() => return,
+            Ok(_) => {}
+            Err(fault) => tracing::debug!(code = %fault.code(), "asked the source of members again: {fault}"),
+        }
+    }
+}
+
+/// On a thread of its own: sources are asked one after the other, and not everywhere at once.
+async fn ask_again(file: &Path, name: &str) -> Result<Spec, Fault> {
+    let (file, name) = (file.to_owned(), name.to_owned());
+    let asked = tokio::task::spawn_blocking(move || {
+        let (written, _) = cluster_file::read(&file)?;
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let runtime = runtime.map_err(|error| Fault::io("cannot start the runtime", error))?;
+        let roster = runtime.block_on(ask(&written, Some(&name), Duration::ZERO))?;
+        rooted(written.with_roster(&roster)?)
+    });
+    let halted = |_| Fault::new(Code::Internal, "asking the source of members came to a halt");
+    asked.await.unwrap_or_else(|error| Err(halted(error)))
 }
 
 /// Members that the file does not list have the dirs of the defaults, which move with the root.

@@ -3,9 +3,11 @@
 #![expect(clippy::unwrap_used, reason = "a test fails where it stands")]
 
 use std::io::Write;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use quorate_agent::declared::{resolve, resolve_now};
+use quorate_agent::cluster_file;
+use quorate_agent::declared::{changed, kept_here, resolve, resolve_now};
 use quorate_faults::Code;
 use quorate_plan::spec::Spec;
 use tempfile::TempDir;
@@ -61,4 +63,41 @@ async fn a_file_with_addresses_asks_nobody_and_a_runtime_may_be_running() {
     let dir = TempDir::new().unwrap();
     list(&dir, ONE);
     assert!(resolve_now(spec(&dir, 1), None, Duration::ZERO).unwrap().0.is_resolved());
+}
+
+#[tokio::test]
+async fn a_source_is_asked_again_while_nothing_is_founded_and_only_another_complete_list_is_news() {
+    let dir = TempDir::new().unwrap();
+    list(&dir, TWO);
+    let file = dir.path().join("cluster.yaml");
+    let path = dir.path().display();
+    let text =
+        format!("token: t\nbootstrap: {{id: 1}}\nplaintext: true\nsource: {{uri: 'file:{path}/list', size: 2}}\n");
+    std::fs::File::create(&file).unwrap().write_all(text.as_bytes()).unwrap();
+    let (full, _) = resolve(cluster_file::read(&file).unwrap().0, None, Duration::ZERO).await.unwrap();
+    let waits = AtomicBool::new(true);
+    let every = Duration::from_millis(5);
+    let changed = changed(&file, &full, "n1", every, || waits.load(Ordering::Relaxed));
+    tokio::pin!(changed);
+    let quiet = Duration::from_millis(200);
+    assert!(tokio::time::timeout(quiet, &mut changed).await.is_err(), "the same list is no news");
+    for other in [ONE, "not a list"] {
+        list(&dir, other);
+        assert!(tokio::time::timeout(quiet, &mut changed).await.is_err(), "half a list is no list");
+    }
+    waits.store(false, Ordering::Relaxed);
+    list(&dir, &TWO.replace("10.0.0.2", "10.0.0.3"));
+    assert!(tokio::time::timeout(quiet, &mut changed).await.is_err(), "who is founded asks nobody");
+    waits.store(true, Ordering::Relaxed);
+    tokio::time::timeout(Duration::from_secs(60), changed).await.unwrap();
+}
+
+#[test]
+fn members_that_remember_a_list_are_found_below_the_state_dir() {
+    let dir = TempDir::new().unwrap();
+    list(&dir, TWO);
+    assert_eq!(kept_here(&spec(&dir, 2)), [""; 0]);
+    std::fs::create_dir_all(dir.path().join("state/n2")).unwrap();
+    resolve_now(spec(&dir, 2), Some("n2"), Duration::ZERO).unwrap();
+    assert_eq!(kept_here(&spec(&dir, 2)), ["n2"]);
 }

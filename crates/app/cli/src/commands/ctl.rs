@@ -13,10 +13,12 @@ use std::process::Command;
 use std::time::Duration;
 
 use quorate_agent::cluster_file::{self, DEFAULT_FILE};
+use quorate_agent::declared;
 use quorate_agent::turn::Node;
 use quorate_etcd::binary::{Binary, Places};
 use quorate_etcd::client::Settings;
 use quorate_faults::{Code, Exit, Fault};
+use quorate_plan::spec::Spec;
 
 use super::audit;
 use super::ps::scan::Place;
@@ -115,6 +117,9 @@ fn node(args: &Args, printer: &mut Printer) -> Result<Node, Fault> {
 /// The one member of the file that is kept on this machine; `None` where the file has only one anyway.
 fn kept_here(config: &Path) -> Result<Option<String>, Fault> {
     let (spec, _) = cluster_file::read(config)?;
+    if spec.source.is_some() {
+        return kept_by_source(config, spec);
+    }
     if spec.members.len() < 2 {
         return Ok(None);
     }
@@ -125,6 +130,23 @@ fn kept_here(config: &Path) -> Result<Option<String>, Fault> {
         (found, _) => {
             let how = if found.is_some() { "several of them are" } else { "none of them is" };
             let said = format!("`{}` declares {} members, and {how} kept here", config.display(), spec.members.len());
+            Err(Fault::new(Code::NoCluster, said).hint("say as which one to ask: --name NAME"))
+        }
+    }
+}
+
+/// The same where a source names the members: who is kept here has written down what it said.
+fn kept_by_source(config: &Path, spec: Spec) -> Result<Option<String>, Fault> {
+    let mut here = declared::kept_here(&spec);
+    match (here.pop(), here.is_empty()) {
+        (Some(name), true) => Ok(Some(name)),
+        (found, _) => {
+            let (spec, _) = declared::resolve_now(spec, None, declared::ASKED_WITHIN)?;
+            if spec.members.len() < 2 {
+                return Ok(None);
+            }
+            let how = if found.is_some() { "several of them are" } else { "none of them is" };
+            let said = format!("`{}` has {} members, and {how} kept here", config.display(), spec.members.len());
             Err(Fault::new(Code::NoCluster, said).hint("say as which one to ask: --name NAME"))
         }
     }

@@ -1,7 +1,9 @@
 //! `quorate cluster check`: whether a cluster file can be used, with the line of every mistake.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
+use quorate_agent::{cluster_file, declared};
 use quorate_faults::{Code, Exit, Fault};
 use quorate_plan::Warning;
 use quorate_plan::spec::{DefaultValue, Mistakes, Spec, default_values};
@@ -19,7 +21,8 @@ Examples:
   quorate cluster check cluster.yaml --defaults    and every key's default
   quorate cluster check cluster.yaml --output json
 
-Exit code 0: it can be used. 4: it has mistakes, which are all shown. Nobody is asked and nothing is changed.")]
+Where the file has a `source` of members, that is asked once, as agents ask it; nobody else is,
+and nothing is changed. Exit code 0: it can be used. 4: it has mistakes, which are all shown.")]
 pub(crate) struct Args {
     /// The cluster file
     pub(crate) file: PathBuf,
@@ -38,10 +41,12 @@ pub(crate) fn run(args: &Args, printer: &mut Printer) -> Result<Exit, Fault> {
     let shown = args.file.display().to_string();
     let bytes = std::fs::read(&args.file).map_err(|error| Fault::io(format!("cannot read `{shown}`"), error))?;
     match Spec::parse(&bytes, &shown) {
-        Ok((spec, warnings)) => {
+        Ok(_) => {
+            let (spec, warnings) = cluster_file::read(&args.file)?;
             for Warning { code, text } in &warnings {
                 printer.warning(*code, text);
             }
+            let spec = resolved(spec, args.name.as_deref(), printer)?;
             let member = args.name.as_deref().map(|name| Uses::of(&spec, name, &shown)).transpose()?;
             let defaults = if args.defaults { default_values() } else { Vec::new() };
             printer.report(&Good { member, defaults, ..Good::of(shown, &spec) });
@@ -51,6 +56,23 @@ pub(crate) fn run(args: &Args, printer: &mut Printer) -> Result<Exit, Fault> {
             let exit = mistakes.fault().code().exit();
             printer.report(&Bad { valid: false, mistakes });
             Ok(exit)
+        }
+    }
+}
+
+/// With the members that its source names. One that does not answer, or not in full yet, leaves the file as good as it is.
+fn resolved(spec: Spec, name: Option<&str>, printer: &mut Printer) -> Result<Spec, Fault> {
+    match declared::resolve_now(spec.clone(), name, Duration::ZERO) {
+        Ok((full, warnings)) => {
+            for Warning { code, text } in &warnings {
+                printer.warning(*code, text);
+            }
+            Ok(full)
+        }
+        Err(fault) if matches!(fault.code().exit(), Exit::ConfigInvalid | Exit::Usage) => Err(fault),
+        Err(fault) => {
+            printer.warning(fault.code(), &format!("{fault}; the members were not checked"));
+            Ok(spec)
         }
     }
 }
