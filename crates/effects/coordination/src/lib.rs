@@ -31,6 +31,7 @@ mod registry;
 mod settings;
 mod store;
 mod watch;
+pub mod web;
 
 pub use lease::{Lease, LeaseLost};
 pub use limits::{KEY_BYTES_MAX, LISTING_BYTES_MAX, Limits, NAME_BYTES_MAX};

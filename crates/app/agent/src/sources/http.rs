@@ -57,7 +57,7 @@ impl Source for Http {
 
 /// A secret that everybody between us and the server can read.
 pub(super) fn clear_text(url: &Url, credentials: &Credentials, provenance: &str) -> Option<Warning> {
-    let exposed = url.scheme() == "http" && credentials.has_secret() && !web::is_loopback(url);
+    let exposed = url.scheme() == "http" && credentials.has_secret() && !quorate_coordination::web::is_loopback(url);
     let text = format!("the secret for {} is sent without encryption: use `https`", quoted(provenance));
     exposed.then(|| Warning::new(Code::SourceSecretOpen, text))
 }

@@ -1,12 +1,9 @@
 //! One GET over HTTP(S), with our credentials and our limits.
 
-use std::error::Error;
-use std::net::IpAddr;
-
+use quorate_coordination::web::{self, Cause, Failure, Trust, Unusable};
 use quorate_faults::{Code, Fault, Result};
 use reqwest::header::{ACCEPT, HeaderMap, HeaderValue};
-use reqwest::redirect::Policy;
-use reqwest::{Certificate, Client, Identity, RequestBuilder, Response, StatusCode, Url};
+use reqwest::{Client, RequestBuilder, Response, StatusCode, Url};
 
 use super::credentials::Credentials;
 use super::{BODY_MAX, invalid, silent, too_long};
@@ -36,36 +33,19 @@ pub(super) fn parse(uri: &str) -> Result<Url> {
 
 /// Makes a client that verifies the server and shows our certificate.
 pub(super) fn client(url: &Url, credentials: &Credentials, redirects: Redirects) -> Result<Client> {
-    let mut builder = Client::builder().user_agent(concat!("quorate/", env!("CARGO_PKG_VERSION")));
-    // A redirect may not lead from TLS to clear text.
-    builder = builder.https_only(url.scheme() == "https").redirect(match redirects {
-        Redirects::Follow => Policy::limited(REDIRECTS_MAX),
-        Redirects::Refuse => Policy::none(),
-    });
-    if is_loopback(url) {
-        builder = builder.no_proxy();
-    }
-    if let Some(pem) = &credentials.cacert {
-        let certificates = Certificate::from_pem_bundle(pem).map_err(|error| bad_pem("--source-cacert", error))?;
-        if certificates.is_empty() {
-            return Err(bad_pem("--source-cacert", "it holds no certificate"));
-        }
-        builder = builder.tls_certs_only(certificates);
-    }
-    if let Some((cert, key)) = &credentials.identity {
-        let both = [cert.as_slice(), b"\n", key.as_slice()].concat();
-        builder = builder.identity(Identity::from_pem(&both).map_err(|error| bad_pem("--source-cert", error))?);
-    }
-    builder.build().map_err(|error| {
-        let fault = Fault::new(Code::SourceInvalid, "cannot set up TLS for the source").caused_by(error.without_url());
-        fault.hint("see that the files of `--source-cacert`, `--source-cert` and `--source-key` belong together")
+    let identity = credentials.identity.as_ref().map(|(cert, key)| (cert.as_slice(), key.as_slice()));
+    let trust = Trust { ca: credentials.cacert.as_deref(), identity };
+    let redirects = match redirects {
+        Redirects::Follow => REDIRECTS_MAX,
+        Redirects::Refuse => 0,
+    };
+    web::client(url, &trust, redirects).map_err(|unusable| match unusable {
+        Unusable::Ca(cause) => bad_pem("--source-cacert", cause),
+        Unusable::Identity(cause) => bad_pem("--source-cert", cause),
+        Unusable::Whole(cause) => Fault::new(Code::SourceInvalid, "cannot set up TLS for the source")
+            .hint("see that the files of `--source-cacert`, `--source-cert` and `--source-key` belong together")
+            .caused_by(cause),
     })
-}
-
-/// Whether a connection to it never leaves this host.
-pub(super) fn is_loopback(url: &Url) -> bool {
-    let host = url.host_str().unwrap_or_default().trim_matches(['[', ']']);
-    host == "localhost" || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
 }
 
 /// Sends the request and reads the answer, unless it is no answer or too long.
@@ -76,13 +56,8 @@ pub(super) async fn fetch(request: RequestBuilder, provenance: &str) -> Result<(
     if !response.status().is_success() {
         return Err(no_success(provenance, &response));
     }
-    let mut body = Vec::new();
-    while let Some(chunk) = response.chunk().await.map_err(|error| no_connection(provenance, error))? {
-        body.extend_from_slice(&chunk);
-        if body.len() > BODY_MAX {
-            return Err(too_long(provenance));
-        }
-    }
+    let body = web::body(&mut response, BODY_MAX).await.map_err(|error| no_connection(provenance, error))?;
+    let body = body.ok_or_else(|| too_long(provenance))?;
     Ok((response.headers().clone(), body))
 }
 
@@ -99,35 +74,23 @@ fn no_success(provenance: &str, response: &Response) -> Fault {
 }
 
 fn no_connection(provenance: &str, error: reqwest::Error) -> Fault {
-    // The URL may hold a token in its query.
-    let error = error.without_url();
-    let chain = chain(&error);
-    let (why, hint) = if error.is_redirect() {
-        ("it sends us round in circles or from TLS to clear text", "name the server that answers itself")
-    } else if chain.contains("certificate") || chain.contains("fatal alert") {
-        (
+    let (failure, error) = web::failure(error);
+    let (why, hint) = match failure {
+        Failure::Redirect => {
+            ("it sends us round in circles or from TLS to clear text", "name the server that answers itself")
+        }
+        Failure::Tls => (
             "TLS failed",
             "name who signed the server's certificate with `--source-cacert`, and ours with `--source-cert` and `--source-key`",
-        )
-    } else if error.is_connect() {
-        ("it cannot be reached", "see that it is up and that this host may reach it, then try again")
-    } else {
-        ("the connection broke", "see the cause, then try again")
+        ),
+        Failure::Connect => {
+            ("it cannot be reached", "see that it is up and that this host may reach it, then try again")
+        }
+        Failure::Broke => ("the connection broke", "see the cause, then try again"),
     };
     silent(provenance, why).hint(hint).caused_by(error)
 }
 
-fn chain(error: &dyn Error) -> String {
-    let mut text = error.to_string().to_lowercase();
-    let mut next = error.source();
-    while let Some(cause) = next {
-        text.push_str(": ");
-        text.push_str(&cause.to_string().to_lowercase());
-        next = cause.source();
-    }
-    text
-}
-
-fn bad_pem(flag: &str, cause: impl Into<Box<dyn Error + Send + Sync>>) -> Fault {
+fn bad_pem(flag: &str, cause: Cause) -> Fault {
     Fault::new(Code::SourceInvalid, format!("cannot use the file of `{flag}`")).hint("give PEM files").caused_by(cause)
 }

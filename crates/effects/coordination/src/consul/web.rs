@@ -2,19 +2,17 @@
 //!
 //! **Rule:** 404 is an answer only of a Consul, which is told by its index; whatever else is no answer is a fault.
 
-use std::error::Error;
-use std::net::IpAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use quorate_faults::{Code, Fault, Result};
-use reqwest::redirect::Policy;
-use reqwest::{Certificate, Client, Identity, Method, StatusCode, Url};
+use reqwest::{Client, Method, StatusCode, Url};
 
 use super::token::Token;
 use crate::errors::Attempt;
 use crate::limits::LISTING_BYTES_MAX;
 use crate::settings::ConsulSettings;
+use crate::web::{self, Cause, Failure, Trust, Unusable};
 
 /// Bytes of one answer: the largest listing in base64, and as much again for keys escaped within JSON.
 const ANSWER_BYTES_MAX: usize = LISTING_BYTES_MAX / 3 * 4 * 2;
@@ -111,14 +109,10 @@ impl Web {
             return Err(attempt.refused(&self.place, "Consul hides what our token may not see"));
         }
         let index = response.headers().get(INDEX_HEADER).and_then(|value| value.to_str().ok()?.parse().ok());
-        let mut content = Vec::new();
-        while let Some(chunk) = response.chunk().await.map_err(|error| self.no_connection(attempt, error))? {
-            content.extend_from_slice(&chunk);
-            if content.len() > ANSWER_BYTES_MAX {
-                return Err(attempt.too_much(&self.place));
-            }
-        }
-        Ok(Answer { status: response.status(), index, body: content })
+        let body = web::body(&mut response, ANSWER_BYTES_MAX).await;
+        let body = body.map_err(|error| self.no_connection(attempt, error))?;
+        let body = body.ok_or_else(|| attempt.too_much(&self.place))?;
+        Ok(Answer { status: response.status(), index, body })
     }
 
     /// Turns what is no answer to anybody into a fault.
@@ -164,16 +158,15 @@ impl Web {
     }
 
     fn no_connection(&self, attempt: Attempt, error: reqwest::Error) -> Fault {
-        let error = error.without_url();
-        let chain = chain(&error);
-        if chain.contains("certificate") || chain.contains("fatal alert") {
-            return attempt
-                .silent(&self.place, "cannot be reached: TLS failed")
-                .hint("name the CA that signed Consul's certificate, and give a client certificate if it asks for one")
-                .caused_by(error);
-        }
-        let why = if error.is_connect() { "cannot be reached" } else { "broke the connection" };
-        attempt.silent(&self.place, why).caused_by(error)
+        let (failure, error) = web::failure(error);
+        let silent = |why| attempt.silent(&self.place, why);
+        let fault = match failure {
+            Failure::Tls => silent("cannot be reached: TLS failed")
+                .hint("name the CA that signed Consul's certificate, and give a client certificate if it asks for one"),
+            Failure::Connect => silent("cannot be reached"),
+            Failure::Redirect | Failure::Broke => silent("broke the connection"),
+        };
+        fault.caused_by(error)
     }
 }
 
@@ -196,33 +189,22 @@ fn parse(text: &str) -> Result<Url> {
 }
 
 fn client(url: &Url, settings: &ConsulSettings) -> Result<Client> {
-    let mut builder = Client::builder().user_agent(concat!("quorate/", env!("CARGO_PKG_VERSION")));
-    builder = builder.https_only(url.scheme() == "https").redirect(Policy::none());
-    let host = url.host_str().unwrap_or_default().trim_matches(['[', ']']);
-    if host == "localhost" || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback()) {
-        builder = builder.no_proxy();
-    }
-    if let Some(path) = &settings.ca {
-        let certificates = Certificate::from_pem_bundle(&pem(path)?).map_err(|error| bad_pem(path, error))?;
-        if certificates.is_empty() {
-            return Err(bad_pem(path, "it holds no certificate"));
-        }
-        builder = builder.tls_certs_only(certificates);
-    }
-    match (&settings.cert, &settings.key) {
-        (Some(cert), Some(key)) => {
-            let both = [pem(cert)?, b"\n".to_vec(), pem(key)?].concat();
-            builder = builder.identity(Identity::from_pem(&both).map_err(|error| bad_pem(cert, error))?);
-        }
-        (None, None) => {}
+    let ca = settings.ca.as_deref().map(pem).transpose()?;
+    let identity = match (&settings.cert, &settings.key) {
+        (Some(cert), Some(key)) => Some((pem(cert)?, pem(key)?)),
+        (None, None) => None,
         (Some(path), None) | (None, Some(path)) => {
             return Err(bad_pem(path, "certificate and key only work together").hint("give both files, or neither"));
         }
-    }
-    builder.build().map_err(|error| {
-        Fault::new(Code::CoordinationInvalid, "cannot set up TLS for Consul")
+    };
+    let identity = identity.as_ref().map(|(cert, key)| (cert.as_slice(), key.as_slice()));
+    let named = |path: &Option<PathBuf>| path.clone().unwrap_or_default();
+    web::client(url, &Trust { ca: ca.as_deref(), identity }, 0).map_err(|unusable| match unusable {
+        Unusable::Ca(cause) => bad_pem(&named(&settings.ca), cause),
+        Unusable::Identity(cause) => bad_pem(&named(&settings.cert), cause),
+        Unusable::Whole(cause) => Fault::new(Code::CoordinationInvalid, "cannot set up TLS for Consul")
             .hint("see that the certificate and the key belong together")
-            .caused_by(error.without_url())
+            .caused_by(cause),
     })
 }
 
@@ -230,19 +212,8 @@ fn pem(path: &Path) -> Result<Vec<u8>> {
     std::fs::read(path).map_err(|error| Fault::io(format!("cannot read `{}`", path.display()), error))
 }
 
-fn bad_pem(path: &Path, cause: impl Into<Box<dyn Error + Send + Sync>>) -> Fault {
+fn bad_pem(path: &Path, cause: impl Into<Cause>) -> Fault {
     Fault::new(Code::CoordinationInvalid, format!("cannot use `{}`", path.display()))
         .hint("give PEM files")
         .caused_by(cause)
-}
-
-fn chain(error: &dyn Error) -> String {
-    let mut text = error.to_string().to_lowercase();
-    let mut next = error.source();
-    while let Some(cause) = next {
-        text.push_str(": ");
-        text.push_str(&cause.to_string().to_lowercase());
-        next = cause.source();
-    }
-    text
 }
