@@ -48,6 +48,49 @@ fn explain_and_completions_explain_themselves() {
 }
 
 #[test]
+fn commands_for_clusters_explain_themselves() {
+    for verb in ["adopt", "bootstrap", "check", "links", "schema", "status"] {
+        insta::assert_snapshot!(format!("cluster_{verb}"), shown(&["cluster", verb, "--help"]));
+    }
+}
+
+/// The commands below one, as its own help lists them.
+fn below(words: &[&str]) -> Vec<String> {
+    let help = String::from_utf8(run(&[words, &["--help"]].concat()).stdout).expect("text");
+    let listed = help.lines().skip_while(|line| *line != "Commands:").skip(1).take_while(|line| !line.is_empty());
+    // A description that is too long goes on below, further in.
+    let names = listed.filter(|line| line.starts_with("  ") && !line.starts_with("   "));
+    names.filter_map(|line| line.split_whitespace().next().map(str::to_owned)).filter(|name| name != "help").collect()
+}
+
+#[test]
+fn every_command_has_help_that_fits_and_shows_how_it_is_used() {
+    let mut left: Vec<Vec<String>> = below(&[]).into_iter().map(|name| vec![name]).collect();
+    assert!(left.len() > 15, "{left:?}");
+    let mut seen = 0;
+    while let Some(words) = left.pop() {
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        let output = run(&[&words[..], &["--help"]].concat());
+        let help = String::from_utf8(output.stdout).expect("text");
+        assert!(output.status.success() && help.contains("Usage: "), "{words:?}: {help}");
+        let further = below(&words);
+        let line = help.lines().find(|line| line.chars().count() > 100);
+        assert_eq!(line, None, "{words:?} has a line that no terminal shows whole");
+        let examples = help.lines().skip_while(|line| !line.starts_with("Examples:")).skip(1);
+        let examples: Vec<&str> = examples.take_while(|line| !line.is_empty()).collect();
+        assert!(!further.is_empty() || examples.iter().any(|line| line.contains("quorate ")), "{words:?}: {help}");
+        for example in examples {
+            assert!(example.chars().count() <= 80, "{words:?}: `{example}`");
+        }
+        left.extend(
+            further.into_iter().map(|name| words.iter().map(|word| (*word).to_owned()).chain([name]).collect()),
+        );
+        seen += 1;
+    }
+    assert!(seen > 50, "{seen}");
+}
+
+#[test]
 fn a_command_line_that_is_not_understood_ends_with_64() {
     insta::assert_snapshot!(shown(&["data", "ini"]));
     insta::assert_snapshot!(shown(&["explain"]));

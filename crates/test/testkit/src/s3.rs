@@ -135,7 +135,7 @@ impl StrictS3 {
 
     /// One more key of the same user.
     pub fn another_key(&self) -> S3Key {
-        self.unchecked(|port| make_key(port))
+        self.unchecked(make_key)
     }
 
     /// From now on this key is refused.
