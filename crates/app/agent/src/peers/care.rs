@@ -1,0 +1,89 @@
+//! Answers those who take care of a whole cluster: what a node trusts, and what is left of it.
+//!
+//! **Rule:** who asks has shown a certificate of the agents' authority; what is asked proves itself beyond that, or changes
+//! nothing that cannot be undone.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::State;
+use axum::extract::rejection::JsonRejection;
+use axum::http::{HeaderMap, StatusCode};
+use quorate_faults::{Code, Fault};
+use quorate_plan::phase::Phase;
+use tracing::{info, warn};
+
+use super::server::{Api, No, refuse};
+use super::{FROM_HEADER, OPERATOR};
+use crate::recover::{self, Order, Progress, RecoveryNow, Remains, Role};
+use crate::trust::{self, TrustAnswer, TrustRequest};
+
+/// Changes what this node trusts, where the request says so, and tells what holds now.
+pub(super) async fn trust(
+    State(api): State<Api>,
+    headers: HeaderMap,
+    body: Result<Json<TrustRequest>, JsonRejection>,
+) -> Result<Json<TrustAnswer>, No> {
+    let Json(request) = body.map_err(|rejection| unread(&rejection))?;
+    let who = asking(&headers);
+    blocking(move || {
+        let changed = trust::change(&api.node, &api.shared, &request, &who);
+        if let Err(fault) = &changed {
+            warn!(code = %fault.code(), "{who} asked for other trust: {fault}");
+        }
+        changed
+    })
+    .await
+    .map(Json)
+}
+
+/// What is left on this node.
+pub(super) async fn remains(State(api): State<Api>) -> Json<Remains> {
+    Json(recover::observe_remains(&api.node, &api.book.read(), api.shared.acknowledged()).await)
+}
+
+/// Orders a recovery, and tells how far the one that was ordered is.
+pub(super) async fn order_recovery(
+    State(api): State<Api>,
+    body: Result<Json<Order>, JsonRejection>,
+) -> Result<Json<RecoveryNow>, No> {
+    let Json(order) = body.map_err(|rejection| unread(&rejection))?;
+    let (node, book) = (Arc::clone(&api.node), Arc::clone(&api.book));
+    if matches!(order.role, Role::Begin(_)) && api.shared.status().phase == Phase::Serving.word() {
+        let known = recover::observe_progress(node.state_path()).ok().flatten();
+        if known.is_none_or(|known| known.order != order) {
+            let why = "reads through this member succeed: a quorum is there";
+            return Err(refuse(StatusCode::CONFLICT, Code::RecoverQuorum, why, None));
+        }
+    }
+    let taken = blocking(move || recover::accept(&node, &book, &order)).await?;
+    if matches!(taken.progress, Progress::Ordered) {
+        let RecoveryNow { order, .. } = &taken;
+        info!(generation = order.generation, "a recovery was ordered by {}", order.asked_by);
+        if api.shared.status().etcd.is_some() {
+            api.shared.order_restart(format!("a recovery of generation {} was ordered", order.generation));
+        }
+        api.shared.wake();
+    }
+    Ok(Json(taken))
+}
+
+fn asking(headers: &HeaderMap) -> String {
+    let from = headers.get(FROM_HEADER).and_then(|value| value.to_str().ok());
+    match from {
+        None | Some(OPERATOR) => "an operator".to_owned(),
+        Some(name) => format!("`{}`", name.escape_debug()),
+    }
+}
+
+fn unread(rejection: &JsonRejection) -> No {
+    refuse(StatusCode::BAD_REQUEST, Code::PeerRequest, &rejection.body_text(), None)
+}
+
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T, Fault> + Send + 'static) -> Result<T, No> {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(Ok(done)) => Ok(done),
+        Ok(Err(fault)) => Err(refuse(StatusCode::CONFLICT, fault.code(), &fault.to_string(), None)),
+        Err(_) => Err(refuse(StatusCode::SERVICE_UNAVAILABLE, Code::Internal, "the work came to a halt", None)),
+    }
+}

@@ -1,0 +1,152 @@
+//! Starts etcd on a copy, alone, so that it applies its log, and stops it again.
+//!
+//! It is told to go on without its other members, listens on two sockets in a directory that only this user may enter, and
+//! is ended before anything else happens. One that an earlier attempt has left running is ended first.
+//!
+//! **Invariant:** nobody else can reach it, and it never sees the original.
+
+use std::io::{Read, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use quorate_faults::{Code, Fault};
+use quorate_host::logs::Rotation;
+use quorate_host::shim::{self, Adoption, ETCD_STOPPING, Ended, Rung, Running, ShimSpec, StopOrder};
+use quorate_host::state::StateDir;
+
+use super::carry::Tools;
+
+/// The client's socket, as etcd takes it: a host and a port that become the name of a file in its directory.
+const CLIENT: &str = "localhost:1";
+/// The peers' socket, on which nobody calls.
+const PEER: &str = "localhost:2";
+
+/// Between two looks whether it serves.
+const LOOK: Duration = Duration::from_millis(50);
+/// How long an orderly end may take beyond the steps of the ladder.
+const END_LIMIT: Duration = Duration::from_secs(60);
+/// How much of its log is quoted.
+const WORDS_BYTES: usize = 2048;
+
+/// Applies the log of the data dir `copy/data`. `run`: where its process is looked after.
+pub(super) fn apply_log(tools: &Tools, name: &str, copy: &Path, run: &Path) -> Result<(), Fault> {
+    let state = StateDir::open(run)?;
+    end_earlier(&state)?;
+    let logs = run.join("logs");
+    let mut running = shim::spawn(&tools.shim, &state, &spec(tools, name, copy, &logs))?;
+    let begun = Instant::now();
+    let served = loop {
+        if let Some(ended) = running.wait(LOOK)? {
+            return Err(failed(&logs, &format!("it ended: {}", how(&ended))));
+        }
+        // It answers only when its own entry, behind all others, was applied.
+        if answers(copy) {
+            break true;
+        }
+        if begun.elapsed() > tools.boot_limit {
+            break false;
+        }
+    };
+    stop(&mut running)?;
+    match served {
+        true => Ok(()),
+        false => Err(failed(&logs, &format!("it did not serve within {} s", tools.boot_limit.as_secs()))),
+    }
+}
+
+fn spec(tools: &Tools, name: &str, copy: &Path, logs: &Path) -> ShimSpec {
+    let (client, peer, nowhere) = (format!("unix://{CLIENT}"), format!("unix://{PEER}"), "http://127.0.0.1:2");
+    let cluster = format!("{name}={nowhere}");
+    let flags = [
+        ("name", name),
+        ("data-dir", "data"),
+        ("force-new-cluster", "true"),
+        ("listen-client-urls", client.as_str()),
+        ("advertise-client-urls", "http://127.0.0.1:1"),
+        ("listen-peer-urls", peer.as_str()),
+        ("initial-advertise-peer-urls", nowhere),
+        ("initial-cluster", cluster.as_str()),
+        // It elects itself, and nobody is slow.
+        ("heartbeat-interval", "10"),
+        ("election-timeout", "100"),
+        // Writes that were taken once are not to be refused now.
+        ("quota-backend-bytes", "-1"),
+        ("logger", "zap"),
+        ("log-outputs", "stderr"),
+    ];
+    ShimSpec {
+        name: "recovery".to_owned(),
+        program: tools.etcd.clone(),
+        args: flags.iter().map(|(flag, value)| format!("--{flag}={value}")).collect(),
+        env: std::env::var("PATH").ok().map(|path| ("PATH".to_owned(), path)).into_iter().collect(),
+        dir: copy.to_owned(),
+        log_dir: logs.to_owned(),
+        rotation: Rotation { bytes_max: 16 << 20, age_max_s: 24 * 3600, keep: 3 },
+        config_hash: "recovery".to_owned(),
+        etcd_version: tools.version.clone(),
+        stopping_words: ETCD_STOPPING.map(str::to_owned).to_vec(),
+        ladder: Rung::usual(),
+    }
+}
+
+/// Ends what an agent that was killed has left behind.
+fn end_earlier(state: &StateDir) -> Result<(), Fault> {
+    match shim::adopt(state)? {
+        Adoption::Running(mut running) => stop(&mut running),
+        Adoption::None | Adoption::Gone(_) | Adoption::Lost(_) => Ok(()),
+        Adoption::Stranger(why) => {
+            Err(Fault::new(Code::StrangerRuns, format!("something runs in `{}`: {why}", state.path().display()))
+                .hint("it is neither adopted nor touched; see `quorate explain Q0974`"))
+        }
+    }
+}
+
+fn stop(running: &mut Running) -> Result<(), Fault> {
+    let ladder = Rung::usual();
+    let limit = Duration::from_millis(ladder.iter().map(|rung| rung.wait_ms).sum()) + END_LIMIT;
+    running.stop(&StopOrder { asked_by: "the recovery".to_owned(), ladder, last_revision: None })?;
+    match running.wait(limit)? {
+        Some(_) => Ok(()),
+        None => Err(Fault::new(Code::NotEnding, format!("etcd (process {}) does not end", running.child().pid))
+            .hint("the shim goes on trying; see `quorate explain Q0906`")),
+    }
+}
+
+/// Whether anything answers: etcd takes questions only once it has published itself, which is the last entry of its log.
+fn answers(copy: &Path) -> bool {
+    let ask = || -> std::io::Result<bool> {
+        // Through a descriptor, because a socket's name may only have 107 bytes.
+        let dir = std::fs::File::open(copy)?;
+        let mut stream = UnixStream::connect(format!("/proc/self/fd/{}/{CLIENT}", dir.as_raw_fd()))?;
+        stream.set_read_timeout(Some(Duration::from_secs(2)))?;
+        stream.set_write_timeout(Some(Duration::from_secs(2)))?;
+        stream.write_all(b"GET /version HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")?;
+        let mut head = [0; 12];
+        stream.read_exact(&mut head)?;
+        Ok(head == *b"HTTP/1.1 200")
+    };
+    ask().unwrap_or(false)
+}
+
+fn how(ended: &Ended) -> String {
+    match ended {
+        Ended::Record(record) => match (record.code, record.signal) {
+            (Some(code), _) => format!("exit code {code}"),
+            (None, Some(signal)) => format!("signal {signal}"),
+            (None, None) => record.error.clone().unwrap_or_else(|| "no one knows how".to_owned()),
+        },
+        Ended::NoRecord(why) => why.clone(),
+    }
+}
+
+fn failed(logs: &Path, why: &str) -> Fault {
+    let path = logs.join("recovery.log");
+    let text = std::fs::read(&path).unwrap_or_default();
+    let tail = text.get(text.len().saturating_sub(WORDS_BYTES)..).unwrap_or_default();
+    let tail: String = String::from_utf8_lossy(tail).lines().rev().take(3).collect::<Vec<_>>().join(" | ");
+    Fault::new(Code::RecoverBoot, format!("etcd did not come up on the copy: {why}"))
+        .hint(format!("its log is `{}`; recover from another node, or the backup", path.display()))
+        .caused_by(tail.chars().filter(|c| !c.is_control()).take(600).collect::<String>())
+}

@@ -1,0 +1,197 @@
+//! What was ordered, and how far it has come: one small file in the state dir.
+//!
+//! **Invariant:** an order is taken once. The same one again finds its progress; another of the same or an older generation is
+//! refused.
+
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+
+use quorate_etcd::aside::ensure_file;
+use quorate_etcd_formats::membership::{ClusterId, MemberId};
+use quorate_faults::{Code, Fault};
+use quorate_host::durable::RealDisk;
+use quorate_plan::ledger::{LedgerSeen, State};
+use serde::{Deserialize, Serialize};
+
+use crate::turn::{Book, Node};
+
+/// The file's name in the state dir.
+const FILE: &str = "recovery.json";
+
+/// Far more than an order needs.
+const BYTES_MAX: u64 = 1 << 20;
+
+/// What a node is to do.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Order {
+    /// The generation of the recovered cluster.
+    pub generation: u64,
+    /// Tells two recoveries of one generation apart, and their clusters.
+    pub nonce: u64,
+    /// Its part in it.
+    pub role: Role,
+    /// Nodes that are to join the cluster that this one begins.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub rejoin: Vec<String>,
+    /// Who asks.
+    pub asked_by: String,
+}
+
+/// A node's part.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Role {
+    /// Begin the cluster anew.
+    Begin(Source),
+    /// Set everything aside and join it.
+    Join,
+}
+
+/// From what.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Source {
+    /// The data of this node, whose log ends with this very entry.
+    Data {
+        /// The term of the entry.
+        term: u64,
+        /// Its index.
+        index: u64,
+        /// Refuse if it turns out to end before this revision: the newest backup has it.
+        at_least: Option<u64>,
+    },
+    /// The newest backup, which reaches at least this revision.
+    Backup {
+        /// The revision.
+        revision: u64,
+    },
+}
+
+/// How far an order has come.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "state", rename_all = "kebab-case")]
+pub enum Progress {
+    /// Nothing was changed yet.
+    Ordered,
+    /// What the new data dir is made from is there, and proven.
+    Built {
+        /// The revision that it reaches.
+        revision: u64,
+    },
+    /// It is done.
+    Done {
+        /// The revision that was recovered; none for who joins.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        revision: Option<u64>,
+        /// The new cluster, where this node began it.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        cluster: Option<ClusterId>,
+        /// This node in it.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        member: Option<MemberId>,
+        /// What was renamed, and to what.
+        #[serde(default)]
+        renamed: Vec<(PathBuf, PathBuf)>,
+    },
+    /// It cannot be done, and nothing was changed.
+    Failed {
+        /// The page that says more.
+        code: String,
+        /// Why.
+        why: String,
+    },
+}
+
+/// An order and its progress.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RecoveryNow {
+    /// What is to be done.
+    pub order: Order,
+    /// How far it is.
+    pub progress: Progress,
+}
+
+/// What is written there, if anything.
+pub fn observe_progress(state: &Path) -> Result<Option<RecoveryNow>, Fault> {
+    let path = state.join(FILE);
+    let fail = |error| Fault::io(format!("cannot read `{}`", path.display()), error);
+    let bytes = match std::fs::metadata(&path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(fail(error)),
+        Ok(meta) if meta.len() > BYTES_MAX => return Err(fail(ErrorKind::FileTooLarge.into())),
+        Ok(_) => std::fs::read(&path).map_err(fail)?,
+    };
+    serde_json::from_slice(&bytes).map(Some).map_err(|error| {
+        Fault::new(Code::RecoverOther, format!("cannot read the order in `{}`", path.display()))
+            .hint("rename it, and run `quorate cluster recover` again")
+            .caused_by(error)
+    })
+}
+
+/// The order that is to be carried out now.
+pub(crate) fn pending(state: &Path) -> Result<Option<RecoveryNow>, Fault> {
+    let open = |now: &RecoveryNow| match now.progress {
+        Progress::Ordered | Progress::Built { .. } => true,
+        Progress::Done { .. } | Progress::Failed { .. } => false,
+    };
+    Ok(observe_progress(state)?.filter(open))
+}
+
+/// Writes progress down, durably.
+pub(super) fn write(state: &Path, now: &RecoveryNow) -> Result<(), Fault> {
+    let mut bytes = serde_json::to_vec_pretty(now)
+        .map_err(|error| Fault::new(Code::Internal, "cannot write an order down").caused_by(error))?;
+    bytes.push(b'\n');
+    ensure_file(&RealDisk, &state.join(FILE), &bytes)
+}
+
+/// Writes down that it cannot be done.
+pub(crate) fn write_failed(state: &Path, now: &RecoveryNow, fault: &Fault, why: String) -> Result<(), Fault> {
+    let progress = Progress::Failed { code: fault.code().as_str().to_owned(), why };
+    write(state, &RecoveryNow { order: now.order.clone(), progress })
+}
+
+/// Takes an order: writes it down, and the generation into the ledger, from where it keeps older ones away.
+pub(crate) fn accept(node: &Node, book: &Book, order: &Order) -> Result<RecoveryNow, Fault> {
+    let state = node.state_path();
+    let refuse = |why: String| {
+        Fault::new(Code::RecoverOther, format!("`{}` does not take the order: {why}", node.name()))
+            .hint("run `quorate cluster recover` again: it looks at what there is")
+    };
+    let known = observe_progress(state)?;
+    if let Some(known) = &known {
+        let (theirs, ours) = (&known.order, order);
+        // A failed one is begun again by the same order.
+        let failed = matches!(known.progress, Progress::Failed { .. });
+        match theirs.generation.cmp(&ours.generation) {
+            std::cmp::Ordering::Greater => return Err(refuse(format!("generation {} was ordered", theirs.generation))),
+            std::cmp::Ordering::Equal if theirs != ours => {
+                return Err(refuse(format!("another recovery of generation {} was ordered", theirs.generation)));
+            }
+            std::cmp::Ordering::Equal if !failed => return Ok(known.clone()),
+            std::cmp::Ordering::Equal | std::cmp::Ordering::Less => {}
+        }
+        if !failed && theirs.generation < ours.generation && !matches!(known.progress, Progress::Done { .. }) {
+            return Err(refuse(format!("generation {} is being recovered here", theirs.generation)));
+        }
+    }
+    let (generation, joined) = match book.read() {
+        LedgerSeen::There(ledger) => (ledger.generation, ledger.state != State::Empty),
+        LedgerSeen::Absent => (0, false),
+        LedgerSeen::Unreadable(why) => return Err(refuse(format!("its ledger cannot be read: {why}"))),
+    };
+    if generation >= order.generation && known.is_none_or(|known| known.order != *order) {
+        if order.role == Role::Join && generation == order.generation && joined {
+            let progress = Progress::Done { revision: None, cluster: None, member: None, renamed: Vec::new() };
+            return Ok(RecoveryNow { order: order.clone(), progress });
+        }
+        return Err(refuse(format!("it has generation {generation} already")));
+    }
+    let now = RecoveryNow { order: order.clone(), progress: Progress::Ordered };
+    write(state, &now)?;
+    // Who joins forgets its ledger anyway, and has nothing to say to older ones.
+    if matches!(order.role, Role::Begin(_)) {
+        book.change(|ledger| ledger.generation = ledger.generation.max(order.generation))?;
+    }
+    Ok(now)
+}

@@ -1,0 +1,26 @@
+//! Recovers a cluster that has lost its quorum for good, on the node that begins it anew and on those that join it.
+//!
+//! ```text
+//!   survey ──► plan_recovery (pure) ──► order, on disk ──► copy ──► etcd alone on the copy ──► rebuilt, new cluster ──► in place
+//! ```
+//!
+//! **Invariant:** what was ordered is on disk before it is answered for, and each step may be cut off and taken again; the
+//! data that is recovered from is only ever copied and renamed.
+
+mod boot;
+mod carry;
+mod copy;
+mod journal;
+mod survey;
+
+pub use carry::Tools;
+pub(crate) use carry::carry_out;
+pub use journal::{Order, Progress, RecoveryNow, Role, Source, observe_progress};
+pub(crate) use journal::{accept, pending, write_failed};
+pub(crate) use survey::observe_remains;
+pub use survey::{Remains, Seen, Standing, Voter};
+
+/// Where a node tells what is left on it.
+pub(crate) const REMAINS: &str = "/v1/remains";
+/// Where a node is told to recover.
+pub(crate) const RECOVER: &str = "/v1/recover";

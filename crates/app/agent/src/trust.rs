@@ -1,0 +1,106 @@
+//! Changes what this node trusts, when the holder of the issuing keys says so: other authorities, new certificates, and those
+//! that are called back.
+//!
+//! **Invariant:** every part of a request proves itself: an order and a list by a signature of an authority that is trusted
+//! here, certificates by the keys that lie here. Who carries it does not matter.
+
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use quorate_faults::{Code, Fault};
+use quorate_pki::{
+    Keys, NodeNames, RevocationLists, SignedBundle, TrustOrder, TrustSeen, ensure_installed, ensure_lists,
+    ensure_requests, ensure_trusted, observe_trust,
+};
+use serde::{Deserialize, Serialize};
+use tracing::info;
+
+use crate::certificates::folder;
+use crate::turn::{Node, Shared, trust_is_current};
+
+/// Where it is asked and told.
+pub(crate) const PATH: &str = "/v1/trust";
+
+/// What is to change; all of it may be left out.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TrustRequest {
+    /// Which authorities to trust.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub order: Option<TrustOrder>,
+    /// New certificates: the text that `quorate ca install` takes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub certificates: Option<String>,
+    /// Lists of revoked certificates.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lists: Option<RevocationLists>,
+    /// Whether requests for new certificates are wanted.
+    #[serde(default)]
+    pub wants_requests: bool,
+}
+
+/// What holds afterwards.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TrustAnswer {
+    /// The node.
+    pub name: String,
+    /// What it trusts.
+    pub seen: TrustSeen,
+    /// Whether its etcd runs with that; none: it does not run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub etcd_current: Option<bool>,
+    /// Requests for new certificates: the text of `quorate ca csr`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub requests: Option<String>,
+}
+
+/// What this node trusts now. Reads files: not for async code.
+fn observe(node: &Node, shared: &Shared) -> Result<TrustAnswer, Fault> {
+    let seen = observe_trust(&folder(node)?);
+    Ok(TrustAnswer { name: node.name().to_owned(), seen, etcd_current: trust_is_current(node, shared), requests: None })
+}
+
+/// Changes it. Reads and writes files: not for async code.
+pub(crate) fn change(
+    node: &Arc<Node>,
+    shared: &Shared,
+    request: &TrustRequest,
+    who: &str,
+) -> Result<TrustAnswer, Fault> {
+    let (dir, now) = (folder(node)?, Timestamp::now());
+    let names = NodeNames::of(&node.spec, &node.member)?;
+    if let Some(order) = &request.order {
+        let changed = ensure_trusted(&dir, &node.spec.token, order, now)?;
+        if !changed.is_empty() {
+            let words: Vec<&str> = changed.iter().map(|authority| authority.word()).collect();
+            info!(
+                number = order.number,
+                "{who} brought other authorities, which are trusted now: {}",
+                words.join(", ")
+            );
+        }
+    }
+    if let Some(text) = &request.certificates {
+        let bundle = SignedBundle::decode(text.as_bytes()).map_err(|error| {
+            Fault::new(Code::BundleUnreadable, "cannot read the certificates")
+                .hint("see `quorate explain Q1004`")
+                .caused_by(error)
+        })?;
+        let installed = ensure_installed(&dir, &names, &bundle, now)?;
+        if !installed.replaced.is_empty() {
+            let words: Vec<&str> = installed.replaced.iter().map(|role| role.word()).collect();
+            info!(until = %installed.until, "{who} brought certificates, which are in use now: {}", words.join(", "));
+        }
+    }
+    if let Some(lists) = &request.lists {
+        let changed = ensure_lists(&dir, lists)?;
+        if !changed.is_empty() {
+            let words: Vec<&str> = changed.iter().map(|authority| authority.word()).collect();
+            info!("{who} brought lists of revoked certificates: {}", words.join(", "));
+        }
+    }
+    let requests = match request.wants_requests {
+        true => Some(ensure_requests(&dir, &names, Keys::Keep)?.bundle.encode()),
+        false => None,
+    };
+    Ok(TrustAnswer { requests, ..observe(node, shared)? })
+}

@@ -1,0 +1,149 @@
+//! `quorate cluster recover`: guides through the recovery of a cluster that has lost its quorum for good.
+//!
+//! **Rule:** first the survey, then the plan with every step and what may be lost, then the question; and what was ordered is
+//! followed to its end, or gone on with by the same command.
+
+mod follow;
+mod survey;
+
+use std::time::Duration;
+
+use quorate_agent::recover::{Order, Role, Source as OrderSource};
+use quorate_faults::{Code, Exit, Fault};
+use quorate_plan::change::ChangeHalt;
+use quorate_plan::change::recover::{Recovery, RowSeen, Source, StoreNewest, SurveyRow, plan_recovery};
+use quorate_plan::spec::{Spec, parse_duration};
+
+use super::ask::{Cluster, ClusterArgs};
+use crate::commands::ca::passphrase::Terminal;
+use crate::commands::fresh_nonce;
+use crate::printer::Printer;
+use follow::{follow, under_way};
+use survey::{Shown, Survey, survey};
+
+/// Flags of `cluster recover`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  quorate cluster recover --config cluster.yaml --dry-run
+  quorate cluster recover --config cluster.yaml --confirm-dead n2 \\
+      --confirm-dead n3
+  quorate cluster recover --config cluster.yaml --confirm-dead n2 --from backup
+
+Every agent that answers tells how far its data reaches, running or not. The furthest one
+begins the cluster anew, or the backup if that reaches further; the others join it. Data
+is copied and renamed, never deleted. Run again, it goes on where it was.")]
+pub(crate) struct Args {
+    #[command(flatten)]
+    cluster: ClusterArgs,
+
+    /// This node is dead and never comes back by itself; for each one
+    #[arg(long, value_name = "NODE")]
+    confirm_dead: Vec<String>,
+
+    /// Recover from this node's data, or from `backup` [default: what reaches furthest]
+    #[arg(long, value_name = "NODE")]
+    from: Option<String>,
+
+    /// Show what is left and what would be done, and change nothing
+    #[arg(long)]
+    dry_run: bool,
+
+    /// Do it without asking for the cluster's name
+    #[arg(long)]
+    yes: bool,
+
+    /// How long to wait for the nodes
+    #[arg(long, value_name = "TIME", default_value = "10m", value_parser = time)]
+    wait: Duration,
+}
+
+fn time(text: &str) -> Result<Duration, String> {
+    parse_duration(text).ok_or_else(|| "a time is written like `30s` or `10m`".to_owned())
+}
+
+/// Recovers.
+pub(crate) fn run(args: &Args, printer: &mut Printer) -> Result<Exit, Fault> {
+    let cluster = Cluster::open(&args.cluster.config, args.cluster.name.as_deref(), printer)?;
+    let found = survey(&cluster, args.from.as_deref());
+    if let Some((founder, order)) = under_way(&found) {
+        printer.note(&format!("a recovery of generation {} was ordered at `{founder}`; going on", order.generation));
+        return follow(&cluster, &founder, &order, args.wait, printer);
+    }
+    let plan = plan(&cluster.spec, &found, args)?;
+    let refused = plan.halt.as_ref().map(|halt| refusal(halt));
+    let shown = Shown::new(&cluster.spec, &found, &plan);
+    if args.dry_run || refused.is_some() {
+        printer.report(&shown);
+        return refused.map_or(Ok(Exit::Done), Err);
+    }
+    printer.note(&shown.text());
+    confirm(&cluster.spec, args)?;
+    let (founder, order) = order(&found, &plan, args)?;
+    let _: quorate_agent::recover::RecoveryNow = cluster.order(&founder, "/v1/recover", &order)?;
+    follow(&cluster, &founder, &order, args.wait, printer)
+}
+
+/// What would be done: from whatever reaches furthest, or from what was named.
+fn plan(spec: &Spec, found: &Survey, args: &Args) -> Result<Recovery, Fault> {
+    let best = plan_recovery(spec, &found.rows, &found.store, &args.confirm_dead);
+    let Some(from) = &args.from else { return Ok(best) };
+    // Whether it may be done at all is decided by all that is left.
+    if best.halt.as_ref().is_some_and(|halt| halt.halt.code != Code::RecoverNothing) {
+        return Ok(best);
+    }
+    let only = |row: &SurveyRow| match &row.seen {
+        RowSeen::Holds(survivor) if row.node != *from => {
+            SurveyRow { node: row.node.clone(), seen: RowSeen::Blank { generation: survivor.generation } }
+        }
+        _ => row.clone(),
+    };
+    let rows: Vec<SurveyRow> = found.rows.iter().map(only).collect();
+    let store = if from == "backup" { &found.store } else { &StoreNewest::NotDeclared };
+    let mut plan = plan_recovery(spec, &rows, store, &args.confirm_dead);
+    plan.loses.extend(best.source.map(|source| format!("what was not chosen: {source} reaches furthest")));
+    Ok(plan)
+}
+
+fn refusal(halt: &ChangeHalt) -> Fault {
+    Fault::new(halt.halt.code, format!("nothing was done: {}", halt.halt.why)).hint(halt.halt.way_out.clone())
+}
+
+fn confirm(spec: &Spec, args: &Args) -> Result<(), Fault> {
+    if args.yes {
+        return Ok(());
+    }
+    let not_asked = |why: &str| {
+        Fault::new(Code::RecoverNotAsked, format!("nothing was done: {why}"))
+            .hint("type the cluster's name on a terminal, or add `--yes`")
+    };
+    let terminal = Terminal::open().map_err(|error| not_asked("there is no terminal to ask on").caused_by(error))?;
+    let typed = terminal.ask(&format!("type the name of the cluster (`{}`) to recover it: ", spec.token))?;
+    match typed.trim() == spec.token {
+        true => Ok(()),
+        false => Err(not_asked("another name was typed")),
+    }
+}
+
+/// The order for the node that begins.
+fn order(found: &Survey, plan: &Recovery, args: &Args) -> Result<(String, Order), Fault> {
+    let nothing = || Fault::new(Code::RecoverNothing, "there is nothing to recover from");
+    let (founder, source) = match plan.source.clone().ok_or_else(nothing)? {
+        Source::Survivor { node, .. } => {
+            let standing = found.standing(&node).ok_or_else(nothing)?;
+            let at_least = match &found.store {
+                // Named by a person: it is wanted whatever the backup has.
+                _ if args.from.is_some() => None,
+                StoreNewest::Newest { revision, .. } => Some(*revision),
+                StoreNewest::NotDeclared | StoreNewest::Unknown(_) | StoreNewest::Empty => None,
+            };
+            (node, OrderSource::Data { term: standing.term, index: standing.index, at_least })
+        }
+        Source::Backup { node, revision } => (node, OrderSource::Backup { revision }),
+    };
+    let answered = found.rows.iter().filter(|row| !matches!(row.seen, RowSeen::Silent(_)));
+    let rejoin = answered.map(|row| row.node.clone()).filter(|node| *node != founder).collect();
+    let asked_by = "an operator".to_owned();
+    let (generation, nonce, role) = (plan.generation, fresh_nonce(), Role::Begin(source));
+    Ok((founder, Order { generation, nonce, role, rejoin, asked_by }))
+}

@@ -1,0 +1,229 @@
+//! Asks every agent what is left, and the store what it can prove.
+
+use std::collections::BTreeMap;
+
+use quorate_agent::recover::{Remains, Seen, Standing};
+use quorate_backup::session::Session;
+use quorate_etcd_formats::membership::ClusterId;
+use quorate_faults::Fault;
+use quorate_plan::chain::Target;
+use quorate_plan::change::recover::{RecoverStep, Recovery, RowSeen, Source, StoreNewest, SurveyRow, Survivor};
+use quorate_plan::spec::Spec;
+use quorate_plan::start::Verdict;
+use serde::Serialize;
+
+use super::super::ask::Cluster;
+use crate::render::{Page, Report};
+
+/// What was found.
+pub(super) struct Survey {
+    pub(super) answers: BTreeMap<String, Result<Remains, String>>,
+    pub(super) rows: Vec<SurveyRow>,
+    pub(super) store: StoreNewest,
+}
+
+impl Survey {
+    /// How far the data of a node reaches.
+    pub(super) fn standing(&self, node: &str) -> Option<&Standing> {
+        match &self.answers.get(node)?.as_ref().ok()?.seen {
+            Seen::There(standing) => Some(standing),
+            Seen::Absent | Seen::Unusable { .. } => None,
+        }
+    }
+}
+
+/// Asks all of them. `from`: where a node was named, the store is not asked to agree.
+pub(super) fn survey(cluster: &Cluster, from: Option<&str>) -> Survey {
+    let names = cluster.spec.members.iter().map(|member| member.name.clone());
+    let answers: BTreeMap<String, Result<Remains, String>> =
+        names.map(|name| (name.clone(), remains(cluster, &name).map_err(|fault| fault.to_string()))).collect();
+    let store = match from {
+        None | Some("backup") => ask_store(&cluster.spec, &answers),
+        Some(_) => StoreNewest::NotDeclared,
+    };
+    let rows = answers.iter().map(|(node, answer)| SurveyRow { node: node.clone(), seen: row(answer, &store) });
+    Survey { rows: rows.collect(), store, answers }
+}
+
+/// What is left on one node. It may have to wait for an etcd without a quorum, and to read a long log.
+pub(super) fn remains(cluster: &Cluster, node: &str) -> Result<Remains, Fault> {
+    cluster.order(node, "/v1/remains", &())
+}
+
+fn row(answer: &Result<Remains, String>, store: &StoreNewest) -> RowSeen {
+    let remains = match answer {
+        Ok(remains) => remains,
+        Err(why) => return RowSeen::Silent(why.clone()),
+    };
+    let generation = remains.generation;
+    let standing = match &remains.seen {
+        Seen::There(standing) => standing,
+        Seen::Absent | Seen::Unusable { .. } => return RowSeen::Blank { generation },
+    };
+    let newest = match store {
+        StoreNewest::Newest { revision, .. } => Some(*revision),
+        StoreNewest::NotDeclared | StoreNewest::Unknown(_) | StoreNewest::Empty => None,
+    };
+    RowSeen::Holds(Box::new(Survivor {
+        generation,
+        cluster: standing.cluster,
+        member: standing.member,
+        verdict: Verdict::Valid,
+        serves: standing.serves,
+        term: standing.term,
+        index: standing.index,
+        revision: reach(standing, newest),
+        hash: standing.hash.map(|hash| (hash, standing.revision)),
+        voters: standing.voters.iter().map(|voter| (voter.id, voter.name.clone())).collect(),
+        saw: standing.saw.iter().map(|seen| (seen.member, seen.index)).collect(),
+    }))
+}
+
+/// The revision that a log leads to: sure where nothing is left to be applied, or where it does not matter for the choice.
+fn reach(standing: &Standing, newest: Option<u64>) -> Option<u64> {
+    let most = standing.revision.saturating_add(standing.unapplied);
+    match newest {
+        _ if standing.unapplied == 0 => Some(standing.revision),
+        Some(newest) if standing.revision >= newest => Some(standing.revision),
+        Some(newest) if most < newest => Some(most),
+        Some(_) | None => None,
+    }
+}
+
+fn ask_store(spec: &Spec, answers: &BTreeMap<String, Result<Remains, String>>) -> StoreNewest {
+    let Some(backup) = &spec.backup else { return StoreNewest::NotDeclared };
+    let session = match Session::open(&backup.store, &std::env::temp_dir()) {
+        Ok(session) => session,
+        Err(fault) => return StoreNewest::Unknown(fault.to_string()),
+    };
+    let catalog = &session.catalog;
+    let Some(chain) = catalog.decide(Target::Newest).chain else { return StoreNewest::Empty };
+    let id = catalog.objects.get(chain.base).map_or(0, |object| object.cluster_id);
+    let cluster = (id != 0).then_some(ClusterId(id));
+    // The backups of the cluster that a cluster was restored from are its own.
+    let was = |remains: &Remains| cluster.is_some_and(|cluster| remains.was.contains(&cluster));
+    let ours = answers.values().flatten().any(was);
+    StoreNewest::Newest { cluster: cluster.filter(|_| !ours), revision: chain.reach }
+}
+
+/// Every step, also of nodes whose data is of no use.
+fn steps(found: &Survey, plan: &Recovery) -> Vec<String> {
+    let mut steps: Vec<RecoverStep> = plan.steps.clone();
+    let founder = plan.source.as_ref().map(|source| match source {
+        Source::Survivor { node, .. } | Source::Backup { node, .. } => node.clone(),
+    });
+    for row in &found.rows {
+        let step = RecoverStep::Rejoin { node: row.node.clone() };
+        let answers = !matches!(row.seen, RowSeen::Silent(_));
+        if founder.as_ref().is_some_and(|founder| *founder != row.node) && answers && !steps.contains(&step) {
+            steps.push(step);
+        }
+    }
+    steps.iter().map(ToString::to_string).collect()
+}
+
+/// What is shown before anything is done.
+#[derive(Serialize)]
+pub(super) struct Shown {
+    token: String,
+    nodes: Vec<NodeShown>,
+    backup: String,
+    generation: u64,
+    source: Option<String>,
+    loses: Vec<String>,
+    steps: Vec<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    unconfirmed: Vec<String>,
+}
+
+#[derive(Serialize)]
+struct NodeShown {
+    name: String,
+    state: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    generation: Option<u64>,
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    standing: Option<Standing>,
+}
+
+impl Shown {
+    pub(super) fn new(spec: &Spec, found: &Survey, plan: &Recovery) -> Shown {
+        let node = |(name, answer): (&String, &Result<Remains, String>)| {
+            let (state, generation, standing) = match answer {
+                Err(why) => (format!("silent: {why}"), None, None),
+                Ok(remains) => {
+                    let (state, standing) = match &remains.seen {
+                        Seen::Absent => ("no data".to_owned(), None),
+                        Seen::Unusable { why, .. } => (format!("unusable: {why}"), None),
+                        Seen::There(standing) if standing.serves => ("serves".to_owned(), Some(*standing.clone())),
+                        Seen::There(standing) if standing.runs => ("no quorum".to_owned(), Some(*standing.clone())),
+                        Seen::There(standing) => ("stopped".to_owned(), Some(*standing.clone())),
+                    };
+                    (state, Some(remains.generation), standing)
+                }
+            };
+            NodeShown { name: name.clone(), state, generation, standing }
+        };
+        Shown {
+            token: spec.token.clone(),
+            nodes: found.answers.iter().map(node).collect(),
+            backup: match &found.store {
+                StoreNewest::NotDeclared => "not asked, or none is declared".to_owned(),
+                StoreNewest::Unknown(why) => format!("does not answer: {why}"),
+                StoreNewest::Empty => "holds nothing that can be proven".to_owned(),
+                StoreNewest::Newest { revision, .. } => format!("reaches revision {revision}"),
+            },
+            generation: plan.generation,
+            source: plan.source.as_ref().map(ToString::to_string),
+            loses: plan.loses.clone(),
+            steps: steps(found, plan),
+            unconfirmed: plan.unconfirmed.clone(),
+        }
+    }
+
+    /// The same as text, for the terminal.
+    pub(super) fn text(&self) -> String {
+        let mut page = Page::new(None);
+        self.render(&mut page);
+        page.as_str().trim_end().to_owned()
+    }
+}
+
+impl Report for Shown {
+    fn render(&self, page: &mut Page) {
+        let rows = self.nodes.iter().map(|node| {
+            let text = |value: Option<u64>| value.map_or_else(|| "-".to_owned(), |value| value.to_string());
+            let of = |get: fn(&Standing) -> u64| text(node.standing.as_ref().map(get));
+            let revision = node.standing.as_ref().map_or_else(
+                || "-".to_owned(),
+                |standing| match standing.unapplied {
+                    0 => standing.revision.to_string(),
+                    more => format!("{}+{more}", standing.revision),
+                },
+            );
+            let hash = node.standing.as_ref().and_then(|standing| standing.hash);
+            let hash = hash.map_or_else(|| "-".to_owned(), |hash| format!("{hash:08x}"));
+            [
+                node.name.clone(),
+                text(node.generation),
+                of(|standing| standing.term),
+                of(|standing| standing.index),
+                revision,
+                hash,
+                node.state.clone(),
+            ]
+        });
+        page.table(["NODE", "GENERATION", "TERM", "INDEX", "REVISION", "HASH", "STATE"], rows);
+        page.line(format!("the store of backups {}", self.backup));
+        page.gap();
+        if let Some(source) = &self.source {
+            page.line(format!("generation {} of `{}` would be made of {source}", self.generation, self.token));
+        }
+        for lost in &self.loses {
+            page.line(format!("  may be lost: {lost}"));
+        }
+        for (at, step) in self.steps.iter().enumerate() {
+            page.line(format!("  {}. {step}", at + 1));
+        }
+    }
+}

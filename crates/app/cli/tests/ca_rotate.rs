@@ -1,0 +1,269 @@
+//! New authorities are taken into use while the cluster serves, and certificates are called back.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on says where")]
+
+mod cluster_support;
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use cluster_support::{Declared, LIMIT, Wire};
+use jiff::Timestamp;
+use quorate_etcd::client::{Client, Settings, Tls};
+use quorate_pki::{
+    Authorities, Keys, NodeNames, Policy, ensure_authorities, ensure_installed, ensure_requests, issue, record_issued,
+};
+use quorate_testkit::{VERSIONS, quorate, wait_until};
+
+/// Certificates for `name` in `dir`, by the authorities in `ca`.
+fn equip(ca: &Path, dir: &Path, name: &str) {
+    let (now, names) = (Timestamp::now(), NodeNames::new("t", name, ["127.0.0.1"]).unwrap());
+    let bundle = ensure_requests(dir, &names, Keys::Keep).unwrap().bundle;
+    let authorities = Authorities::open(ca, None).unwrap();
+    let signed = issue(&authorities, &bundle, &Policy { days: 90, allowed: None }, now).unwrap();
+    record_issued(ca, &signed, now).unwrap();
+    ensure_installed(dir, &names, &signed, now).unwrap();
+}
+
+/// A cluster that serves with certificates of `quorate ca`, whose authorities lie in `ca`.
+fn serving(version: &str, count: usize) -> Declared {
+    let mut cluster = Declared::new(version, count, Wire::Tls);
+    let ca = cluster.path("ca");
+    ensure_authorities(&ca, "t", None, Timestamp::now()).unwrap();
+    for at in 1..=count {
+        equip(&ca, &cluster.path(&format!("pki-n{at}")), &format!("n{at}"));
+    }
+    let text = cluster.text();
+    let tls = text.lines().find(|line| line.starts_with("tls: ")).unwrap();
+    let dir = cluster.root.path().display().to_string();
+    cluster.file_as("cluster.yaml", &text.replace(tls, &format!("tls: {{dir: \"{dir}/pki-{{name}}\"}}")));
+    cluster.start_all();
+    cluster.wait_serving();
+    cluster
+}
+
+fn pki(cluster: &Declared, name: &str) -> PathBuf {
+    cluster.path(&format!("pki-{name}"))
+}
+
+/// Keeps certificates as they are now.
+fn keep_copy(from: &Path, to: &Path) {
+    std::fs::create_dir(to).unwrap();
+    for entry in std::fs::read_dir(from).unwrap().flatten() {
+        std::fs::copy(entry.path(), to.join(entry.file_name())).unwrap();
+    }
+}
+
+/// etcdctl at a member with the administrator's certificate of `identity`, trusting what `trust` trusts.
+fn ctl(cluster: &Declared, at: usize, identity: &Path, trust: &Path, args: &[&str]) -> Result<String, String> {
+    let file = |dir: &Path, name: &str| dir.join(name).display().to_string();
+    let (ca, cert, key) = (file(trust, "client-ca.crt"), file(identity, "admin.crt"), file(identity, "admin.key"));
+    let words = [&["--cacert", &ca, "--cert", &cert, "--key", &key], args].concat();
+    cluster.tools.try_ctl(&cluster.client_url(at), &words)
+}
+
+/// It is let in, as soon as the machine has time for it.
+#[track_caller]
+fn admits(cluster: &Declared, at: usize, identity: &Path, trust: &Path) {
+    let mut last = Ok(String::new());
+    wait_until("a read", LIMIT, || {
+        last = ctl(cluster, at, identity, trust, &["get", "k"]);
+        last.is_ok()
+    });
+}
+
+fn rotate(cluster: &Declared, more: &[&str]) -> Command {
+    let mut command = Command::new(quorate());
+    command.args(["ca", "rotate", "--wait", "90s", "--dir"]).arg(cluster.path("ca"));
+    command.arg("--config").arg(cluster.path("cluster.yaml")).args(more);
+    command
+}
+
+fn revoke(cluster: &Declared, words: &[&str]) -> Output {
+    let (ca, config) = (cluster.path("ca").display().to_string(), cluster.path("cluster.yaml").display().to_string());
+    cluster.quorate(&[&["ca", "revoke", "--dir", &ca, "--config", &config, "--wait", "90s"], words].concat())
+}
+
+#[track_caller]
+fn succeeds(output: &Output) -> String {
+    let text = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{:?}: {text}", output.status);
+    text
+}
+
+/// Whether the agent of a member lets in who shows the agent's certificate in `identity`.
+fn agent_admits(cluster: &Declared, at: usize, identity: &Path, trust: &Path) -> bool {
+    let text = std::fs::read_to_string(cluster.path("cluster.yaml")).unwrap();
+    let tls = text.lines().find(|line| line.starts_with("tls: ")).unwrap();
+    let file = |dir: &Path, name: &str| dir.join(name).display().to_string();
+    let own = format!(
+        "agent: {{cert-file: {}, key-file: {}, trusted-ca-file: {}}}}}",
+        file(identity, "agent.crt"),
+        file(identity, "agent.key"),
+        file(trust, "agent-ca.crt")
+    );
+    let as_stranger = text.replace(tls, &format!("{}, {own}", tls.strip_suffix('}').unwrap()));
+    let config = cluster.file_as("stranger.yaml", &as_stranger);
+    let shown = cluster.json(&["cluster", "status", "--config", &config.display().to_string()]);
+    shown["nodes"][at]["phase"] != "silent"
+}
+
+fn pids(cluster: &Declared) -> Vec<u64> {
+    (0..cluster.members.len()).map(|at| cluster.status(at)["etcd"]["pid"].as_u64().unwrap_or(0)).collect()
+}
+
+/// Writes without end, trying again until each write is taken. Returns what was written when told to stop.
+struct Load {
+    stop: Arc<AtomicBool>,
+    written: Arc<AtomicU64>,
+    thread: Option<std::thread::JoinHandle<Result<u64, String>>>,
+}
+
+impl Load {
+    fn begin(cluster: &Declared) -> Load {
+        let (stop, written) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+        let urls: Vec<String> = (0..cluster.members.len()).map(|at| cluster.client_url(at)).collect();
+        let (dir, quit, count) = (pki(cluster, "n1"), Arc::clone(&stop), Arc::clone(&written));
+        let thread = std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            runtime.block_on(write(urls, dir, &quit, &count))
+        });
+        Load { stop, written, thread: Some(thread) }
+    }
+
+    fn end(mut self) -> u64 {
+        self.stop.store(true, Ordering::Relaxed);
+        self.thread.take().unwrap().join().unwrap().unwrap()
+    }
+}
+
+async fn write(urls: Vec<String>, dir: PathBuf, quit: &AtomicBool, count: &AtomicU64) -> Result<u64, String> {
+    let file = |name: &str| Some(dir.join(name));
+    let mut settings = Settings::new(urls);
+    settings.timeout = Duration::from_secs(2);
+    settings.tls =
+        Tls { ca: file("client-ca.crt"), cert: file("admin.crt"), key: file("admin.key"), server_name: None };
+    let (mut number, mut client) = (0_u64, None::<Client>);
+    while !quit.load(Ordering::Relaxed) {
+        let begun = Instant::now();
+        loop {
+            let attempt = async {
+                let client = match client.take() {
+                    Some(client) => client,
+                    None => Client::connect(&settings).await.map_err(|fault| fault.to_string())?,
+                };
+                client.put("load", number.to_string()).await.map_err(|fault| fault.to_string())?;
+                Ok::<Client, String>(client)
+            };
+            match attempt.await {
+                Ok(good) => {
+                    client = Some(good);
+                    break;
+                }
+                Err(why) if begun.elapsed() > LIMIT => return Err(format!("write {number}: {why}")),
+                Err(_) => tokio::time::sleep(Duration::from_millis(20)).await,
+            }
+        }
+        number += 1;
+        count.store(number, Ordering::Relaxed);
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    Ok(number)
+}
+
+#[test]
+fn new_authorities_are_taken_into_use_under_load_and_after_kills() {
+    let mut cluster = serving("3.5.16", 3);
+    let (old, new) = (cluster.path("old"), pki(&cluster, "n2"));
+    keep_copy(&new, &old);
+    let (before, load) = (pids(&cluster), Load::begin(&cluster));
+    wait_until("writes", LIMIT, || load.written.load(Ordering::Relaxed) > 10);
+    // Killed again and again, each time a little later.
+    for after in [30, 300, 900, 2000] {
+        let mut command = rotate(&cluster, &[]).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        std::thread::sleep(Duration::from_millis(after));
+        command.kill().unwrap();
+        command.wait().unwrap();
+    }
+    let said = succeeds(&rotate(&cluster, &[]).output().unwrap());
+    assert!(said.contains("is done"), "{said}");
+    let written = load.end();
+    cluster.wait_serving();
+    assert!(written > 50, "{written}");
+    admits(&cluster, 0, &new, &new);
+    wait_until("the last write that was taken", LIMIT, || {
+        let last = ctl(&cluster, 0, &new, &new, &["get", "--print-value-only", "load"]);
+        last.is_ok_and(|last| last.trim() == (written - 1).to_string())
+    });
+    // Members were restarted, since etcd reads authorities only when it starts.
+    assert!(pids(&cluster).iter().zip(&before).all(|(now, before)| now != before), "{before:?}");
+    for at in 0..3 {
+        admits(&cluster, at, &new, &new);
+        let refused = ctl(&cluster, at, &old, &new, &["get", "load"]);
+        assert!(refused.is_err(), "what the old authority signed is still taken: {refused:?}");
+        assert!(ctl(&cluster, at, &new, &old, &["get", "load"]).is_err(), "the old authority signed the server");
+        assert!(agent_admits(&cluster, at, &new, &new));
+        assert!(!agent_admits(&cluster, at, &old, &new));
+    }
+    let shown = cluster.json(&["ca", "rotate", "--dir", &cluster.path("ca").display().to_string(), "--status"]);
+    assert_eq!(shown["rotation"]["phase"], "done", "{shown}");
+    // The old keys are kept, and found a second rotation by nobody.
+    let names = std::fs::read_dir(cluster.path("ca")).unwrap().flatten().map(|entry| entry.file_name());
+    let retired = names.filter(|name| name.to_string_lossy().contains(".retired-")).count();
+    assert_eq!(retired, 6);
+}
+
+#[test]
+fn one_authority_alone_pauses_where_it_is_asked_to_and_restarts_nobody_for_agents() {
+    let mut cluster = serving("3.4.23", 3);
+    let (old, new) = (cluster.path("old"), pki(&cluster, "n3"));
+    keep_copy(&new, &old);
+    let before = pids(&cluster);
+    let agent = ["--authority", "agent"];
+    succeeds(&rotate(&cluster, &[&agent[..], &["--pause-after", "trust"]].concat()).output().unwrap());
+    // Both are good in between, also the other way round.
+    assert!(agent_admits(&cluster, 0, &old, &new) && agent_admits(&cluster, 1, &new, &new));
+    let other = rotate(&cluster, &["--authority", "peer"]).output().unwrap();
+    assert_eq!(other.status.code(), Some(5), "{}", String::from_utf8_lossy(&other.stderr));
+    assert!(String::from_utf8_lossy(&other.stderr).contains("Q1024"));
+    succeeds(&rotate(&cluster, &[]).output().unwrap());
+    for at in 0..3 {
+        assert!(agent_admits(&cluster, at, &new, &new) && !agent_admits(&cluster, at, &old, &new));
+        // The authority of clients is the same.
+        admits(&cluster, at, &old, &old);
+    }
+    assert_eq!(pids(&cluster), before, "no member was restarted");
+    cluster.wait_serving();
+}
+
+#[test]
+fn what_was_called_back_is_let_in_nowhere_and_the_others_are() {
+    for version in VERSIONS {
+        let mut cluster = serving(version, 1);
+        let (ca, own, stolen) = (cluster.path("ca"), pki(&cluster, "n1"), cluster.path("stolen"));
+        equip(&ca, &stolen, "ghost");
+        admits(&cluster, 0, &stolen, &own);
+        assert!(agent_admits(&cluster, 0, &stolen, &own));
+        let unknown = revoke(&cluster, &["nobody"]);
+        assert_eq!(unknown.status.code(), Some(1), "{}", String::from_utf8_lossy(&unknown.stderr));
+        let said = succeeds(&revoke(&cluster, &["ghost"]));
+        assert!(said.contains("4 certificates of `ghost` are revoked"), "{said}");
+        let refused = ctl(&cluster, 0, &stolen, &own, &["get", "k"]);
+        assert!(refused.is_err(), "{version}: {refused:?}");
+        assert!(!agent_admits(&cluster, 0, &stolen, &own), "{version}");
+        assert!(agent_admits(&cluster, 0, &own, &own), "{version}");
+        cluster.wait_serving();
+        admits(&cluster, 0, &own, &own);
+        // A second one is heeded without a restart of the file's name, and again the lists are never missing.
+        equip(&ca, &cluster.path("lost"), "lost");
+        admits(&cluster, 0, &cluster.path("lost"), &own);
+        succeeds(&revoke(&cluster, &["lost"]));
+        assert!(ctl(&cluster, 0, &cluster.path("lost"), &own, &["get", "k"]).is_err());
+        assert!(ctl(&cluster, 0, &stolen, &own, &["get", "k"]).is_err());
+        succeeds(&revoke(&cluster, &["--refresh"]));
+        cluster.wait_serving();
+    }
+}

@@ -1,0 +1,269 @@
+//! A cluster that has lost its quorum is recovered: from the data that is left, from a backup, killed at every step, and kept
+//! apart from the dead who return.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on says where")]
+
+mod cluster_support;
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use cluster_support::{Declared, LIMIT, Wire};
+use quorate_testkit::{VERSIONS, project_root, quorate, wait_until};
+use serde_json::Value;
+
+/// A cluster that serves, with some keys.
+fn serving(version: &str, wire: Wire, more: &str) -> Declared {
+    let mut cluster = Declared::new(version, 3, wire);
+    cluster.more = more.to_owned();
+    cluster.file();
+    cluster.start_all();
+    cluster.wait_serving();
+    for at in 0..20 {
+        cluster.put(at % 3, &format!("k{at}"), &format!("v{at}"));
+    }
+    cluster
+}
+
+/// Without a terminal, so that nobody is asked.
+fn recover(cluster: &Declared, more: &[&str]) -> Output {
+    let mut command = Command::new("setsid");
+    command.arg("--wait").arg(quorate()).args(["cluster", "recover", "--wait", "90s", "--config"]);
+    command.arg(cluster.path("cluster.yaml")).args(more).output().unwrap()
+}
+
+#[track_caller]
+fn fails(output: &Output, exit: i32, words: &[&str]) {
+    let text = String::from_utf8_lossy(&output.stderr).into_owned() + &String::from_utf8_lossy(&output.stdout);
+    assert_eq!(output.status.code(), Some(exit), "{text}");
+    for word in words {
+        assert!(text.contains(word), "no `{word}`: {text}");
+    }
+}
+
+#[track_caller]
+fn succeeds(output: &Output) -> String {
+    let text = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{:?}: {text}", output.status);
+    text
+}
+
+/// What lies beside the data dir of a member under a name that says that it was set aside.
+fn replaced(cluster: &Declared, at: usize) -> Vec<PathBuf> {
+    let begin = format!("data-{}.replaced-", cluster.members[at].name);
+    let entries = std::fs::read_dir(cluster.root.path()).unwrap().flatten();
+    entries.filter(|entry| entry.file_name().to_string_lossy().starts_with(&begin)).map(|entry| entry.path()).collect()
+}
+
+fn holds(cluster: &Declared, at: usize, count: usize) {
+    for number in 0..count {
+        let (key, value) = (format!("k{number}"), format!("v{number}"));
+        wait_until("the key", LIMIT, || {
+            cluster.try_ctl(at, &["get", "--print-value-only", &key]).is_ok_and(|text| text.trim() == value)
+        });
+    }
+}
+
+/// The `sh` blocks of the guide, in their order.
+fn guide() -> Vec<String> {
+    let text = std::fs::read_to_string(project_root().join("docs/guide/recover.md")).unwrap();
+    let mut blocks = Vec::new();
+    let mut rest = text.as_str();
+    while let Some((_, after)) = rest.split_once("```sh\n") {
+        let (block, after) = after.split_once("```").unwrap();
+        blocks.push(block.to_owned());
+        rest = after;
+    }
+    blocks
+}
+
+/// Runs a block of the guide beside the cluster file.
+fn run_block(cluster: &Declared, block: &str) -> String {
+    let bin = cluster.path("bin");
+    if !bin.exists() {
+        std::fs::create_dir(&bin).unwrap();
+        std::os::unix::fs::symlink(quorate(), bin.join("quorate")).unwrap();
+    }
+    let path = format!("{}:{}", bin.display(), std::env::var("PATH").unwrap());
+    let output = Command::new("bash")
+        .args(["-euo", "pipefail", "-c", block])
+        .current_dir(cluster.root.path())
+        .env("PATH", path)
+        .output()
+        .unwrap();
+    succeeds(&output)
+}
+
+#[test]
+fn the_guide_brings_a_cluster_back_and_keeps_the_dead_away() {
+    for version in VERSIONS {
+        let mut cluster = serving(version, Wire::Tls, "");
+        let old = cluster.assert_one_cluster();
+        let commands = guide();
+        // A quorum is there: nothing is recovered, whatever is said.
+        fails(&recover(&cluster, &["--yes"]), 5, &["Q1060"]);
+        fails(&recover(&cluster, &["--confirm-dead", "n3", "--yes"]), 5, &["Q106"]);
+        cluster.power_off(1);
+        cluster.power_off(2);
+        cluster.wait_status(0, "loss of the quorum", |status| status["phase"] == "waiting");
+        // Nobody is dead until someone says so.
+        fails(&recover(&cluster, &["--yes"]), 5, &["Q1061", "--confirm-dead n2", "--confirm-dead n3"]);
+        fails(
+            &recover(&cluster, &["--confirm-dead", "n2", "--confirm-dead", "n3", "--confirm-dead", "n1", "--yes"]),
+            5,
+            &["Q1062"],
+        );
+        fails(&recover(&cluster, &["--confirm-dead", "n2", "--confirm-dead", "n3"]), 64, &["Q1065"]);
+        assert!(replaced(&cluster, 0).is_empty());
+        let seen = run_block(&cluster, &commands[0]);
+        assert!(seen.contains("no quorum") && seen.contains("silent"), "{seen}");
+        let said = run_block(&cluster, &commands[1]);
+        assert!(said.contains("recovered: generation 1, begun by `n1`"), "{said}");
+        cluster.wait_phase(0, "serving");
+        holds(&cluster, 0, 20);
+        assert_ne!(cluster.ids(0).0, old);
+        assert_eq!(replaced(&cluster, 0).len(), 1, "the data is kept");
+        let revision: Value = serde_json::from_str(&cluster.ctl(0, &["get", "k0", "--write-out=json"])).unwrap();
+        assert!(revision["header"]["revision"].as_u64().unwrap() > 1_000_000_000, "{revision}");
+        // Run again, it finds nothing to do.
+        fails(&recover(&cluster, &["--confirm-dead", "n2", "--confirm-dead", "n3", "--yes"]), 5, &["Q1060"]);
+        // The dead return, and are a quorum of the old cluster.
+        cluster.start(1);
+        cluster.start(2);
+        for at in [1, 2] {
+            let status = cluster.wait_phase(at, "refused");
+            assert_eq!(status["code"], "Q0943", "{status}");
+            assert!(status["etcd"].is_null(), "{status}");
+            assert!(cluster.log(at).contains("data reset --yes"), "{}", cluster.log(at));
+        }
+        // Back they come as new members, one after the other.
+        run_block(&cluster, &commands[2]);
+        cluster.members[1].agent = None;
+        run_block(&cluster, &commands[2].replace("n2", "n3"));
+        cluster.members[2].agent = None;
+        cluster.start(1);
+        cluster.wait_phase(1, "serving");
+        cluster.start(2);
+        cluster.wait_serving();
+        cluster.put(2, "after", version);
+        cluster.assert_all_hold("after", version);
+        cluster.assert_one_cluster();
+        holds(&cluster, 1, 20);
+        assert_eq!(replaced(&cluster, 1).len(), 1);
+        run_block(&cluster, &commands[3]);
+    }
+}
+
+#[test]
+fn killed_at_every_step_it_goes_on() {
+    // Right after the order, with what it is made from whole, and with everything in place.
+    for (round, state) in ["ordered", "built", "done"].into_iter().enumerate() {
+        let version = VERSIONS[round % VERSIONS.len()];
+        let mut cluster = serving(version, Wire::Clear, "");
+        cluster.power_off(1);
+        cluster.power_off(2);
+        cluster.wait_status(0, "loss of the quorum", |status| status["phase"] == "waiting");
+        let file = cluster.path("cluster.yaml").display().to_string();
+        let journal = cluster.state(0).join("recovery.json");
+        let mut command = Command::new(quorate())
+            .args(["cluster", "recover", "--config", &file, "--confirm-dead", "n2", "--confirm-dead", "n3", "--yes"])
+            .stdout(std::process::Stdio::null())
+            .stderr(std::process::Stdio::null())
+            .spawn()
+            .unwrap();
+        wait_until(state, LIMIT, || std::fs::read_to_string(&journal).is_ok_and(|text| text.contains(state)));
+        // The machine is off, and the operator's terminal is gone.
+        cluster.power_off(0);
+        command.kill().unwrap();
+        command.wait().unwrap();
+        cluster.start(0);
+        let said = succeeds(&recover_again(&cluster));
+        assert!(said.contains("generation 1"), "{state}: {said}");
+        cluster.wait_phase(0, "serving");
+        holds(&cluster, 0, 20);
+        assert_eq!(replaced(&cluster, 0).len(), 1, "{state}");
+        assert_eq!(leftovers(&cluster), Vec::<PathBuf>::new(), "{state}");
+    }
+}
+
+/// What the same command comes to, once the agent answers.
+fn recover_again(cluster: &Declared) -> Output {
+    let mut last = None;
+    wait_until("the recovery", LIMIT, || {
+        let output = recover(cluster, &["--confirm-dead", "n2", "--confirm-dead", "n3", "--yes"]);
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        // It serves already, or the agent is not up yet.
+        let done = output.status.success() || text.contains("Q1060");
+        last = Some(match text.contains("Q1060") {
+            true => Command::new("echo").arg("generation 1").output().unwrap(),
+            false => output,
+        });
+        done
+    });
+    last.unwrap()
+}
+
+fn leftovers(cluster: &Declared) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(cluster.root.path()).unwrap().flatten();
+    entries.map(|entry| entry.path()).filter(|path| path.display().to_string().contains(".partial-")).collect()
+}
+
+#[test]
+fn what_answers_and_cannot_be_used_joins_anew() {
+    let mut cluster = serving("3.5.16", Wire::Clear, "");
+    for at in [1, 2] {
+        cluster.power_off(at);
+    }
+    cluster.wait_status(0, "loss of the quorum", |status| status["phase"] == "waiting");
+    // n2 answers, and its database is gone.
+    let spoilt = cluster.data(1).join("member/snap/db");
+    std::fs::File::options().write(true).open(&spoilt).unwrap().set_len(100).unwrap();
+    cluster.start(1);
+    wait_until("n2 to answer", LIMIT, || {
+        let shown = cluster.json(&["cluster", "recover", "--config", &path(&cluster), "--dry-run"]);
+        shown["nodes"][1]["state"].as_str().is_some_and(|state| state.starts_with("unusable"))
+    });
+    let said = succeeds(&recover(&cluster, &["--confirm-dead", "n3", "--yes"]));
+    assert!(said.contains("begun by `n1`") && said.contains("joined: n2"), "{said}");
+    cluster.wait_phase(1, "serving");
+    holds(&cluster, 1, 20);
+    assert_eq!(replaced(&cluster, 1).len(), 1);
+}
+
+fn path(cluster: &Declared) -> String {
+    cluster.path("cluster.yaml").display().to_string()
+}
+
+#[test]
+fn with_no_data_left_the_backup_is_taken_and_a_silent_store_is_not_passed_over() {
+    let places = tempfile::tempdir().unwrap();
+    let (store, hidden) = (places.path().join("store"), places.path().join("hidden"));
+    std::fs::create_dir(&store).unwrap();
+    let more = format!("backup: {{store: \"file://{}\", delta-period: 200ms}}\n", store.display());
+    let mut cluster = serving("3.5.16", Wire::Clear, &more);
+    wait_until("the backup", LIMIT, || {
+        (0..3).any(|at| cluster.status(at)["backup"]["stored_revision"].as_u64() >= Some(21))
+    });
+    for at in 0..3 {
+        cluster.power_off(at);
+    }
+    mv(&cluster.data(0), &cluster.path("a-lost-disk"));
+    cluster.start(0);
+    wait_until("n1 to answer", LIMIT, || {
+        let shown = cluster.json(&["cluster", "recover", "--config", &path(&cluster), "--dry-run"]);
+        shown["nodes"][0]["state"] == "no data"
+    });
+    mv(&store, &hidden);
+    let dead = ["--confirm-dead", "n2", "--confirm-dead", "n3", "--yes"];
+    let silent = recover(&cluster, &dead);
+    assert!(!silent.status.success(), "{}", String::from_utf8_lossy(&silent.stdout));
+    mv(&hidden, &store);
+    let said = succeeds(&recover(&cluster, &dead));
+    assert!(said.contains("recovered: generation 1, begun by `n1`"), "{said}");
+    cluster.wait_phase(0, "serving");
+    holds(&cluster, 0, 20);
+}
+
+fn mv(from: &Path, to: &Path) {
+    quorate_testkit::run(Command::new("mv").arg(from).arg(to));
+}
