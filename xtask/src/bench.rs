@@ -5,6 +5,7 @@
 
 mod agent;
 mod box_;
+mod change;
 mod chart;
 mod dataset;
 mod deltas;
@@ -33,7 +34,7 @@ struct Row {
 }
 
 /// Runs everything, or one part: `offline` (written to `bench/results.md`), `follow` (`bench/following.md`), `agent`
-/// (`bench/agent.md`), `found` (`bench/founding.md`) or `box` (`bench/box.md`).
+/// (`bench/agent.md`), `found` (`bench/founding.md`), `change` (`bench/change.md`) or `box` (`bench/box.md`).
 pub(crate) fn run(root: &Path, part: Option<&str>) -> Result<String> {
     let quorate = root.join("target/release/quorate");
     let tools = quorate_testkit::etcd("sid");
@@ -54,6 +55,9 @@ pub(crate) fn run(root: &Path, part: Option<&str>) -> Result<String> {
     if part.is_none_or(|part| part == "found") {
         said += &page(root, "founding", "Founding a cluster", &tools, &found::rows(&quorate, &tools, &work)?)?;
     }
+    if part.is_none_or(|part| part == "change") {
+        said += &page(root, "change", "Changing a living cluster", &tools, &change::rows(&quorate, &tools, &work)?)?;
+    }
     // With everything else, a user who cannot have these boxes is told so; asked for by name, it is an error.
     if part.is_none() && !rustix::process::geteuid().is_root() {
         said += "(the box is not measured: strict boxes and runc need root)\n";
@@ -61,7 +65,7 @@ pub(crate) fn run(root: &Path, part: Option<&str>) -> Result<String> {
         said += &page(root, "box", "The box", &tools, &box_::rows(&quorate, &tools, &work)?)?;
     }
     if said.is_empty() {
-        bail!("there is no part `{}`: it is `offline`, `follow`, `agent`, `found` or `box`", part.unwrap_or_default());
+        bail!("there is no part `{}`: it is `offline`, `follow`, `agent`, `found`, `change` or `box`", part.unwrap_or_default());
     }
     Ok(said)
 }

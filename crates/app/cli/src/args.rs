@@ -11,7 +11,7 @@ use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use quorate_faults::{Code, Exit, Fault};
 
 use crate::commands::{
-    audit, backup, box_, ca, cluster, completions, ctl, data, demo, enter, exec, explain, logs, man, pid, plan, ps,
+    audit, backup, box_, ca, cluster, completions, ctl, data, demo, drain, enter, exec, explain, logs, man, pid, plan, ps,
     run, shell, shim, sidecar, status, stop, trace, wrap,
 };
 use crate::printer::Printer;
@@ -99,6 +99,8 @@ pub(crate) enum Command {
     Status(status::Args),
     /// End the agent of this machine, and etcd with it
     Stop(stop::Args),
+    /// Before a stop: hand leadership over, or leave; for BOSH and Kubernetes
+    Drain(drain::Args),
     /// Every process that agents of this machine keep, and what it uses
     Ps(ps::Args),
     /// The number of one process, for scripts

@@ -155,7 +155,7 @@ const WHOLE: &str = r#"{
   "auth": {"enabled": true, "prune": false, "agent-user": "x", "roles": [{"name": "r", "permissions": [{"prefix": "", "access":
     "readwrite"}, {"key": "k"}, {"range": {"from": "a", "to": "b"}}]}], "users": [{"name": "u", "password-file": "/u", "roles":
     ["r"]}]},
-  "maintenance": {"validation": "full", "validation-budget": "90s", "defrag": {"free-percent": 30, "free-min": "1GiB"}, "stop":
+  "maintenance": {"validation": "full", "validation-budget": "90s", "join-timeout": "5m", "defrag": {"free-percent": 30, "free-min": "1GiB"}, "stop":
     {"move-leader-timeout": "1s", "term-timeout": "250ms", "dump-timeout": "1s"}},
   "agent": {"health-listen": "http://127.0.0.1:1", "api-listen": "https://0.0.0.0:2", "state-dir": "/s", "etcd-binary": "/e",
     "etcd-version": "3.5", "etcd-user": "root", "etcd-password-file": "/r", "ready-timeout": "5s", "logs": {"max-size": "1MiB",

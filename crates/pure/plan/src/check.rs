@@ -3,11 +3,14 @@
 //! **Rule:** nothing here asks how a plan came to be: it follows the steps on paper, with what was seen, and asks of each one
 //! whether it may be taken then.
 
+mod change;
 mod follow;
 #[cfg(test)]
 mod tests;
 
-use crate::ledger::{Ledger, LedgerSeen, State};
+pub use change::check_change;
+
+use crate::ledger::{IntentKind, Ledger, LedgerSeen, State};
 use crate::spec::Spec;
 use crate::start::{DataSeen, Observed, PeerAnswer, PeerSeen, StartPlan, Step};
 
@@ -73,9 +76,13 @@ impl Audit<'_> {
         let idle = plan.steps.iter().all(|step| matches!(step, Step::Wait(_) | Step::Refuse(_)));
         self.rule(!blind || idle, "where data or ledger cannot be seen, nothing is done");
         let acts = plan.steps.iter().any(|step| !matches!(step, Step::Wait(_) | Step::Refuse(_) | Step::Archive));
-        let stone =
-            matches!(self.ledger.state, State::Tombstone(_)) || self.answers().any(|(_, peer)| peer.my_tombstone);
-        self.rule(!stone || !acts, "a node that was removed for good does nothing");
+        let again = self.spec.member(self.name).is_some();
+        let own = matches!(&self.ledger.state, State::Tombstone(stone) if !(stone.undeclared && again));
+        let stone = own || self.answers().any(|(_, peer)| peer.my_tombstone);
+        let buries = plan.steps.iter().all(|step| matches!(step, Step::Write(State::Tombstone(_))));
+        self.rule(!stone || !acts || buries, "a node that was removed for good does nothing");
+        let torn_down = self.ledger.intent.as_ref().is_some_and(|intent| intent.kind == IntentKind::Teardown);
+        self.rule(!torn_down || !acts, "a cluster that was torn down is not started");
         let holds_something = self.ledger.state != State::Empty || matches!(self.seen.data, DataSeen::There(_));
         let behind = self.answers().any(|(_, peer)| peer.generation > self.ledger.generation);
         self.rule(!(holds_something && behind && acts), "a node of an older generation does nothing");

@@ -16,7 +16,10 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::task::JoinSet;
 
-use super::messages::{NodeAnswer, PlanAnswer, Refusal, StartedAnswer, StartedRequest};
+use super::messages::{
+    FileAnswer, FileRequest, HandOverAnswer, IntentAnswer, IntentRequest, NodeAnswer, PlanAnswer, Refusal,
+    StartedAnswer, StartedRequest,
+};
 use super::{BODY_MAX, CLUSTER_HEADER, FROM_HEADER, GENERATION_HEADER, NO_GENERATION, OPERATOR, STATE_HEADER};
 use crate::turn::Status;
 
@@ -40,6 +43,15 @@ pub enum PeerError {
     Refused(Fault),
 }
 
+impl std::fmt::Display for PeerError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            PeerError::Silent(fault) | PeerError::Refused(fault) => fault.fmt(f),
+            PeerError::Newer(generation) => write!(f, "it has generation {generation} of this cluster, which is newer"),
+        }
+    }
+}
+
 impl PeerError {
     /// The same as a fault.
     pub fn fault(self, peer: &str) -> Fault {
@@ -60,6 +72,8 @@ pub struct Peers {
     /// Who asks.
     me: String,
     urls: BTreeMap<String, String>,
+    /// Agents of members that an earlier file declared.
+    leaving: BTreeMap<String, String>,
     files: Option<Files>,
     client: Mutex<Option<(Vec<Stamp>, Client)>>,
     /// How far we are.
@@ -89,11 +103,25 @@ impl Peers {
             (member.name.clone(), url.trim_end_matches('/').to_owned())
         });
         let (token, me) = (spec.token.clone(), me.to_owned());
-        Peers { token, me, urls: urls.collect(), files, client: Mutex::new(None), state: Mutex::new("none") }
+        let (urls, leaving) = (urls.collect(), BTreeMap::new());
+        Peers { token, me, urls, leaving, files, client: Mutex::new(None), state: Mutex::new("none") }
+    }
+
+    /// The same, and the agents of members that an earlier file declared.
+    #[must_use]
+    pub fn and_leaving(mut self, spec: &Spec, leaving: &[Member]) -> Peers {
+        let url = |member: &Member| spec.agent_url_of(member).trim_end_matches('/').to_owned();
+        self.leaving = leaving.iter().map(|member| (member.name.clone(), url(member))).collect();
+        self
     }
 
     /// The same for an operator on this machine: with the files of `name`, or of the first member whose files can be read here.
     pub fn for_operator(spec: &Spec, name: Option<&str>) -> Peers {
+        Peers::for_operator_with(spec, name).0
+    }
+
+    /// The same, and whose files they are.
+    pub fn for_operator_with(spec: &Spec, name: Option<&str>) -> (Peers, String) {
         let readable = |member: &&Member| {
             spec.tls_files().is_none_or(|tls| {
                 let files = tls.agent.as_ref().unwrap_or(&tls.peer);
@@ -102,7 +130,7 @@ impl Peers {
         };
         let first = spec.members.iter().find(readable).or(spec.members.first());
         let files_of = name.or(first.map(|member| member.name.as_str())).unwrap_or_default();
-        Peers::new(spec, OPERATOR, files_of)
+        (Peers::new(spec, OPERATOR, files_of), files_of.to_owned())
     }
 
     /// Every declared member but `me`.
@@ -110,9 +138,14 @@ impl Peers {
         self.urls.keys().filter(|name| **name != self.me).cloned().collect()
     }
 
+    /// Every member that an earlier file declared, and the present one does not.
+    pub fn leaving(&self) -> Vec<String> {
+        self.leaving.keys().filter(|name| **name != self.me).cloned().collect()
+    }
+
     /// Where the agent of a member is asked.
     pub fn url(&self, peer: &str) -> Option<&str> {
-        self.urls.get(peer).map(String::as_str)
+        self.urls.get(peer).or_else(|| self.leaving.get(peer)).map(String::as_str)
     }
 
     /// Says how far we are in each question from here on.
@@ -156,7 +189,7 @@ impl Peers {
         generation: Option<u64>,
     ) -> BTreeMap<String, Result<T, Fault>> {
         let mut asked = JoinSet::new();
-        for peer in self.others() {
+        for peer in self.others().into_iter().chain(self.leaving()) {
             let peers = Arc::clone(self);
             asked.spawn(async move {
                 let answer = peers.ask(&peer, path, generation).await.map_err(|error| error.fault(&peer));
@@ -191,9 +224,45 @@ impl Peers {
         generation: u64,
         body: &B,
     ) -> Result<T, PeerError> {
+        self.send(peer, Method::POST, path, Some(generation), body).await
+    }
+
+    /// Any request of an operator that changes something at a node.
+    pub async fn order<B: Serialize, T: DeserializeOwned>(
+        &self,
+        peer: &str,
+        path: &str,
+        body: &B,
+    ) -> Result<T, PeerError> {
+        self.send(peer, Method::POST, path, None, body).await
+    }
+
+    /// Has a node take another cluster file over.
+    pub async fn put_file(&self, peer: &str, request: &FileRequest) -> Result<FileAnswer, PeerError> {
+        self.send(peer, Method::PUT, "/v1/file", None, request).await
+    }
+
+    /// Has a node write down what it is to become.
+    pub async fn tell_intent(&self, peer: &str, request: &IntentRequest) -> Result<IntentAnswer, PeerError> {
+        self.send(peer, Method::POST, "/v1/intent", None, request).await
+    }
+
+    /// Has a node hand leadership over, if it leads.
+    pub async fn hand_over(&self, peer: &str) -> Result<HandOverAnswer, PeerError> {
+        self.send(peer, Method::POST, "/v1/hand-over", None, &()).await
+    }
+
+    async fn send<B: Serialize, T: DeserializeOwned>(
+        &self,
+        peer: &str,
+        method: Method,
+        path: &str,
+        generation: Option<u64>,
+        body: &B,
+    ) -> Result<T, PeerError> {
         let body = serde_json::to_vec(body)
             .map_err(|error| PeerError::Silent(silent(peer, None, "the request cannot be written").caused_by(error)))?;
-        let request = self.request(peer, Method::POST, path, Some(generation))?;
+        let request = self.request(peer, method, path, generation)?;
         let request = request.header("content-type", "application/json").body(body).timeout(TELL_LIMIT);
         self.exchange(peer, request).await
     }

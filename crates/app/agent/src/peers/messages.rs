@@ -6,7 +6,8 @@
 use std::collections::BTreeMap;
 
 use quorate_etcd_formats::membership::{ClusterId, MemberId};
-use quorate_plan::ledger::{Confirmed, Ledger, PeerMemory, Promise};
+use quorate_plan::change::{NodeNow, Restart, Stage};
+use quorate_plan::ledger::{Confirmed, Intent, IntentKind, Ledger, PeerMemory, Promise};
 use quorate_plan::peers::founding;
 use quorate_plan::start::{PeerAnswer, PeerFounding};
 use serde::{Deserialize, Serialize};
@@ -47,9 +48,30 @@ pub struct NodeAnswer {
     /// Whether its member leads.
     #[serde(default)]
     pub leads: bool,
-    /// Whether it pauses its member for upkeep.
+    /// Whether it pauses its member, for upkeep or to start it again.
     #[serde(default)]
     pub upkeep: Upkeep,
+    /// How far it has come as a member.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stage: Option<Stage>,
+    /// The release of etcd that runs there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub etcd: Option<String>,
+    /// The schema of its database, where etcd tells it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub storage: Option<String>,
+    /// Why its etcd has to be restarted, where it has to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub restart: Option<Restart>,
+    /// Whether its agent has looked at the cluster and at its etcd since it has this file.
+    #[serde(default)]
+    pub settled: bool,
+    /// What was asked of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub intent: Option<Intent>,
+    /// All that was written until then is in the store, in ms since 1970, where its agent backs up.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub backed_up_ms: Option<u64>,
 }
 
 /// How far a member was seen to have come.
@@ -116,12 +138,34 @@ impl NodeAnswer {
                 FoundingAnswer::Removed => PeerFounding::Removed,
             },
             remembers_me_started: memory.is_some_and(|memory| memory.started),
-            my_tombstone: memory.is_some_and(|memory| memory.tombstone),
+            my_tombstone: memory.is_some_and(|memory| memory.buries(mine)),
             generation: self.generation,
             acknowledged: acknowledged.map(|seen| seen.index),
             consumed: self.consumed.clone(),
             dropped: self.dropped.clone(),
             started: self.peers.iter().filter(|(_, memory)| memory.started).map(|(name, _)| name.clone()).collect(),
+        }
+    }
+}
+
+impl NodeAnswer {
+    /// What it means for changes of the whole cluster.
+    pub fn now(&self) -> NodeNow {
+        let guessed = match self.founding {
+            FoundingAnswer::Nothing | FoundingAnswer::Promised(_) => Stage::Blank,
+            FoundingAnswer::Founded { .. } => Stage::Member,
+            FoundingAnswer::Removed => Stage::Removed,
+        };
+        NodeNow {
+            generation: self.generation,
+            file: self.file.clone(),
+            stage: self.stage.unwrap_or(guessed),
+            member: self.member,
+            etcd: self.etcd.clone(),
+            storage: self.storage.clone(),
+            restart: self.restart.clone(),
+            intent: self.intent.as_ref().map(|intent| intent.kind),
+            pausing: self.upkeep == Upkeep::Running,
         }
     }
 }
@@ -142,6 +186,61 @@ pub struct StartedRequest {
 pub struct StartedAnswer {
     /// Always true: it would have been refused otherwise.
     pub recorded: bool,
+}
+
+/// Another cluster file, for the place of the one that the node has.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FileRequest {
+    /// Its text.
+    pub text: String,
+    /// The hash of the file that it is to replace, as `/v1/node` tells it.
+    pub replaces: String,
+}
+
+/// The cluster file that a node acts on.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FileTold {
+    /// Its text.
+    pub text: String,
+    /// Its hash, as `/v1/node` tells it.
+    pub file: String,
+}
+
+/// It is taken over.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FileAnswer {
+    /// The hash of the file that the node acts on from here on.
+    pub file: String,
+    /// Under which name the file from before is kept; none where the same file was there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kept: Option<String>,
+    /// The file does not declare this node: it leaves.
+    #[serde(default)]
+    pub leaves: bool,
+}
+
+/// What a node is asked to become.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct IntentRequest {
+    /// What; none: nothing any more.
+    pub intent: Option<IntentKind>,
+    /// Why, for whoever looks later.
+    pub why: String,
+}
+
+/// It is written down.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct IntentAnswer {
+    /// What holds from here on.
+    pub intent: Option<Intent>,
+}
+
+/// Leadership was handed over, or there was none to hand over.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HandOverAnswer {
+    /// To whom.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub to: Option<MemberId>,
 }
 
 /// What a node decided last.

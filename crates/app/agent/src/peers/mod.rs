@@ -7,6 +7,8 @@
 //! **Invariant:** every request names its cluster and its generation, and is refused where either is not the asked node's; no
 //! answer is Unknown, never empty; and whoever shows no certificate of the agents' authority learns nothing.
 
+mod change;
+mod care;
 mod client;
 mod messages;
 mod openapi;
@@ -14,7 +16,8 @@ mod server;
 
 pub use client::{PeerError, Peers};
 pub use messages::{
-    Acknowledged, FoundingAnswer, NodeAnswer, PlanAnswer, Refusal, StartedAnswer, StartedRequest, Upkeep,
+    Acknowledged, FileAnswer, FileRequest, FileTold, FoundingAnswer, HandOverAnswer, IntentAnswer, IntentRequest,
+    NodeAnswer, PlanAnswer, Refusal, StartedAnswer, StartedRequest, Upkeep,
 };
 pub(crate) use server::{Api, router};
 
@@ -26,7 +29,7 @@ pub const GENERATION_HEADER: &str = "quorate-generation";
 pub const FROM_HEADER: &str = "quorate-from";
 /// Names how far who asks has come, in one word, so that the other side looks again when it is news.
 pub const STATE_HEADER: &str = "quorate-state";
-/// Of a node that holds nothing yet, and of operators: it may look, and change nothing.
+/// Of a node that holds nothing yet, and of operators: it may look, and ask for what its asked node decides by itself.
 pub const NO_GENERATION: &str = "none";
 /// Who asks, where that is no member.
 pub const OPERATOR: &str = "operator";

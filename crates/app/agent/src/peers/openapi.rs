@@ -5,7 +5,7 @@
 use serde_json::{Value, json};
 
 /// The paths, as `(method, path, summary)`.
-pub(super) const ROUTES: [(&str, &str, &str); 6] = [
+pub(super) const ROUTES: [(&str, &str, &str); 13] = [
     ("get", "/v1/node", "What a node tells of itself: how far its founding has come, what it remembers of others"),
     (
         "post",
@@ -14,7 +14,22 @@ pub(super) const ROUTES: [(&str, &str, &str); 6] = [
     ),
     ("get", "/v1/status", "The status document of the node's agent"),
     ("get", "/v1/plan", "What the node's agent decided last, and why"),
+    ("get", "/v1/file", "The text of the cluster file that the node acts on"),
+    (
+        "put",
+        "/v1/file",
+        "Takes another cluster file over, in the place of the one that it names; answers once it is on disk",
+    ),
+    ("post", "/v1/intent", "Writes down what the node is to become: whether it leaves the cluster"),
+    ("post", "/v1/hand-over", "Hands leadership to another member, where the node's member leads"),
     ("post", "/v1/certificates", "Signs certificates for the node that asks, where the issuing keys are here"),
+    (
+        "post",
+        "/v1/trust",
+        "Changes which authorities, certificates and lists of revoked ones hold, and tells what the node trusts",
+    ),
+    ("post", "/v1/remains", "What is left on the node: how far its data reaches, from its etcd or from its files"),
+    ("post", "/v1/recover", "Orders a recovery, durably, or tells how far the one that was ordered is"),
     ("get", "/openapi.json", "This description"),
 ];
 
@@ -22,7 +37,8 @@ pub(super) const ROUTES: [(&str, &str, &str); 6] = [
 pub(super) fn document() -> Value {
     let mut paths = serde_json::Map::new();
     for (method, path, summary) in ROUTES {
-        paths.insert(path.to_owned(), json!({ method: operation(path, summary) }));
+        let methods = paths.entry(path).or_insert_with(|| json!({}));
+        methods[method] = operation(method, path, summary);
     }
     json!({
         "openapi": "3.1.0",
@@ -36,7 +52,7 @@ pub(super) fn document() -> Value {
     })
 }
 
-fn operation(path: &str, summary: &str) -> Value {
+fn operation(method: &str, path: &str, summary: &str) -> Value {
     let header = |name: &str, what: &str| json!({ "name": name, "in": "header", "required": true, "description": what, "schema": { "type": "string" } });
     let schema = |name: &str| json!({ "schema": { "$ref": format!("#/components/schemas/{name}") } });
     let answer = match path {
@@ -45,6 +61,13 @@ fn operation(path: &str, summary: &str) -> Value {
         "/v1/status" => schema("Status"),
         "/v1/plan" => schema("Plan"),
         "/v1/certificates" => schema("CertificatesAnswer"),
+        "/v1/trust" => schema("TrustAnswer"),
+        "/v1/remains" => schema("Remains"),
+        "/v1/recover" => schema("Recovery"),
+        "/v1/file" if method == "get" => schema("FileTold"),
+        "/v1/file" => schema("FileAnswer"),
+        "/v1/intent" => schema("IntentAnswer"),
+        "/v1/hand-over" => schema("HandOverAnswer"),
         _ => json!({ "schema": { "type": "object" } }),
     };
     let refused = json!({ "description": "No, and why", "content": { "application/json": schema("Refusal") } });
@@ -63,6 +86,10 @@ fn operation(path: &str, summary: &str) -> Value {
     let body = match path {
         "/v1/started" => Some("StartedRequest"),
         "/v1/certificates" => Some("CertificatesRequest"),
+        "/v1/trust" => Some("TrustRequest"),
+        "/v1/recover" => Some("RecoveryOrder"),
+        "/v1/file" if method == "put" => Some("FileRequest"),
+        "/v1/intent" => Some("IntentRequest"),
         _ => None,
     };
     if let (Some(body), Some(map)) = (body, operation.as_object_mut()) {
@@ -94,7 +121,12 @@ fn schemas() -> Value {
             "acknowledged": { "type": "array", "items": object(&["member", "index"], json!({ "member": id, "index": number })) },
             "phase": text,
             "leads": { "type": "boolean" },
-            "upkeep": { "enum": ["none", "wanted", "running"] }
+            "upkeep": { "enum": ["none", "wanted", "running"] },
+            "stage": { "enum": ["blank", "joining", "member", "removed"] },
+            "etcd": text, "storage": text, "settled": { "type": "boolean" },
+            "restart": object(&["why"], json!({ "why": text, "release": text })),
+            "intent": object(&["kind"], json!({ "kind": text, "why": text, "at_ms": number })),
+            "backed_up_ms": number
         })),
         "StartedRequest": object(&["name", "cluster", "member"], json!({ "name": text, "cluster": id, "member": id })),
         "StartedAnswer": object(&["recorded"], json!({ "recorded": { "const": true } })),
@@ -106,7 +138,31 @@ fn schemas() -> Value {
             "waiting": { "type": "boolean" }, "refused": { "type": "boolean" }, "file": text
         })),
         "CertificatesRequest": object(&["requests", "days"], json!({ "requests": text, "days": number })),
+        "FileTold": object(&["text", "file"], json!({ "text": text, "file": text })),
+        "FileRequest": object(&["text", "replaces"], json!({ "text": text, "replaces": text })),
+        "FileAnswer": object(&["file"], json!({ "file": text, "kept": text, "leaves": { "type": "boolean" } })),
+        "IntentRequest": object(&["why"], json!({ "intent": { "enum": ["leave", "teardown", null] }, "why": text })),
+        "IntentAnswer": object(&[], json!({ "intent": { "type": ["object", "null"] } })),
+        "HandOverAnswer": object(&[], json!({ "to": id })),
         "CertificatesAnswer": object(&["certificates"], json!({ "certificates": text })),
+        "TrustRequest": object(&[], json!({
+            "order": { "type": "object" }, "certificates": text, "lists": { "type": "object" },
+            "wants_requests": { "type": "boolean" }
+        })),
+        "TrustAnswer": object(&["name", "seen"], json!({
+            "name": text, "seen": { "type": "object" }, "etcd_current": { "type": "boolean" }, "requests": text
+        })),
+        "Remains": object(&["name", "generation", "seen"], json!({
+            "name": text, "generation": number,
+            "seen": object(&["state"], json!({ "state": { "enum": ["absent", "unusable", "there"] }, "why": text })),
+            "recovery": { "type": "object" }
+        })),
+        "RecoveryOrder": object(&["generation", "nonce", "role", "asked_by"], json!({
+            "generation": number, "nonce": number, "role": {}, "asked_by": text
+        })),
+        "Recovery": object(&["order", "progress"], json!({
+            "order": { "type": "object" }, "progress": object(&["state"], json!({ "state": text }))
+        })),
         "Refusal": object(&["code", "why"], json!({ "code": text, "why": text, "generation": number }))
     })
 }

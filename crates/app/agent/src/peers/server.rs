@@ -12,19 +12,23 @@ use axum::extract::{ConnectInfo, DefaultBodyLimit, Request, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{get, post};
+use axum::routing::{get, post, put};
 use axum::{Json, Router};
 use jiff::Timestamp;
 use quorate_faults::Code;
 use quorate_pki::observe_node;
+use quorate_plan::change::Stage;
 use quorate_plan::ledger::{Ledger, LedgerSeen};
 use quorate_plan::peers::record_started;
 
 use super::messages::{FoundingAnswer, NodeAnswer, PlanAnswer, Refusal, StartedAnswer, StartedRequest};
-use super::{BODY_MAX, CLUSTER_HEADER, FROM_HEADER, GENERATION_HEADER, NO_GENERATION, OPERATOR, STATE_HEADER, openapi};
+use super::{
+    BODY_MAX, CLUSTER_HEADER, FROM_HEADER, GENERATION_HEADER, NO_GENERATION, OPERATOR, STATE_HEADER, care, change, openapi,
+};
 use crate::certificates::{self, CertificatesAnswer, CertificatesRequest};
 use crate::serve::Peer;
-use crate::turn::{Book, CertificateNow, Node, Shared, Status};
+use crate::{recover, trust};
+use crate::turn::{Book, CertificateNow, Node, Shared, Status, Wishes};
 
 /// How long one request may take, from its last header on: a write to the ledger is the slowest.
 const REQUEST_LIMIT: Duration = Duration::from_secs(15);
@@ -35,18 +39,26 @@ pub(crate) struct Api {
     pub(crate) node: Arc<Node>,
     pub(crate) book: Arc<Book>,
     pub(crate) shared: Arc<Shared>,
+    pub(crate) wishes: Wishes,
 }
 
 /// Every route that [`openapi::ROUTES`] describes, and no other.
 pub(crate) fn router(api: &Api) -> Router {
     let mut router = Router::new();
-    for (_, path, _) in openapi::ROUTES {
+    for (method, path, _) in openapi::ROUTES {
         router = match path {
             "/v1/node" => router.route(path, get(node)),
             "/v1/started" => router.route(path, post(started)),
             "/v1/status" => router.route(path, get(status)),
             "/v1/plan" => router.route(path, get(plan)),
+            "/v1/file" if method == "get" => router.route(path, get(change::told)),
+            "/v1/file" => router.route(path, put(change::file)),
+            "/v1/intent" => router.route(path, post(change::intent)),
+            "/v1/hand-over" => router.route(path, post(change::hand_over)),
             certificates::PATH => router.route(path, post(sign)),
+            trust::PATH => router.route(path, post(care::trust)),
+            recover::REMAINS => router.route(path, post(care::remains)),
+            recover::RECOVER => router.route(path, post(care::order_recovery)),
             "/openapi.json" => router.route(path, get(|| async { Json(openapi::document()) })),
             // A test asks for each of them, and finds one that is described and not there.
             _ => router,
@@ -115,7 +127,7 @@ fn admit(api: &Api, headers: &HeaderMap, certified: Option<&str>) -> Result<(), 
 
 async fn node(State(api): State<Api>) -> Result<Json<NodeAnswer>, No> {
     let ledger = ledger(&api)?;
-    let status = api.shared.status();
+    let (status, stage) = (api.shared.status(), Stage::of(&ledger));
     Ok(Json(NodeAnswer {
         name: api.node.name().to_owned(),
         generation: ledger.generation,
@@ -131,6 +143,13 @@ async fn node(State(api): State<Api>) -> Result<Json<NodeAnswer>, No> {
         phase: status.phase,
         leads: api.shared.leads(),
         upkeep: api.shared.upkeep(),
+        stage: Some(stage),
+        etcd: status.etcd.and_then(|etcd| etcd.version),
+        storage: api.shared.storage(),
+        restart: api.shared.restart(),
+        settled: api.shared.settled(),
+        intent: ledger.intent,
+        backed_up_ms: api.shared.backed_up_ms(),
     }))
 }
 
@@ -221,7 +240,7 @@ fn ledger(api: &Api) -> Result<Ledger, No> {
 }
 
 /// A no, and how it is said in HTTP.
-struct No(StatusCode, Refusal);
+pub(super) struct No(StatusCode, Refusal);
 
 impl IntoResponse for No {
     fn into_response(self) -> Response {
@@ -229,6 +248,6 @@ impl IntoResponse for No {
     }
 }
 
-fn refuse(status: StatusCode, code: Code, why: &str, generation: Option<u64>) -> No {
+pub(super) fn refuse(status: StatusCode, code: Code, why: &str, generation: Option<u64>) -> No {
     No(status, Refusal { code: code.as_str().to_owned(), why: why.to_owned(), generation })
 }

@@ -11,7 +11,8 @@ use quorate_etcd::client::Client;
 use quorate_etcd::client::messages::{Member, StatusResponse};
 use quorate_etcd_formats::membership::{ClusterId, MemberId};
 use quorate_faults::{Code, Fault};
-use quorate_plan::ledger::{Confirmed, ConfirmedMember, Identity, Ledger, LedgerSeen, Origin, PendingAdd, State};
+use quorate_plan::change::{Restart, note_learner};
+use quorate_plan::ledger::{Confirmed, ConfirmedMember, Identity, IntentKind, Ledger, LedgerSeen, Origin, PendingAdd, State};
 use quorate_plan::peers;
 use quorate_plan::phase::Phase;
 use quorate_plan::quorum::Change;
@@ -20,15 +21,18 @@ use tokio::task::JoinSet;
 use tracing::{info, warn};
 
 use super::book::Book;
-use super::cluster::{hear, listed_member, quorum_list};
+use super::cluster::{hear, hear_all, listed_member, quorum_list};
 use super::data::in_words;
+use super::change::Took;
 use super::drift;
+use super::etcd::{self, Program};
 use super::execute::halted;
 use super::membership::prove;
 use super::node::Node;
+use super::recovering;
 use super::publish::{Shared, now_ms};
 use super::role::Leader;
-use super::status::{ClusterNow, MemberNow};
+use super::status::{ClusterNow, MemberNow, Notice};
 use crate::peers::Peers;
 
 /// Between two surveys of a cluster that serves.
@@ -48,14 +52,16 @@ pub(super) struct Beside {
     pub(super) shared: Arc<Shared>,
     /// When hashes were last compared.
     pub(super) hashed: Option<Instant>,
+    /// The program that the next start would take.
+    program: Option<Program>,
 }
 
 /// What one turn came to.
 enum Turn {
     /// This member does not vote yet.
     Learns,
-    /// All members were looked at.
-    Surveyed,
+    /// All members were looked at, and this was done about it.
+    Surveyed(Took),
 }
 
 /// One look at all members.
@@ -69,7 +75,7 @@ pub(super) struct Survey {
 impl Beside {
     pub(super) fn new(node: &Arc<Node>, book: &Arc<Book>, peers: &Arc<Peers>, shared: &Arc<Shared>) -> Beside {
         let (node, book) = (Arc::clone(node), Arc::clone(book));
-        Beside { node, book, peers: Arc::clone(peers), shared: Arc::clone(shared), hashed: None }
+        Beside { node, book, peers: Arc::clone(peers), shared: Arc::clone(shared), hashed: None, program: None }
     }
 
     /// Goes on until it is dropped.
@@ -77,9 +83,14 @@ impl Beside {
         let mut wait = SOON;
         loop {
             match self.turn().await {
-                Ok(Turn::Surveyed) => {
+                Ok(Turn::Surveyed(took)) => {
                     wait = SOON;
-                    tokio::time::sleep(SURVEY_EVERY).await;
+                    let pause = match took {
+                        Took::Nothing => SURVEY_EVERY,
+                        Took::Step => SOON,
+                        Took::Refused => SOON * 5,
+                    };
+                    self.shared.survey_pause(pause).await;
                     continue;
                 }
                 Ok(Turn::Learns) => {}
@@ -93,6 +104,11 @@ impl Beside {
     }
 
     async fn turn(&mut self) -> Result<Turn, Fault> {
+        if self.is_torn_down() {
+            // No quorum is asked: the last ones have none any more.
+            self.shared.order_restart("the cluster is being torn down");
+            return Ok(Turn::Surveyed(Took::Nothing));
+        }
         let client = Client::connect(&self.node.client()?).await?;
         let status = client.status().await?;
         if status.is_learner {
@@ -100,12 +116,24 @@ impl Beside {
             return Ok(Turn::Learns);
         }
         self.finish_joining().await?;
+        let storage = Some(status.storage_version.clone()).filter(|version| !version.is_empty());
+        self.shared.set_storage(storage);
+        self.shared.saw_version(&status.version);
         let survey = self.survey(&client).await?;
+        self.shared.saw_revision(status.header.as_ref().map_or(0, |header| header.revision));
         self.remember(&survey).await?;
-        self.follow_urls(&client, &survey).await?;
-        let heard = hear(&self.peers, &self.book.read()).await;
+        self.notice_settings().await;
+        let heard = hear_all(&self.peers, &self.book.read()).await;
+        if let Some(why) = recovering::outdated(&heard) {
+            self.shared.order_restart(why);
+            return Ok(Turn::Surveyed(Took::Nothing));
+        }
         drift::look(self, &survey, &heard).await;
-        Ok(Turn::Surveyed)
+        // Once it serves again, others may.
+        if self.shared.restarting() && self.shared.readiness().0 == Phase::Serving && self.shared.restart().is_none() {
+            self.shared.set_restarting(false);
+        }
+        Ok(Turn::Surveyed(self.change(&survey, &heard).await))
     }
 
     /// Asks the others to let this learner vote; etcd says no while it is behind.
@@ -113,7 +141,7 @@ impl Beside {
         let Some(me) = status.header.as_ref().map(|header| header.member_id) else { return Ok(()) };
         self.copy_memory().await?;
         let others = Client::connect(&self.node.client_of_others()?).await?;
-        prove(&self.node, &quorum_list(&others).await?, Change::Promote).await?;
+        prove(&self.node, &quorum_list(&others).await?, Change::Promote, self.node.name()).await?;
         match others.member_promote(me).await {
             Ok(_) => {
                 info!("member {} has caught up, and votes", MemberId(me));
@@ -135,7 +163,7 @@ impl Beside {
         let heard = hear(&self.peers, &ledger).await;
         let me = self.node.name().to_owned();
         let answers: Vec<_> = heard.into_values().flatten().map(|answer| answer.seen_by(&me, None)).collect();
-        self.change(move |ledger| {
+        self.write(move |ledger| {
             // What is told of another cluster does not belong into this ledger.
             let ours = ledger.ids().map(|(cluster, _)| PeerFounding::Founded(cluster));
             let same = answers.iter().filter(|answer| Some(&answer.founding) == ours.as_ref());
@@ -150,13 +178,52 @@ impl Beside {
         let LedgerSeen::There(ledger) = self.book.read() else { return Ok(()) };
         let State::PendingAdd(PendingAdd { cluster, member: Some(member), .. }) = ledger.state else { return Ok(()) };
         let identity = Identity { cluster, member, origin: Origin::Joined };
-        self.change(move |ledger| *ledger = ledger.with(State::Started(identity))).await?;
+        self.write(move |ledger| *ledger = ledger.with(State::Started(identity))).await?;
         self.shared.change(|status| status.ledger = "started".to_owned());
         Ok(())
     }
 
+    fn is_torn_down(&self) -> bool {
+        let intent = match self.book.read() {
+            LedgerSeen::There(ledger) => ledger.intent.map(|intent| intent.kind),
+            LedgerSeen::Absent | LedgerSeen::Unreadable(_) => None,
+        };
+        intent == Some(IntentKind::Teardown)
+    }
+
+    /// Compares what etcd runs with, and what its next start would bring: files change under a running agent.
+    async fn notice_settings(&mut self) {
+        let (node, before) = (Arc::clone(&self.node), self.program.take());
+        let looked = tokio::task::spawn_blocking(move || {
+            let program = Program::find(&node, before.as_ref())?;
+            let config = etcd::config(&node, &program)?;
+            Ok::<_, Fault>((program, config))
+        });
+        // What cannot be rendered now was refused or will be at the next start; it is no reason to doubt what runs.
+        let Ok(Ok((program, config))) = looked.await else { return };
+        let runs = self.shared.status().etcd.and_then(|etcd| etcd.version);
+        let release = runs.filter(|runs| *runs != program.binary.version).map(|_| program.binary.version.clone());
+        let other = self.shared.running_hash().is_some_and(|hash| hash != config.hash);
+        let why = match (&release, other) {
+            (Some(release), _) => Some(format!("etcd {release} is declared")),
+            (None, true) => Some("its settings or its trust changed".to_owned()),
+            (None, false) => None,
+        };
+        self.program = Some(program);
+        let notice = why.as_ref().map(|why| {
+            Notice::new(Code::SettingsChanged, format!("etcd is started again in its turn: {why}"))
+        });
+        self.shared.warnings(&[Code::SettingsChanged], notice.into_iter().collect());
+        self.shared.change(|status| {
+            if let Some(etcd) = &mut status.etcd {
+                etcd.settings_current = why.is_none();
+            }
+        });
+        self.shared.set_restart(why.map(|why| Restart { why, release }));
+    }
+
     /// Asks a quorum for the list, and every member for its status.
-    async fn survey(&self, client: &Client) -> Result<Survey, Fault> {
+    pub(super) async fn survey(&self, client: &Client) -> Result<Survey, Fault> {
         let list = quorum_list(client).await?;
         let own = client.status().await?;
         let missing = || Fault::new(Code::EtcdUnreachable, "an answer of etcd without a header");
@@ -250,7 +317,8 @@ impl Beside {
             .collect();
         let listed: Vec<ListedMember> = survey.members.iter().map(|(member, _)| listed_member(member)).collect();
         let (now, cluster, me) = (now_ms(), survey.cluster, self.node.name().to_owned());
-        self.change(move |ledger| {
+        let node = Arc::clone(&self.node);
+        self.write(move |ledger| {
             // What another cluster says does not belong into this ledger.
             if ledger.ids().map(|(ours, _)| ours) != Some(cluster) {
                 return;
@@ -262,29 +330,14 @@ impl Beside {
                 ledger.confirmed = Some(Confirmed { at_ms: now, members });
             }
             *ledger = peers::remember(ledger, &me, &listed, []);
+            *ledger = peers::bury(ledger, &node.spec, &listed);
+            *ledger = note_learner(ledger, &listed, now);
         })
         .await
         .map(|_| ())
     }
 
-    /// Tells the cluster where peers reach this member, where the file says something else than the list.
-    async fn follow_urls(&self, client: &Client, survey: &Survey) -> Result<(), Fault> {
-        let Some((mine, _)) = survey.members.iter().find(|(member, _)| MemberId(member.id) == survey.me) else {
-            return Ok(());
-        };
-        let (mut listed, mut declared) = (mine.peer_urls.clone(), self.node.member.peer_urls.clone());
-        listed.sort();
-        declared.sort();
-        if listed == declared {
-            return Ok(());
-        }
-        client.member_update(mine.id, declared.clone()).await?;
-        let (before, now) = (listed.join(","), declared.join(","));
-        self.shared.done(format!("told the cluster that peers reach this member at `{now}`, no longer at `{before}`"));
-        Ok(())
-    }
-
-    async fn change(&self, with: impl FnOnce(&mut Ledger) + Send + 'static) -> Result<Ledger, Fault> {
+    async fn write(&self, with: impl FnOnce(&mut Ledger) + Send + 'static) -> Result<Ledger, Fault> {
         let book = Arc::clone(&self.book);
         tokio::task::spawn_blocking(move || book.change(with)).await.map_err(halted)?
     }
@@ -301,6 +354,15 @@ pub(super) async fn hand_over(node: &Arc<Node>, shared: &Shared) {
     };
     shared.change(|status| status.done.push(format!("leadership was not handed over: {why}")));
     warn!(code = %Code::StillLeads, "leadership could not be handed over: {why}");
+}
+
+/// Hands leadership over for whoever asks; `None`: this member does not lead.
+pub(crate) async fn hand_over_now(node: &Arc<Node>) -> Result<Option<MemberId>, Fault> {
+    let limit = node.spec.maintenance.stop.move_leader_timeout;
+    tokio::time::timeout(limit, move_leader(node)).await.unwrap_or_else(|_| {
+        Err(Fault::new(Code::StillLeads, "leadership could not be handed over in time")
+            .hint("see `quorate cluster status`, and try again"))
+    })
 }
 
 async fn move_leader(node: &Arc<Node>) -> Result<Option<MemberId>, Fault> {

@@ -103,6 +103,9 @@ impl Agent {
     pub(super) async fn bring_up(&mut self) -> Result<Up, Fault> {
         let (mut wait, mut first) = (LOOK_AGAIN.0, true);
         loop {
+            if let Some(finish) = self.recover().await {
+                return Ok(Up::Finish(finish));
+            }
             if let Some(finish) = self.restart_gate().await {
                 return Ok(Up::Finish(finish));
             }
@@ -222,7 +225,11 @@ impl Agent {
     }
 
     /// Ends without etcd having run.
-    fn leave(&self, wish: &Wish) -> Finish {
+    pub(super) fn leave(&self, wish: &Wish) -> Finish {
+        if wish.reload {
+            self.shared.phase(Phase::Observing, format!("asked by {}: reading the cluster file again", wish.asked_by));
+            return Finish::Stopped;
+        }
         self.shared.phase(Phase::Stopped, format!("asked by {}; etcd was not running", wish.asked_by));
         Finish::Stopped
     }

@@ -35,13 +35,30 @@ pub(super) fn generation(ledger: &LedgerSeen) -> Option<u64> {
 
 /// Asks every other agent at once.
 pub(super) async fn hear(peers: &Arc<Peers>, ledger: &LedgerSeen) -> Heard {
+    ask(peers, ledger, peers.others()).await
+}
+
+/// The same, and the agents of members that the file does not declare any more, while the cluster lists them.
+pub(super) async fn hear_all(peers: &Arc<Peers>, ledger: &LedgerSeen) -> Heard {
+    let listed = |name: &String| match ledger {
+        LedgerSeen::There(ledger) => {
+            let confirmed = ledger.confirmed.iter().flat_map(|confirmed| &confirmed.members);
+            confirmed.into_iter().any(|member| member.name == *name)
+        }
+        LedgerSeen::Absent | LedgerSeen::Unreadable(_) => false,
+    };
+    let whom = peers.others().into_iter().chain(peers.leaving().into_iter().filter(listed));
+    ask(peers, ledger, whom.collect()).await
+}
+
+async fn ask(peers: &Arc<Peers>, ledger: &LedgerSeen, whom: Vec<String>) -> Heard {
     let generation = generation(ledger);
     peers.say(match ledger {
         LedgerSeen::There(ledger) => ledger.state.word(),
         LedgerSeen::Absent | LedgerSeen::Unreadable(_) => "empty",
     });
     let mut asked = JoinSet::new();
-    for peer in peers.others() {
+    for peer in whom {
         let peers = Arc::clone(peers);
         asked.spawn(async move {
             let answer = peers.node(&peer, generation).await;

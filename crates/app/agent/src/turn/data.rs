@@ -111,7 +111,7 @@ pub(super) fn facts(target: &Target) -> Result<Facts, Fault> {
 }
 
 /// A fault and what is underneath, in one line.
-pub(super) fn in_words(fault: &Fault) -> String {
+pub(crate) fn in_words(fault: &Fault) -> String {
     let mut text = fault.to_string();
     let mut next = std::error::Error::source(fault);
     while let Some(cause) = next {

@@ -27,7 +27,7 @@ pub(super) async fn look(beside: &mut Beside, survey: &Survey, heard: &Heard) {
     let notices: Vec<Notice> = notices.into_iter().flatten().collect();
     beside.shared.warnings(&[Code::SplitBrain, Code::OtherMembers, Code::Drift], notices);
     let due = beside.hashed.is_none_or(|at| at.elapsed() >= HASHES_EVERY);
-    let all_answer = survey.members.iter().all(|(_, status)| status.is_ok());
+    let all_answer = survey.members.len() > 1 && survey.members.iter().all(|(_, status)| status.is_ok());
     // One of them is enough, and the leader is always there.
     if due && all_answer && survey.me == survey.leader {
         beside.hashed = Some(Instant::now());

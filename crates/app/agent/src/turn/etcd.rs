@@ -22,8 +22,9 @@ use quorate_plan::spec::Stop;
 use quorate_plan::start::{classify, hindrance};
 use sha2::{Digest, Sha256};
 
-use super::data;
+use super::{boxed, data};
 use super::node::Node;
+use super::trusting;
 
 /// What of our environment etcd gets: nothing that holds secrets, nothing that etcd reads as a setting.
 const ENVIRONMENT: [&str; 9] =
@@ -62,8 +63,9 @@ impl Program {
         }
         let agent = &node.spec.agent;
         let path = std::env::var_os("PATH");
-        let named = agent.etcd_binary.as_deref().map(Path::new);
-        let binary = Binary::find(&Places { named, path: path.as_deref(), near: Vec::new() })?;
+        let named = agent.etcd_binary.as_deref().map(|binary| for_release(binary, agent.etcd_version.as_deref()));
+        let places = Places { named: named.as_deref(), path: path.as_deref(), near: Vec::new() };
+        let binary = Binary::find(&places)?;
         let shown = binary.path.display();
         let other = |why: String| {
             Fault::new(Code::EtcdOtherVersion, format!("cannot use `{shown}`: it is etcd {}{why}", binary.version))
@@ -105,6 +107,11 @@ impl Program {
     }
 }
 
+/// Where the program of a release is: releases lie side by side, and `{version}` stands for theirs.
+fn for_release(binary: &str, version: Option<&str>) -> PathBuf {
+    PathBuf::from(binary.replace("{version}", version.unwrap_or_default().trim_start_matches('v')))
+}
+
 /// The settings of one start.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Config {
@@ -119,15 +126,19 @@ pub(super) fn config(node: &Node, program: &Program) -> Result<Config, Fault> {
 
 /// The same for a member that joins. Whom it joins matters to its first start alone, and is not part of the hash.
 fn joining_config(node: &Node, program: &Program, join: Option<String>) -> Result<Config, Fault> {
+    let trust = trusting::observe(node);
     let text = |join| {
         let config = EtcdConfig { spec: &node.spec, member: &node.member, join };
-        render_for(&config, &program.binary.version)
+        render_for(&config, &program.binary.version).map(|text| text + &trust.lines)
     };
-    let hash = hex(&Sha256::digest(text(None)?));
-    Ok(Config { text: text(join)?, hash })
+    // A box that the file does not speak of is not part of its settings.
+    let section = &node.spec.box_;
+    let boxed = if section.is_default() { Vec::new() } else { serde_json::to_vec(section).unwrap_or_default() };
+    let hash = hex(&Sha256::digest([text(None)?.into_bytes(), boxed].concat()));
+    Ok(Config { text: text(join)?, hash: hash + &trust.mark })
 }
 
-/// Starts etcd through a shim. Returns when it has been executed. `join`: whom it joins, where it has no data.
+/// Starts etcd through a shim, in its box. Returns when it has been executed. `join`: whom it joins, where it has no data.
 pub(super) fn start(
     node: &Node,
     state: &StateDir,
@@ -135,8 +146,10 @@ pub(super) fn start(
     shim: &Path,
     join: Option<String>,
 ) -> Result<Running, Fault> {
+    let joining = join.is_some();
     let config = joining_config(node, program, join)?;
     ensure_file(&RealDisk, &node.etcd_config(), config.text.as_bytes())?;
+    let boxed = boxed::ensure_box(node, joining)?;
     let logs = &node.spec.agent.logs;
     let env = ENVIRONMENT.iter().filter_map(|name| Some(((*name).to_owned(), std::env::var(name).ok()?)));
     let spec = ShimSpec {
@@ -156,7 +169,7 @@ pub(super) fn start(
         stopping_words: ETCD_STOPPING.map(str::to_owned).to_vec(),
         ladder: ladder(&node.spec.maintenance.stop),
     };
-    shim::spawn(shim, state, &spec)
+    shim::spawn_boxed(shim, state, &spec, boxed)
 }
 
 /// The steps of a stop.

@@ -206,7 +206,12 @@ impl Agent {
     }
 
     /// Writes how far we have come.
-    pub(super) async fn write(&mut self, state: State) -> Result<(), Fault> {
+    pub(super) async fn write(&mut self, mut state: State) -> Result<(), Fault> {
+        if let State::Tombstone(stone) = &mut state
+            && stone.at_ms == 0
+        {
+            stone.at_ms = now_ms();
+        }
         let (book, hash) = (Arc::clone(&self.book), self.node.spec.hash());
         let written = tokio::task::spawn_blocking(move || {
             book.change(|ledger| {
@@ -321,7 +326,7 @@ pub(super) fn halted(error: tokio::task::JoinError) -> Fault {
 }
 
 /// `20261116T021544Z`, for names of what was set aside.
-pub(super) fn stamp() -> String {
+pub fn stamp() -> String {
     let now = Timestamp::from_millisecond(i64::try_from(now_ms()).unwrap_or(0)).unwrap_or_default();
     now.strftime("%Y%m%dT%H%M%SZ").to_string()
 }

@@ -38,10 +38,20 @@ pub struct Wish {
     pub asked_by: String,
     /// Whether etcd goes on.
     pub keep_running: bool,
+    /// Whether the agent goes on as well, with the cluster file as it is now.
+    #[serde(skip)]
+    pub reload: bool,
+}
+
+impl Wish {
+    /// To go on with another cluster file.
+    pub(crate) fn reload(asked_by: &str) -> Wish {
+        Wish { asked_by: asked_by.to_owned(), keep_running: true, reload: true }
+    }
 }
 
 /// Everything that was wished, in its order.
-pub(super) type Wishes = watch::Sender<Vec<Wish>>;
+pub(crate) type Wishes = watch::Sender<Vec<Wish>>;
 
 /// `/readyz`, `/livez` and `/metrics`.
 pub(super) fn health(shared: &Arc<Shared>) -> Router {

@@ -14,6 +14,7 @@ use quorate_plan::ledger::{LedgerSeen, PendingAdd, State};
 use quorate_plan::phase::Phase;
 use quorate_plan::quorum::{Change, Standing};
 use quorate_plan::roster::names;
+use quorate_plan::spec::Member;
 use quorate_plan::start::{Halt, Observed, StartPlan};
 use tokio::task::JoinSet;
 use tracing::info;
@@ -89,7 +90,7 @@ impl Agent {
         if !list.members.iter().any(|listed| listed.id == member.0) {
             return Ok(None);
         }
-        prove(&self.node, &list, Change::Remove(member)).await?;
+        prove(&self.node, &list, Change::Remove(member), self.node.name()).await?;
         info!("removing member {member}, whose data is gone, so that it can be added anew");
         client.member_remove(member.0).await?;
         self.shared.done(format!("removed member {member} from the cluster, to be added anew"));
@@ -99,7 +100,7 @@ impl Agent {
     /// Adds this node as a learner, and writes the id that it is given into the ledger.
     pub(super) async fn add_learner(&mut self) -> Result<Option<Did>, Fault> {
         let client = Client::connect(&self.node.client_of_others()?).await?;
-        prove(&self.node, &quorum_list(&client).await?, Change::AddLearner).await?;
+        prove(&self.node, &quorum_list(&client).await?, Change::AddLearner, self.node.name()).await?;
         let urls = self.node.member.peer_urls.clone();
         let added = client.member_add(urls.clone(), Joins::Learning).await?;
         let (Some(header), Some(member)) = (added.header, added.member) else {
@@ -141,16 +142,18 @@ impl Agent {
     }
 }
 
-/// Proves, with what was seen this very moment, that a change leaves a quorum.
-pub(super) async fn prove(node: &Node, list: &MemberListResponse, change: Change) -> Result<(), Fault> {
+/// Proves, with what was seen this very moment, that a change leaves a quorum. `who`: the node that it is about.
+pub(super) async fn prove(node: &Node, list: &MemberListResponse, change: Change, who: &str) -> Result<(), Fault> {
     let mut members = listed(node, list).await;
     // One that never started has no name in the list, and is known by its address.
     for member in members.iter_mut().filter(|member| member.name.is_empty()) {
-        if member.peer_urls.iter().any(|url| node.member.peer_urls.contains(url)) {
-            node.name().clone_into(&mut member.name);
+        let at = |declared: &&Member| member.peer_urls.iter().any(|url| declared.peer_urls.contains(url));
+        let declared = node.spec.members.iter().chain([&node.member]).find(at);
+        if let Some(declared) = declared {
+            declared.name.clone_into(&mut member.name);
         }
     }
-    let proof = Standing::confirmed(&members).prove(change, node.name());
+    let proof = Standing::confirmed(&members).prove(change, who);
     match &proof.objection {
         None => Ok(()),
         Some(_) => Err(Fault::new(Code::UnsafeChange, format!("the members are not changed now: {proof}"))

@@ -11,7 +11,9 @@
 
 mod beside;
 mod book;
+mod boxed;
 mod bring;
+mod change;
 mod cluster;
 mod data;
 mod drift;
@@ -20,13 +22,16 @@ mod execute;
 mod in_place;
 mod keep;
 mod listen;
+mod look;
 mod measure;
 mod membership;
 mod node;
 mod observe;
 mod preview;
 mod probe;
+mod programs;
 mod publish;
+mod recovering;
 mod restore;
 mod role;
 mod status;
@@ -34,35 +39,49 @@ mod systemd;
 mod takeover;
 mod talk;
 mod tend;
+mod trusting;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use quorate_etcd::client::Client;
 use quorate_faults::{Code, Fault};
 use quorate_host::shim::Running;
 use quorate_host::state::StateDir;
-use quorate_plan::ledger::LedgerSeen;
+use quorate_plan::ledger::{LedgerSeen, State};
 use quorate_plan::start::{Ended, Run};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
+use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 pub(crate) use book::Book;
+pub(crate) use boxed::{level_of, usual_level};
+pub(crate) use data::in_words;
+pub(crate) use observe::end_words;
+pub(crate) use beside::hand_over_now;
+pub use execute::stamp;
+pub(crate) use listen::Wishes;
 pub use listen::{Wish, ask_status, ask_stop};
+pub use look::look;
 pub use node::Node;
 pub use preview::{Preview, offline_status, preview, stop_alone};
-pub(crate) use publish::Shared;
-pub use status::{AgentNow, BackupNow, CertificateNow, CheckedNow, ClusterNow, EtcdNow, MemberNow, Notice, Status};
+pub(crate) use publish::{Shared, now_ms};
+pub(crate) use tend::watched;
+pub use status::{AgentNow, BackupNow, CertificateNow, CheckedNow, ClusterNow, EtcdNow, MemberNow, Notice, ProcessNow, Status};
 pub use takeover::{Adopted, Reset, adopt_member, reset_member};
+pub(crate) use trusting::is_current as trust_is_current;
 
 use crate::peers::{self, Peers};
-use crate::{certificates, serve};
+use crate::processes::Processes;
+use crate::{certificates, cluster_file, declared, serve};
 use etcd::Program;
-use listen::Wishes;
 use observe::Memory;
+
+/// How long a port may be held by an earlier life of this agent.
+const PORT_LIMIT: Duration = Duration::from_secs(2);
 
 /// How to run.
 #[derive(Debug)]
@@ -88,53 +107,175 @@ pub enum Finish {
     Halted(Code),
 }
 
-/// Runs until it is asked to end.
+/// Runs until it is asked to end. With another cluster file it begins anew, and finds the etcd that runs.
 pub async fn run(settings: RunSettings) -> Result<Finish, Fault> {
-    let RunSettings { node, once, keep_running, shim } = settings;
+    let RunSettings { mut node, once, keep_running, shim } = settings;
     let state = node.state()?;
     let lock = state.lock()?;
-    let shared = Shared::new(&node);
-    let stop = CancellationToken::new();
     let wishes: Wishes = watch::Sender::new(Vec::new());
-    // Up from the first second, so that there is an honest answer while data is checked.
-    let bound = serve::bind(&node.health()?).await?;
-    tokio::spawn(bound.serve(listen::health(&shared), stop.clone()));
-    listen::api(&state, &shared, &wishes, stop.clone())?;
-    let book = Arc::new(Book::new(node.ledger()));
-    let node = Arc::new(node);
-    let peers = Arc::new(Peers::new(&node.spec, node.name(), node.name()));
-    let api = peers::Api { node: Arc::clone(&node), book: Arc::clone(&book), shared: Arc::clone(&shared) };
-    match serve::bind(&node.api()?).await {
-        Ok(bound) => drop(tokio::spawn(bound.serve(peers::router(&api), stop.clone()))),
-        // A member alone needs nobody; operators then ask its socket.
-        Err(fault) if !node.has_peers() => warn!(code = %fault.code(), "nobody else can ask this agent: {fault}"),
-        Err(fault) => return Err(fault),
-    }
-    tokio::spawn(certificates::keep(keep_certificates(&node, &book, &peers, &shared), stop.clone()));
     listen_for_signals(&wishes, keep_running)?;
-    info!(member = node.name(), file = %node.file.display(), "the agent runs");
-    let mut agent = Agent {
-        node,
-        book,
-        peers,
-        state,
-        shared,
-        wished: wishes.subscribe(),
-        shim,
-        once,
-        program: None,
-        memory: Memory::default(),
-        runs: Vec::new(),
-        passing: None,
-        log_before: 0,
-        keepers: None,
+    let (mut done, mut ports) = (Vec::new(), Duration::ZERO);
+    let finish = loop {
+        let life = Life { once, shim: &shim, state: &state, wishes: &wishes, done: &mut done, ports };
+        let finish = life.live(node.clone()).await;
+        let reload = |wish: &Wish| wish.reload;
+        let again = wishes.borrow().first().is_some_and(reload);
+        if finish.is_err() || !again {
+            break finish;
+        }
+        wishes.send_modify(|wishes| wishes.retain(|wish| !reload(wish)));
+        (node, ports) = (reread(node).await, PORT_LIMIT);
     };
-    agent.tell_ledger();
-    let finish = agent.live().await;
-    agent.rest().await;
-    stop.cancel();
     drop(lock);
     finish
+}
+
+/// The node by its file as it is now; a file that cannot be used changes nothing.
+async fn reread(node: Node) -> Node {
+    let before = node.clone();
+    let read = move || {
+        let changed = cluster_file::read(&before.file).is_ok_and(|(there, _)| there.hash() != before.written);
+        if changed {
+            before.ensure_remembered()?;
+        }
+        Node::read(&before.file, Some(before.name()))
+    };
+    match tokio::task::spawn_blocking(read).await {
+        Ok(Ok((new, warnings))) => {
+            for warning in warnings {
+                warn!(code = %warning.code, "{}", warning.text);
+            }
+            new
+        }
+        Ok(Err(fault)) => {
+            warn!(code = %fault.code(), "the cluster file cannot be used, and the one from before holds: {fault}");
+            node
+        }
+        Err(_) => node,
+    }
+}
+
+/// The agent from one reading of its file to the next.
+struct Life<'a> {
+    once: bool,
+    shim: &'a Path,
+    state: &'a StateDir,
+    wishes: &'a Wishes,
+    /// What was done to the data in lives before.
+    done: &'a mut Vec<String>,
+    /// How long ports may still be held by the life before.
+    ports: Duration,
+}
+
+impl Life<'_> {
+    async fn live(self, node: Node) -> Result<Finish, Fault> {
+        let Life { once, shim, state, wishes, .. } = self;
+        let shared = Shared::new(&node);
+        shared.change(|status| status.done = std::mem::take(self.done));
+        let stop = CancellationToken::new();
+        let book = Arc::new(Book::new(node.ledger()));
+        let node = Arc::new(node);
+        let peers = Peers::new(&node.spec, node.name(), node.name()).and_leaving(&node.spec, &node.leaving);
+        let peers = Arc::new(peers);
+        let api = peers::Api {
+            node: Arc::clone(&node),
+            book: Arc::clone(&book),
+            shared: Arc::clone(&shared),
+            wishes: wishes.clone(),
+        };
+        let served = self.serve(&api, &stop).await?;
+        tokio::spawn(certificates::keep(keep_certificates(&node, &book, &peers, &shared), stop.clone()));
+        if node.spec.source.is_some() {
+            tokio::spawn(stop.clone().run_until_cancelled_owned(ask_source(
+                Arc::clone(&node),
+                Arc::clone(&book),
+                wishes.clone(),
+            )));
+        }
+        info!(member = node.name(), file = %node.file.display(), "the agent runs");
+        let mut agent = Agent {
+            node,
+            book,
+            peers,
+            state: state.clone(),
+            shared,
+            wished: wishes.subscribe(),
+            shim: shim.to_owned(),
+            once,
+            program: None,
+            memory: Memory::default(),
+            runs: Vec::new(),
+            passing: None,
+            log_before: 0,
+            keepers: None,
+            processes: Processes::default(),
+        };
+        agent.tell_ledger();
+        agent.begin_processes();
+        let finish = agent.live().await;
+        agent.end_processes(&finish).await;
+        agent.rest().await;
+        stop.cancel();
+        for listener in served {
+            end_listener(listener).await;
+        }
+        *self.done = agent.shared.status().done;
+        finish
+    }
+
+    /// Up from the first second, so that there is an honest answer while data is checked.
+    async fn serve(&self, api: &peers::Api, stop: &CancellationToken) -> Result<Vec<Listening>, Fault> {
+        let node = &api.node;
+        let bound = bind(&node.health()?, self.ports).await?;
+        let mut served = vec![tokio::spawn(bound.serve(listen::health(&api.shared), stop.clone()))];
+        listen::api(self.state, &api.shared, self.wishes, stop.clone())?;
+        match bind(&node.api()?, self.ports).await {
+            Ok(bound) => served.push(tokio::spawn(bound.serve(peers::router(api), stop.clone()))),
+            // A member alone needs nobody; operators then ask its socket.
+            Err(fault) if !node.has_peers() => warn!(code = %fault.code(), "nobody else can ask this agent: {fault}"),
+            Err(fault) => {
+                stop.cancel();
+                return Err(fault);
+            }
+        }
+        Ok(served)
+    }
+}
+
+/// Where a source names the members, it is asked again for as long as nothing is founded here: a list that changes then is
+/// taken like another file. What is founded has its members, whatever the source says.
+async fn ask_source(node: Arc<Node>, book: Arc<Book>, wishes: Wishes) {
+    let waits = || match book.read() {
+        LedgerSeen::Absent => true,
+        LedgerSeen::There(ledger) => matches!(ledger.state, State::Empty | State::Promised(_)),
+        LedgerSeen::Unreadable(_) => false,
+    };
+    declared::changed(&node.file, &node.spec, node.name(), declared::ASKED_AGAIN, waits).await;
+    info!("the source names other members: going on with these");
+    wishes.send_modify(|wishes| wishes.push(Wish::reload("the source of members")));
+}
+
+/// Takes a port. The agent's own earlier life may take a moment to give it back.
+async fn bind(address: &serve::Address, limit: Duration) -> Result<serve::Bound, Fault> {
+    let begun = Instant::now();
+    loop {
+        match serve::bind(address).await {
+            Err(fault) if fault.code() == Code::ListenFailed && begun.elapsed() < limit => {
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+            bound => return bound,
+        }
+    }
+}
+
+/// A listener at work.
+type Listening = JoinHandle<Result<(), Fault>>;
+
+/// Answers that have begun are finished, within their time.
+async fn end_listener(mut listener: Listening) {
+    if tokio::time::timeout(PORT_LIMIT, &mut listener).await.is_err() {
+        listener.abort();
+    }
 }
 
 fn keep_certificates(
@@ -163,12 +304,22 @@ pub(crate) async fn connect(node: &Node) -> Result<Client, Fault> {
 
 /// A signal is a wish.
 fn listen_for_signals(wishes: &Wishes, keep_running: bool) -> Result<(), Fault> {
-    for (kind, name) in [(SignalKind::terminate(), "SIGTERM"), (SignalKind::interrupt(), "SIGINT")] {
+    let kinds = [
+        (SignalKind::terminate(), "SIGTERM"),
+        (SignalKind::interrupt(), "SIGINT"),
+        // As daemons do: read the file again.
+        (SignalKind::hangup(), "SIGHUP"),
+    ];
+    for (kind, name) in kinds {
         let mut signals = signal(kind).map_err(|error| Fault::io("cannot listen for signals", error))?;
         let wishes = wishes.clone();
         tokio::spawn(async move {
             while signals.recv().await.is_some() {
-                let wish = Wish { asked_by: format!("{name} to the agent"), keep_running };
+                let asked_by = format!("{name} to the agent");
+                let wish = match name {
+                    "SIGHUP" => Wish::reload(&asked_by),
+                    _ => Wish { asked_by, keep_running, reload: false },
+                };
                 wishes.send_modify(|wishes| wishes.push(wish));
             }
         });
@@ -195,6 +346,8 @@ struct Agent {
     /// How long etcd's log was when it was started.
     log_before: u64,
     keepers: Option<tend::Keepers>,
+    /// What runs beside etcd.
+    processes: Processes,
 }
 
 impl Agent {

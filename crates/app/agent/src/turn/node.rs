@@ -1,11 +1,14 @@
 //! One member on this machine: what the cluster file says of it, and where its things lie.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
+use quorate_etcd::aside::ensure_file;
 use quorate_etcd::client::{Credentials, Settings, Tls};
 use quorate_etcd::init::Target;
 use quorate_etcd::ledger::FILE_NAME;
 use quorate_faults::{Code, Fault};
+use quorate_host::durable::RealDisk;
 use quorate_host::state::StateDir;
 use quorate_plan::Warning;
 use quorate_plan::spec::{Member, Security, Spec, TlsFiles, for_member};
@@ -15,6 +18,10 @@ use crate::{cluster_file, declared};
 
 /// Passwords are far below this.
 const PASSWORD_BYTES_MAX: u64 = 4096;
+
+/// The file from before the present one, in the state dir: who left the file still has to know where its things lie, and the
+/// others where to ask it.
+const BEFORE: &str = "before.yaml";
 
 /// The member, as declared.
 #[derive(Debug, Clone)]
@@ -27,6 +34,12 @@ pub struct Node {
     pub member: Member,
     /// Where the data is.
     pub target: Target,
+    /// The hash of the file itself, before a source was asked.
+    pub written: String,
+    /// The text of the file.
+    pub text: Arc<str>,
+    /// Members that the file from before declared, and this one does not.
+    pub leaving: Vec<Member>,
     state: PathBuf,
 }
 
@@ -34,14 +47,36 @@ impl Node {
     /// Reads the cluster file and finds the member; changes nothing.
     pub fn read(file: &Path, name: Option<&str>) -> Result<(Node, Vec<Warning>), Fault> {
         let shown = file.display().to_string();
-        let (spec, mut warnings) = cluster_file::read(file)?;
+        let text: Arc<str> = cluster_file::text(file)?.into();
+        let (spec, mut warnings) = cluster_file::parse(text.as_bytes(), &shown)?;
+        let written = spec.hash();
         let (spec, more) = declared::resolve_now(spec, name, declared::ASKED_WITHIN)?;
         warnings.extend(more);
-        let member = spec.local(name, &shown)?.clone();
+        let member = match spec.local(name, &shown) {
+            Ok(member) => member.clone(),
+            Err(fault) => {
+                let left = name.and_then(|name| before(&spec, name)?.member(name).cloned());
+                left.ok_or(fault)?
+            }
+        };
+        let earlier = before(&spec, &member.name).map(|before| before.members).unwrap_or_default();
+        let leaving = earlier.into_iter().filter(|other| spec.member(&other.name).is_none()).collect();
         let target = Target::new(Path::new(&member.data_dir), member.wal_dir.as_deref().map(Path::new))?;
         let state = PathBuf::from(spec.state_dir_of(&member.name));
         let file = std::path::absolute(file).unwrap_or_else(|_| file.to_owned());
-        Ok((Node { file, spec, member, target, state }, warnings))
+        Ok((Node { file, spec, member, target, written, text, leaving, state }, warnings))
+    }
+
+    /// Keeps the file that this node has acted on, for the time after it. One that does not declare it is not worth keeping.
+    pub(crate) fn ensure_remembered(&self) -> Result<(), Fault> {
+        let (path, text) = (self.state.join(BEFORE), self.text.as_bytes());
+        let known = std::fs::read(&path).is_ok_and(|known| known == text);
+        if self.is_declared() && !known { ensure_file(&RealDisk, &path, text) } else { Ok(()) }
+    }
+
+    /// Whether the file declares this node; one that it does not declare leaves.
+    pub fn is_declared(&self) -> bool {
+        self.spec.member(self.name()).is_some()
     }
 
     /// The member's name.
@@ -100,19 +135,7 @@ impl Node {
 
     /// How to ask members at these URLs, as the administrator that this node is.
     pub fn client_at(&self, urls: Vec<String>) -> Result<Settings, Fault> {
-        let agent = &self.spec.agent;
-        let mut settings = Settings::new(urls);
-        settings.timeout = agent.ready_timeout;
-        if let Security::Tls(tls) = &self.spec.security {
-            let TlsFiles { cert_file, key_file, trusted_ca_file } = tls.admin.as_ref().unwrap_or(&tls.client);
-            let path = |text: &str| Some(PathBuf::from(for_member(text, self.name())));
-            settings.tls =
-                Tls { ca: path(trusted_ca_file), cert: path(cert_file), key: path(key_file), server_name: None };
-        }
-        if let (Some(name), Some(file)) = (&agent.etcd_user, &agent.etcd_password_file) {
-            settings.credentials = Some(Credentials { name: name.clone(), password: password(Path::new(file))? });
-        }
-        Ok(settings)
+        client_of(&self.spec, self.name(), urls)
     }
 
     /// Where health and metrics are served: TLS where the file has it, and no client certificates, so that kubelets and
@@ -140,10 +163,33 @@ impl Node {
         Address::parse(&self.spec.api_listen_of(&self.member), tls)
     }
 
-    /// Whether there is anyone else.
+    /// Whether anyone else is declared.
     pub fn has_peers(&self) -> bool {
-        self.spec.members.len() > 1
+        self.spec.members.iter().any(|member| member.name != self.name())
     }
+}
+
+/// How to ask members at these URLs, as the administrator that has the files of member `files_of`.
+pub(super) fn client_of(spec: &Spec, files_of: &str, urls: Vec<String>) -> Result<Settings, Fault> {
+    let agent = &spec.agent;
+    let mut settings = Settings::new(urls);
+    settings.timeout = agent.ready_timeout;
+    if let Security::Tls(tls) = &spec.security {
+        let TlsFiles { cert_file, key_file, trusted_ca_file } = tls.admin.as_ref().unwrap_or(&tls.client);
+        let path = |text: &str| Some(PathBuf::from(for_member(text, files_of)));
+        settings.tls = Tls { ca: path(trusted_ca_file), cert: path(cert_file), key: path(key_file), server_name: None };
+    }
+    if let (Some(name), Some(file)) = (&agent.etcd_user, &agent.etcd_password_file) {
+        settings.credentials = Some(Credentials { name: name.clone(), password: password(Path::new(file))? });
+    }
+    Ok(settings)
+}
+
+/// The file from before, where one of this cluster was kept.
+fn before(spec: &Spec, name: &str) -> Option<Spec> {
+    let bytes = std::fs::read(PathBuf::from(spec.state_dir_of(name)).join(BEFORE)).ok()?;
+    let (before, _) = cluster_file::parse(&bytes, BEFORE).ok()?;
+    (before.token == spec.token).then_some(before)
 }
 
 fn password(path: &Path) -> Result<String, Fault> {

@@ -61,7 +61,7 @@ pub(super) async fn observe(node: &Arc<Node>, peers: &Arc<Peers>, memory: &Memor
 }
 
 /// How etcd last ended, in a few words.
-pub(super) fn end_words(record: &ExitRecord) -> String {
+pub(crate) fn end_words(record: &ExitRecord) -> String {
     let asked = record.asked_by.as_deref().unwrap_or("someone");
     let how = match (record.code, record.signal) {
         (Some(code), _) => format!("exit code {code}"),

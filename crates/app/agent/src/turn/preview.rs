@@ -19,6 +19,7 @@ use super::node::Node;
 use super::observe::{Memory, end_words, observe};
 use super::status::{EtcdNow, Status};
 use crate::peers::Peers;
+use crate::processes;
 
 /// What the next turn would do.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -93,6 +94,7 @@ pub fn offline_status(name: &str, token: &str, state: &Path) -> Result<Status, F
                 pid: running.child().pid,
                 started_ms: running.started_at_ms(),
                 settings_current: true,
+                level: Some(super::boxed::level_of(&running).name().to_owned()),
                 ..EtcdNow::default()
             };
             let cause = if running.is_kept() { "etcd runs, kept by its shim" } else { "etcd runs, without its shim" };
@@ -123,6 +125,7 @@ pub fn offline_status(name: &str, token: &str, state: &Path) -> Result<Status, F
         checked: None,
         done: Vec::new(),
         backup: None,
+        processes: Vec::new(),
         warnings: Vec::new(),
         cluster: None,
         certificates: Vec::new(),
@@ -130,13 +133,14 @@ pub fn offline_status(name: &str, token: &str, state: &Path) -> Result<Status, F
     })
 }
 
-/// Stops an etcd that no agent tends. `None`: none runs. Says how it ended.
+/// Stops an etcd that no agent tends, and before it what runs beside it. `None`: no etcd runs. Says how it ended.
 pub fn stop_alone(node: &Node, asked_by: &str) -> Result<Option<String>, Fault> {
     if !node.state_path().exists() {
         return Ok(None);
     }
     let state = node.state()?;
     let _lock = state.lock()?;
+    processes::stop_alone(node, asked_by)?;
     let mut running = match shim::adopt(&state)? {
         Adoption::Running(running) => running,
         Adoption::Gone(_) | Adoption::Lost(_) | Adoption::None => return Ok(None),

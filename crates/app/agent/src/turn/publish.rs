@@ -3,10 +3,11 @@
 //! **Invariant:** a phase is told everywhere or nowhere, and only when it changed.
 
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
+use prometheus_client::registry::Registry;
 use quorate_faults::Code;
 use quorate_plan::phase::{Phase, PhaseNow};
 use quorate_plan::start::Halt;
@@ -14,7 +15,7 @@ use tracing::{info, warn};
 
 use super::measure::Measures;
 use super::node::Node;
-use super::status::{AgentNow, BackupNow, Notice, Status};
+use super::status::{AgentNow, BackupNow, Notice, ProcessNow, Status};
 use super::systemd;
 use super::talk::Talk;
 use crate::backups;
@@ -62,6 +63,7 @@ impl Shared {
                 stored_revision: 0,
                 lag_seconds: 0.0,
             }),
+            processes: Vec::new(),
             warnings: Vec::new(),
             cluster: None,
             certificates: Vec::new(),
@@ -105,10 +107,20 @@ impl Shared {
     }
 
     /// The word of the moment, and whether reads through this member succeed.
-    pub(super) fn readiness(&self) -> (Phase, bool) {
+    pub(crate) fn readiness(&self) -> (Phase, bool) {
         let phase = lock(&self.phase).phase;
         let fresh = lock(&self.read).is_some_and(|read| read.elapsed() <= self.ready_limit);
         (phase, phase == Phase::Serving && fresh)
+    }
+
+    /// Shows what runs beside etcd.
+    pub(crate) fn set_processes(&self, now: Vec<ProcessNow>) {
+        self.change(|status| status.processes = now);
+    }
+
+    /// Where measures are registered.
+    pub(crate) fn registry(&self) -> Arc<RwLock<Registry>> {
+        self.backups.registry()
     }
 
     /// A read succeeded, or did not.
@@ -186,7 +198,7 @@ fn moment(noted_ms: u64, now_ms: u64, lasted: Duration) -> u64 {
 }
 
 /// Now, in ms since 1970.
-pub(super) fn now_ms() -> u64 {
+pub(crate) fn now_ms() -> u64 {
     u64::try_from(Timestamp::now().as_millisecond()).unwrap_or(0)
 }
 

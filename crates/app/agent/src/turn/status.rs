@@ -50,6 +50,9 @@ pub struct Status {
     /// Backups, where the cluster file declares them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub backup: Option<BackupNow>,
+    /// What runs beside etcd, where the cluster file declares it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub processes: Vec<ProcessNow>,
     /// What an operator should look at.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<Notice>,
@@ -124,6 +127,9 @@ pub struct EtcdNow {
     pub adopted: bool,
     /// Whether its settings are those of the cluster file.
     pub settings_current: bool,
+    /// The level of the box that it was started in.
+    #[serde(default, rename = "box", skip_serializing_if = "Option::is_none")]
+    pub level: Option<String>,
     /// Its newest revision, as last heard.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub revision: Option<u64>,
@@ -136,6 +142,40 @@ pub struct EtcdNow {
     /// Bytes that it may have.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub quota_bytes: Option<u64>,
+}
+
+/// A process beside etcd.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct ProcessNow {
+    /// What it is called.
+    pub name: String,
+    /// `waiting`, `starting`, `running` (and not ready), `ready`, `stopping`, `stopped`, `finished` or `refused`.
+    pub state: String,
+    /// Whether it runs and is well.
+    pub ready: bool,
+    /// Since when, in ms since 1970.
+    pub since_ms: u64,
+    /// Why, where it is not ready.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cause: Option<String>,
+    /// The page that says more.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub code: Option<String>,
+    /// Its process.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pid: Option<u32>,
+    /// When it was started, in ms since 1970.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub started_ms: Option<u64>,
+    /// The level of the box that it was started in.
+    #[serde(default, rename = "box", skip_serializing_if = "Option::is_none")]
+    pub level: Option<String>,
+    /// How it last ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_end: Option<String>,
+    /// How often it was started again since the agent runs.
+    #[serde(default)]
+    pub restarts: u64,
 }
 
 /// How data was checked.

@@ -3,12 +3,15 @@
 //! **Rule:** all of it is memory that may be lost: it is seen again, or it only makes waiting shorter.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use quorate_etcd_formats::membership::MemberId;
+use quorate_plan::change::Restart;
 use tokio::sync::{Notify, watch};
 
-use super::publish::Shared;
+use super::publish::{Shared, now_ms};
 use super::role::Leader;
 use super::status::Notice;
 use crate::peers::{Acknowledged, PlanAnswer, Upkeep};
@@ -25,6 +28,20 @@ pub(super) struct Talk {
     leader: watch::Sender<Leader>,
     /// What there is to say about users and roles.
     auth: Mutex<Vec<Notice>>,
+    /// Why etcd is to be stopped and started again.
+    restart: watch::Sender<Option<String>>,
+    /// Whether it is this member's turn to be started again.
+    restarting: AtomicBool,
+    /// Why the running etcd has to be restarted.
+    stale: Mutex<Option<Restart>>,
+    /// The schema of its database.
+    storage: Mutex<Option<String>>,
+    /// The hash of the settings that it runs with.
+    runs_with: Mutex<Option<String>>,
+    /// Whether the running etcd was compared with the file.
+    settled: AtomicBool,
+    /// A revision that was seen, when, and until when all that was written is known to be in the store.
+    stored: Mutex<(Option<(u64, u64)>, Option<u64>)>,
 }
 
 /// How far a member was seen.
@@ -48,6 +65,13 @@ impl Talk {
             news: Notify::new(),
             leader: watch::Sender::new(leader),
             auth: Mutex::default(),
+            restart: watch::Sender::new(None),
+            restarting: AtomicBool::new(false),
+            stale: Mutex::default(),
+            storage: Mutex::default(),
+            runs_with: Mutex::default(),
+            settled: AtomicBool::new(false),
+            stored: Mutex::default(),
         }
     }
 }
@@ -71,9 +95,89 @@ impl Shared {
         }
     }
 
-    /// Whether upkeep pauses this member.
+    /// Whether upkeep or a restart pauses this member.
     pub(crate) fn upkeep(&self) -> Upkeep {
-        *lock(&self.talk.upkeep)
+        if self.restarting() { Upkeep::Running } else { *lock(&self.talk.upkeep) }
+    }
+
+    /// Whether it is this member's turn to be started again.
+    pub(super) fn restarting(&self) -> bool {
+        self.talk.restarting.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn set_restarting(&self, restarting: bool) {
+        self.talk.restarting.store(restarting, Ordering::Relaxed);
+    }
+
+    /// Has etcd stopped, and everything looked at again, which starts it.
+    pub(crate) fn order_restart(&self, why: impl Into<String>) {
+        self.talk.restart.send_replace(Some(why.into()));
+    }
+
+    /// Waits for that order, and takes it.
+    pub(super) async fn restart_order(&self) -> String {
+        let mut orders = self.talk.restart.subscribe();
+        loop {
+            if orders.wait_for(Option::is_some).await.is_err() {
+                std::future::pending::<()>().await;
+            }
+            if let Some(why) = self.talk.restart.send_replace(None) {
+                return why;
+            }
+        }
+    }
+
+    /// Why the running etcd has to be restarted, where it has to.
+    pub(crate) fn restart(&self) -> Option<Restart> {
+        lock(&self.talk.stale).clone()
+    }
+
+    pub(super) fn set_restart(&self, restart: Option<Restart>) {
+        *lock(&self.talk.stale) = restart;
+        self.talk.settled.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether the running etcd was compared with the file.
+    pub(crate) fn settled(&self) -> bool {
+        self.talk.settled.load(Ordering::Relaxed)
+    }
+
+    /// etcd was seen at a revision. Once the store has it, all that was written until then is backed up.
+    pub(super) fn saw_revision(&self, revision: i64) {
+        let stored = self.backups.position.stored.load(Ordering::Relaxed);
+        let mut known = lock(&self.talk.stored);
+        match known.0 {
+            Some((seen, at)) if self.leads() && stored >= seen => *known = (None, Some(at)),
+            Some(_) => return,
+            None => {}
+        }
+        known.0 = u64::try_from(revision).ok().map(|revision| (revision, now_ms()));
+    }
+
+    /// Until when all that was written is known to be in the store.
+    pub(crate) fn backed_up_ms(&self) -> Option<u64> {
+        lock(&self.talk.stored).1
+    }
+
+    /// The schema of the database, where etcd told it.
+    pub(crate) fn storage(&self) -> Option<String> {
+        lock(&self.talk.storage).clone()
+    }
+
+    pub(super) fn set_storage(&self, storage: Option<String>) {
+        *lock(&self.talk.storage) = storage;
+    }
+
+    /// etcd was found or started with these settings.
+    pub(super) fn runs_with(&self, hash: &str) {
+        *lock(&self.talk.runs_with) = Some(hash.to_owned());
+        *lock(&self.talk.stale) = None;
+        self.talk.settled.store(false, Ordering::Relaxed);
+    }
+
+    /// The hash of the settings that etcd runs with.
+    pub(super) fn running_hash(&self) -> Option<String> {
+        lock(&self.talk.runs_with).clone()
     }
 
     pub(super) fn set_upkeep(&self, upkeep: Upkeep) {
@@ -132,6 +236,25 @@ impl Shared {
         if before.as_deref() != Some(state) {
             self.talk.news.notify_one();
         }
+    }
+
+    /// Ends a wait: something that others decide on was written down.
+    pub(crate) fn wake(&self) {
+        self.talk.news.notify_one();
+    }
+
+    /// Waits until the next survey is due, or until something was written down that may change what is to be done.
+    pub(super) async fn survey_pause(&self, pause: Duration) {
+        let _ = tokio::time::timeout(pause, self.talk.news.notified()).await;
+    }
+
+    /// The running etcd told its version.
+    pub(super) fn saw_version(&self, version: &str) {
+        self.change(|status| {
+            if let Some(etcd) = &mut status.etcd {
+                etcd.version = Some(version.to_owned());
+            }
+        });
     }
 
     /// Waits for news from a peer.

@@ -23,7 +23,7 @@ use super::probe::{Answer, Probe};
 use super::publish::now_ms;
 use super::role::Turns;
 use super::status::{EtcdNow, Notice};
-use super::{Agent, Finish, beside, etcd, keep, probe, role};
+use super::{Agent, Finish, beside, boxed, etcd, keep, probe, role};
 
 /// How long backups may take to notice that they are to end, beyond their own time for uploads.
 const BACKUPS_LIMIT: Duration = Duration::from_secs(7);
@@ -51,7 +51,7 @@ impl Agent {
         }
         let (told, mut probes) = watch::channel(Probe::None);
         let prober = tokio::spawn(probe::run(Arc::clone(&self.node), told));
-        let beside = self.begin_beside();
+        let (beside, shared) = (self.begin_beside(), Arc::clone(&self.shared));
         let tended = loop {
             let end = watched(&running)?;
             tokio::select! {
@@ -79,6 +79,17 @@ impl Agent {
                     prober.abort();
                     drop(beside);
                     return self.stop(running, &wish).await.map(Some);
+                }
+                why = shared.restart_order() => {
+                    drop(end);
+                    self.shared.phase(Phase::Draining, format!("etcd is being stopped, to be started again: {why}"));
+                    self.shared.read(false);
+                    self.rest().await;
+                    if self.end_etcd(&mut running, &format!("the agent: {why}")).await?.is_some() {
+                        break None;
+                    }
+                    // Someone wants more than that, and the shim goes on stopping etcd.
+                    break Some(Finish::Stopped);
                 }
             }
         };
@@ -154,6 +165,7 @@ impl Agent {
 
     fn show(&mut self, running: &Running, adopted: bool) {
         // What cannot be rendered now was refused or will be at the next start; it is no reason to doubt what runs.
+        self.shared.runs_with(running.config_hash());
         let wanted = self.program().and_then(|program| etcd::config(&self.node, &program));
         let current = wanted.as_ref().map_or(true, |config| config.hash == running.config_hash());
         let now = EtcdNow {
@@ -162,6 +174,7 @@ impl Agent {
             started_ms: running.started_at_ms(),
             adopted,
             settings_current: current,
+            level: Some(boxed::level_of(running).name().to_owned()),
             ..EtcdNow::default()
         };
         self.shared.change(|status| status.etcd = Some(now));
@@ -172,18 +185,21 @@ impl Agent {
         let taken = running.is_taken_over().then(|| {
             let pid = running.child().pid;
             let text = format!(
-                "etcd (process {pid}) was taken over while it ran: until its next start its log is not kept, and nobody \
-                 can record how it ends"
+                "etcd (process {pid}) was taken over while it ran: until its next start its log is not kept, nobody can \
+                 record how it ends, and it has no box"
             );
             Notice::new(Code::TakenOver, text)
         });
+        let held = boxed::notices(&self.node, running);
         let about = [Code::SettingsChanged, Code::ShimSilent, Code::TakenOver];
-        self.shared.warnings(&about, notice.into_iter().chain(taken).collect());
+        let about = about.into_iter().chain(boxed::WARNINGS).collect::<Vec<_>>();
+        self.shared.warnings(&about, notice.into_iter().chain(taken).chain(held).collect());
     }
 
     /// What is done because there are others; it ends with what is returned.
     fn begin_beside(&self) -> Option<DropGuard> {
-        if !self.node.has_peers() {
+        // With one turn only there is nothing beside it.
+        if self.once {
             return None;
         }
         let stop = CancellationToken::new();
@@ -237,7 +253,9 @@ impl Agent {
         }
         warn!(code = %Code::EtcdEnded, "etcd (process {}) {how}", running.child().pid);
         self.passing = words.passing;
-        self.note_end(words.permanent.filter(|_| by_itself), &how, lasted);
+        // A member that was removed ends by itself, and what comes of that is decided by looking at the cluster again.
+        let permanent = words.permanent.filter(|(code, _)| by_itself && *code != Code::StartRemoved);
+        self.note_end(permanent, &how, lasted);
         self.shared.phase(Phase::Observing, format!("etcd {how}"));
     }
 
@@ -251,23 +269,34 @@ impl Agent {
     async fn stop(&mut self, mut running: Running, wish: &super::Wish) -> Result<Finish, Fault> {
         if wish.keep_running {
             self.rest().await;
+            if wish.reload {
+                info!("asked by {}: the cluster file is read again, and etcd goes on", wish.asked_by);
+                return Ok(Finish::Left);
+            }
             info!("asked by {}: the agent ends, and etcd (process {}) goes on", wish.asked_by, running.child().pid);
             return Ok(Finish::Left);
         }
+        self.stop_processes(wish).await;
         self.shared.phase(Phase::Draining, format!("asked by {}: etcd is being stopped", wish.asked_by));
         self.shared.read(false);
         self.rest().await;
-        if self.node.has_peers() {
-            beside::hand_over(&self.node, &self.shared).await;
+        if let Some(how) = self.end_etcd(&mut running, &wish.asked_by).await? {
+            self.shared.phase(Phase::Stopped, format!("etcd {how}"));
         }
+        Ok(Finish::Stopped)
+    }
+
+    /// Hands leadership over and ends etcd. Says how it ended; `None`: asked again meanwhile, and the shim goes on by itself.
+    async fn end_etcd(&mut self, running: &mut Running, asked_by: &str) -> Result<Option<String>, Fault> {
+        beside::hand_over(&self.node, &self.shared).await;
         let ladder = etcd::ladder(&self.node.spec.maintenance.stop);
         let limit: u64 = ladder.iter().map(|rung| rung.wait_ms).sum();
         let last_revision = self.shared.status().etcd.and_then(|etcd| etcd.revision);
-        running.stop(&StopOrder { asked_by: wish.asked_by.clone(), ladder, last_revision })?;
+        running.stop(&StopOrder { asked_by: asked_by.to_owned(), ladder, last_revision })?;
         let deadline = Instant::now() + Duration::from_millis(limit) + RECORD_LIMIT;
         let first = self.wished.borrow().len();
         loop {
-            let end = watched(&running)?;
+            let end = watched(running)?;
             let rest = deadline.saturating_duration_since(Instant::now());
             tokio::select! {
                 _ = end.readable() => {}
@@ -277,7 +306,7 @@ impl Agent {
                 }
                 _ = self.wished.wait_for(|wishes| wishes.len() > first) => {
                     warn!("asked again: the agent ends at once, and the shim goes on stopping etcd");
-                    return Ok(Finish::Stopped);
+                    return Ok(None);
                 }
             }
             drop(end);
@@ -291,8 +320,7 @@ impl Agent {
                     status.etcd = None;
                     status.last_end = Some(how.clone());
                 });
-                self.shared.phase(Phase::Stopped, format!("etcd {how}"));
-                return Ok(Finish::Stopped);
+                return Ok(Some(how));
             }
         }
     }
@@ -300,7 +328,7 @@ impl Agent {
 
 /// Something to wait on for the end.
 #[expect(deprecated, reason = "the safe form of registering; an `OwnedFd` keeps what the unsafe one asks for")]
-fn watched(running: &Running) -> Result<AsyncFd<OwnedFd>, Fault> {
+pub(crate) fn watched(running: &Running) -> Result<AsyncFd<OwnedFd>, Fault> {
     let watched = running.end_fd().as_fd().try_clone_to_owned();
     watched
         .and_then(|fd| AsyncFd::with_interest(fd, Interest::READABLE))

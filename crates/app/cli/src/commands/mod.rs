@@ -11,6 +11,7 @@ pub(crate) mod completions;
 pub(crate) mod ctl;
 pub(crate) mod data;
 pub(crate) mod demo;
+pub(crate) mod drain;
 pub(crate) mod enter;
 pub(crate) mod etcd_args;
 pub(crate) mod exec;
@@ -48,6 +49,7 @@ pub(crate) fn run(command: Command, printer: &mut Printer) -> Result<Exit, Fault
         Command::Plan(args) => plan::run(&args, printer),
         Command::Status(args) => status::run(&args, printer),
         Command::Stop(args) => stop::run(&args, printer),
+        Command::Drain(args) => drain::run(&args, printer),
         Command::Ps(args) => ps::run(&args, printer),
         Command::Pid(args) => pid::run(&args, printer),
         Command::Logs(args) => logs::run(&args, printer),

@@ -28,6 +28,11 @@ impl NodeArgs {
         NodeArgs { config, name }
     }
 
+    /// The file, and the name.
+    pub(crate) fn parts(&self) -> (&std::path::Path, Option<&str>) {
+        (&self.config, self.name.as_deref())
+    }
+
     /// Reads the file and finds the member.
     pub(crate) fn node(&self, printer: &mut Printer) -> Result<Node, Fault> {
         let (node, warnings) = Node::read(&self.config, self.name.as_deref())?;

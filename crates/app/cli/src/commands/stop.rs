@@ -32,7 +32,7 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args, printer: &mut Printer) -> Result<Exit, Fault> {
     let node = args.node.node(printer)?;
     let asked_by = format!("`quorate stop` (process {})", std::process::id());
-    let wish = Wish { asked_by: asked_by.clone(), keep_running: args.keep_running };
+    let wish = Wish { asked_by: asked_by.clone(), keep_running: args.keep_running, reload: false };
     let Some(status) = turn::ask_stop(node.state_path(), &wish)? else {
         let how = if args.keep_running { None } else { turn::stop_alone(&node, &asked_by)? };
         let what = how.map_or_else(|| "no agent runs".to_owned(), |how| format!("no agent runs; etcd {how}"));
@@ -40,7 +40,10 @@ pub(crate) fn run(args: &Args, printer: &mut Printer) -> Result<Exit, Fault> {
         return Ok(Exit::Done);
     };
     let stop = &node.spec.maintenance.stop;
-    let limit = stop.move_leader_timeout + stop.term_timeout + stop.dump_timeout + Duration::from_secs(40);
+    let mut limit = stop.move_leader_timeout + stop.term_timeout + stop.dump_timeout + Duration::from_secs(40);
+    for process in &node.spec.processes {
+        limit += process.hooks.timeout + process.stop.term_timeout + process.stop.dump_timeout + Duration::from_secs(20);
+    }
     let begun = Instant::now();
     // It holds the lock until its last moment.
     while node.state()?.lock().is_err() {

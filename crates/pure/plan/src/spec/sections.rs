@@ -6,8 +6,8 @@ use super::members::{self, Addresses, MemberPlace};
 use super::read::{Reader, Section, Show};
 use super::tree::{BYTES_MAX, Kind, Node};
 use super::{
-    Agent, At, Bootstrap, Maintenance, Mistakes, Security, Setting, Spec, Validation, Value, auth, backup, check,
-    source, tls,
+    Agent, At, Bootstrap, Logs, Maintenance, Mistakes, Security, Setting, Spec, Validation, Value, auth, backup, boxes,
+    check, processes, source, tls,
 };
 use crate::Warning;
 use crate::etcd_config;
@@ -76,9 +76,12 @@ fn whole(reader: &mut Reader<'_>, node: Node) -> Option<(Spec, Places)> {
     let backup = backup::section(reader, &mut file);
     let auth = auth::section(reader, &mut file, &agent, security.as_ref());
     let maintenance = maintenance(reader, &mut file);
+    let box_ = boxes::section(reader, &mut file);
+    let processes = processes::section(reader, &mut file, &members);
     file.close(reader);
     let security = security?;
-    let spec = Spec { token, bootstrap, source, members, security, etcd, backup, auth, maintenance, agent };
+    let spec =
+        Spec { token, bootstrap, source, members, security, etcd, backup, auth, maintenance, agent, box_, processes };
     Some((spec, Places { members: places, agent: agent_at }))
 }
 
@@ -151,6 +154,7 @@ fn maintenance(reader: &mut Reader<'_>, file: &mut Section) -> Maintenance {
     let modes = [("auto", Validation::Auto), ("sanity", Validation::Sanity), ("full", Validation::Full)];
     section.word(reader, "validation", &modes, &mut found.validation);
     section.span(reader, "validation-budget", &mut found.validation_budget);
+    section.span(reader, "join-timeout", &mut found.join_timeout);
     if let Some(mut defrag) = section.section(reader, "defrag") {
         if let Some(percent) = defrag.number(reader, "free-percent", 99) {
             found.defrag.free_percent = u32::try_from(percent).unwrap_or_default();
@@ -196,16 +200,19 @@ fn agent(reader: &mut Reader<'_>, file: &mut Section, plaintext: bool) -> (Agent
         found.etcd_password_file = Some(text);
     }
     section.span(reader, "ready-timeout", &mut found.ready_timeout);
-    if let Some(mut logs) = section.section(reader, "logs") {
-        logs.size(reader, "max-size", &mut found.logs.max_size);
-        logs.span(reader, "max-age", &mut found.logs.max_age);
-        if let Some(files) = logs.number(reader, "max-files", 10_000) {
-            found.logs.max_files = u32::try_from(files).unwrap_or_default();
-        }
-        logs.close(reader);
-    }
+    logs(reader, &mut section, &mut found.logs);
     section.close(reader);
     (found, at)
+}
+
+pub(super) fn logs(reader: &mut Reader<'_>, section: &mut Section, into: &mut Logs) {
+    let Some(mut logs) = section.section(reader, "logs") else { return };
+    logs.size(reader, "max-size", &mut into.max_size);
+    logs.span(reader, "max-age", &mut into.max_age);
+    if let Some(files) = logs.number(reader, "max-files", 10_000) {
+        into.max_files = u32::try_from(files).unwrap_or_default();
+    }
+    logs.close(reader);
 }
 
 /// The keys that were asked for while a file was read.

@@ -115,6 +115,9 @@ pub struct Maintenance {
     /// How long the full check of `auto` may take.
     #[serde(serialize_with = "as_duration")]
     pub validation_budget: Duration,
+    /// How long a new member may take to come up before it is taken out again.
+    #[serde(serialize_with = "as_duration")]
+    pub join_timeout: Duration,
     /// When the database is defragmented.
     pub defrag: Defrag,
     /// How etcd is stopped.
@@ -165,6 +168,7 @@ impl Default for Maintenance {
             validation: Validation::Auto,
             // A full check reads about 5 GiB/s from memory and 0.5 from a disk: 15 GiB and more fit.
             validation_budget: Duration::from_secs(30),
+            join_timeout: Duration::from_secs(300),
             defrag: Defrag { free_percent: 45, free_min: 256 * MIB },
             stop: Stop {
                 move_leader_timeout: Duration::from_secs(5),
@@ -231,17 +235,29 @@ impl Agent {
             etcd_user: None,
             etcd_password_file: None,
             ready_timeout: Duration::from_secs(5),
-            logs: Logs { max_size: 64 * MIB, max_age: Duration::from_secs(14 * 24 * 3600), max_files: 10 },
+            logs: usual_logs(),
         }
     }
 }
 
-fn as_duration<S: Serializer>(span: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
+/// How logs are kept where nothing is said.
+pub(super) fn usual_logs() -> Logs {
+    Logs { max_size: 64 * MIB, max_age: Duration::from_secs(14 * 24 * 3600), max_files: 10 }
+}
+
+pub(super) fn as_duration<S: Serializer>(span: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.serialize_str(&duration_text(*span))
 }
 
 fn as_size<S: Serializer>(bytes: &u64, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.serialize_str(&size_text(*bytes))
+}
+
+pub(super) fn as_maybe_size<S: Serializer>(bytes: &Option<u64>, serializer: S) -> Result<S::Ok, S::Error> {
+    match bytes {
+        Some(bytes) => as_size(bytes, serializer),
+        None => serializer.serialize_none(),
+    }
 }
 
 pub(super) fn as_map<S: Serializer>(settings: &[Setting], serializer: S) -> Result<S::Ok, S::Error> {

@@ -25,6 +25,12 @@ pub(super) enum Form {
     Texts,
     Flag,
     Number(u64, u64),
+    /// A number that may be below zero.
+    Integer(i64, i64),
+    /// A TCP port, or several.
+    Ports,
+    /// Names and texts.
+    Pairs,
     Span,
     Size,
     Words(&'static [&'static str]),
@@ -32,11 +38,20 @@ pub(super) enum Form {
     Map(&'static [Key], &'static [&'static str]),
     /// A list of those.
     List(&'static [Key], &'static [&'static str]),
+    /// Names, and the same keys behind each.
+    Named(&'static [Key], &'static [&'static str]),
+    /// Some of these words.
+    SomeWords(&'static [&'static str]),
+    /// The level of a box.
+    Level,
     /// etcd's own settings.
     Etcd,
 }
 
-use Form::{AnyText, Etcd, Flag, List, Map, Number, Path, Size, Span, Text, Texts, Url, Urls, Words};
+use Form::{
+    AnyText, Etcd, Flag, Integer, List, Map, Named, Number, Pairs, Path, Ports, Size, SomeWords, Span, Text, Texts, Url,
+    Urls, Words,
+};
 
 const fn key(name: &'static str, form: Form, about: &'static str) -> Key {
     Key { name, form, about }
@@ -58,6 +73,8 @@ pub(super) const FILE: &[Key] = &[
     key("auth", Map(AUTH, &[]), "Users and roles of etcd"),
     key("maintenance", Map(MAINTENANCE, &[]), "How data is checked, kept small and stopped"),
     key("agent", Map(AGENT, &[]), "The agent of each node"),
+    key("box", Map(BOX, &[]), "How etcd is held"),
+    key("processes", Named(PROCESS, &["executable"]), "What the agent keeps beside etcd, by name"),
 ];
 
 const SOURCE: &[Key] = &[
@@ -167,6 +184,7 @@ const USER: &[Key] = &[
 const MAINTENANCE: &[Key] = &[
     key("validation", Words(&["auto", "sanity", "full"]), "How much of the data is checked before a start"),
     key("validation-budget", Span, "How long the full check of `auto` may take"),
+    key("join-timeout", Span, "How long a new member may take to come up before it is taken out again"),
     key("defrag", Map(DEFRAG, &[]), "When the database is defragmented: both limits must be passed"),
     key("stop", Map(STOP, &[]), "How etcd is stopped"),
 ];
@@ -198,4 +216,85 @@ const LOGS: &[Key] = &[
     key("max-size", Size, "A file is closed at this size"),
     key("max-age", Span, "Closed files are kept so long"),
     key("max-files", Number(0, 10_000), "And so many"),
+];
+
+const LEVELS: Form = Form::Level;
+const CALLS: Form = Words(&["enforce", "audit"]);
+const HOLES: Form = SomeWords(&["all-files", "all-syscalls", "all-ports", "executable-data"]);
+
+const BOX: &[Key] = &[
+    key("level", LEVELS, "How much of a box there is; by default `strict` where the agent runs as root, else `basic`"),
+    key("user", Text, "Whom etcd runs as, where the agent runs as root; by default `etcd` if there is one"),
+    key("limits", Map(LIMITS, &[]), "How much etcd may use"),
+    key("connect", Ports, "TCP ports that it may connect to besides those of the members"),
+    key("syscalls", CALLS, "Whether system calls that are on no list are denied or only logged"),
+    key("unsafe", HOLES, "Holes of the box, by name"),
+];
+
+const LIMITS: &[Key] = &[
+    key("memory", Size, "Memory of all its processes"),
+    key("pids", Number(1, u32::MAX as u64), "Processes and threads"),
+    key("cpu", Number(1, 1_000_000), "Hundredths of one processor: 150 is one and a half"),
+    key("open-files", Number(1, u32::MAX as u64), "Open files of each process"),
+    key("oom-score", Integer(-1000, 1000), "How readily the kernel ends it when memory runs out"),
+];
+
+const PROCESS: &[Key] = &[
+    key("executable", Path, "The program: an executable, not a script"),
+    key("args", Texts, "Its arguments; `{name}` stands for the member's name"),
+    key("env", Pairs, "All of its environment; secrets belong into files"),
+    key("members", Texts, "The members beside which it runs; by default all"),
+    key("user", Text, "Whom it runs as, where the agent runs as root; by default `nobody` in `strict`"),
+    key("box", LEVELS, "How much of a box there is; by default `strict` where the agent runs as root, else `basic`"),
+    key("limits", Map(LIMITS, &[]), "How much it may use"),
+    key("volumes", List(VOLUME, &["path"]), "Files and directories that it sees"),
+    key("ports", Map(PORTS, &[]), "TCP ports"),
+    key("capabilities", Texts, "Capabilities that it keeps, such as `NET_BIND_SERVICE`"),
+    key("syscalls", CALLS, "Whether system calls that are on no list are denied or only logged"),
+    key("unsafe", HOLES, "Holes of the box, by name"),
+    key("hooks", Map(HOOKS, &[]), "Commands before and after, in boxes of the same kind"),
+    key("after", Texts, "What must be ready before it is started: other processes, and `etcd`"),
+    key("restart", Map(RESTART, &[]), "When it is started again"),
+    key("health", Map(HEALTH, &[]), "How it is asked whether it is well"),
+    key("stop", Map(PROCESS_STOP, &[]), "How it is stopped"),
+    key("logs", Map(LOGS, &[]), "Its logs"),
+];
+
+const VOLUME: &[Key] = &[
+    key("path", Path, "Where; the same inside and outside"),
+    key("access", Words(&["read", "write", "execute"]), "What it may do there; by default `read`"),
+    key("create", Flag, "Whether a directory that is missing is made, for its user alone"),
+];
+
+const PORTS: &[Key] = &[
+    key("bind", Ports, "Where it may listen"),
+    key("connect", Ports, "Where it may connect to, on any host"),
+];
+
+const HOOKS: &[Key] = &[
+    key("pre-start", Texts, "A program and its arguments, run before each start; if it fails there is none"),
+    key("post-start", Texts, "Run after each start; the process is ready only then"),
+    key("pre-stop", Texts, "Run before each stop"),
+    key("timeout", Span, "How long each may take; by default `30s`"),
+];
+
+const RESTART: &[Key] = &[
+    key("when", Words(&["always", "on-failure", "never"]), "After which end; by default `always`"),
+    key("first-wait", Span, "The wait after the second end in a row, doubled each time; by default `1s`"),
+    key("max-wait", Span, "The longest wait; by default `1m`"),
+];
+
+const HEALTH: &[Key] = &[
+    key("exec", Texts, "A program and its arguments; exit code 0 is a good answer"),
+    key("tcp", Text, "`host:port` that accepts connections"),
+    key("http", Text, "A plain HTTP URL that is answered with a code from 200 to 399"),
+    key("every", Span, "How often; by default `10s`"),
+    key("timeout", Span, "How long an answer may take; by default `5s`"),
+    key("failures", Number(0, 1000), "So many bad answers in a row, and it is started anew; by default 3"),
+    key("grace", Span, "For so long after its start bad answers do not count; by default `30s`"),
+];
+
+const PROCESS_STOP: &[Key] = &[
+    key("term-timeout", Span, "From SIGTERM to the next step; by default `30s`"),
+    key("dump-timeout", Span, "From SIGQUIT to SIGKILL; by default there is no SIGQUIT"),
 ];

@@ -8,7 +8,7 @@ use super::{
     ClusterSeen, DataFacts, DataSeen, Depth, ListedMember, Mode, Observed, PeerAnswer, PeerSeen, Row, StartPlan, Step,
     StoreSeen, Verdict, plan_validation,
 };
-use crate::ledger::{Identity, Ledger, LedgerSeen, Origin, PendingAdd, State};
+use crate::ledger::{Confirmed, Identity, IntentKind, Ledger, LedgerSeen, Origin, PendingAdd, State, Tombstone};
 use crate::spec::Spec;
 
 const RESET: &str =
@@ -36,10 +36,12 @@ pub(super) fn decide<G: Guards>(spec: &Spec, name: &str, seen: &Observed, guards
     let case = Case { spec, name, seen, ledger, guards };
     let rows = [
         Case::tombstone,
+        Case::torn_down,
         Case::foreign,
         Case::newer_generation,
         Case::not_ours_yet,
         Case::other_cluster,
+        Case::undeclared,
         Case::removed,
     ];
     if let Some(plan) = rows.iter().find_map(|row| row(&case)) {
@@ -62,8 +64,21 @@ pub(super) struct Case<'a, G> {
 impl<G: Guards> Case<'_, G> {
     fn tombstone(&self) -> Option<StartPlan> {
         let at_peer = self.answers().find(|(_, answer)| answer.my_tombstone).map(|(peer, _)| peer);
+        // Its own word for it comes first, so that it holds when the others are gone.
+        if let (State::Started(identity), Some(_), Some(members)) = (&self.ledger.state, at_peer, self.confirmed())
+            && self.confirmed_id() == Some(identity.cluster)
+            && members.iter().all(|member| member.id != identity.member)
+            && let Some(plan) = self.left(identity).filter(|_| self.guards.hold(Guard::Tombstone))
+        {
+            return Some(plan);
+        }
         let why = match (&self.ledger.state, at_peer) {
             _ if !self.guards.hold(Guard::Tombstone) => return None,
+            // It was removed because it was not declared, and now it is: it joins anew, once its old data is out of the way.
+            (State::Tombstone(stone), None) if stone.undeclared && self.spec.member(self.name).is_some() => {
+                let there = matches!(self.seen.data, DataSeen::There(_));
+                return there.then(|| StartPlan::new(Row::SetAside, vec![Step::Archive]));
+            }
             (State::Tombstone(stone), _) => format!("this member was removed for good: {}", stone.why),
             (_, Some(peer)) => format!("`{peer}` remembers that this member was removed for good"),
             (_, None) => return None,
@@ -71,6 +86,14 @@ impl<G: Guards> Case<'_, G> {
         let mut steps = self.archive();
         steps.extend(refuse(Code::StartRemoved, why, RESET));
         Some(StartPlan::new(Row::Tombstone, steps))
+    }
+
+    fn torn_down(&self) -> Option<StartPlan> {
+        let intent = self.ledger.intent.as_ref().filter(|intent| intent.kind == IntentKind::Teardown)?;
+        let why = format!("the cluster was torn down: {}", intent.why);
+        let way_out = "`quorate cluster teardown --cancel` brings it back; nothing was removed or deleted";
+        let plan = || StartPlan::new(Row::TornDown, refuse(Code::TornDown, why, way_out));
+        self.guards.hold(Guard::TornDown).then(plan)
     }
 
     fn foreign(&self) -> Option<StartPlan> {
@@ -137,6 +160,21 @@ impl<G: Guards> Case<'_, G> {
         Some(StartPlan::new(Row::OtherCluster, refuse(Code::StartDisagree, why, RESET)))
     }
 
+    /// A node that the file does not declare begins nothing. One that runs goes on until the others have removed it.
+    fn undeclared(&self) -> Option<StartPlan> {
+        let ran = matches!(self.ledger.state, State::Started(_) | State::Tombstone(_));
+        if ran { None } else { self.undeclared_now() }
+    }
+
+    pub(super) fn undeclared_now(&self) -> Option<StartPlan> {
+        if self.spec.member(self.name).is_some() {
+            return None;
+        }
+        let why = "the cluster file does not declare this node";
+        let way_out = "declare it under `members`, or stop its agent";
+        Some(StartPlan::new(Row::Undeclared, refuse(Code::StartRemoved, why, way_out)))
+    }
+
     /// Only what ran can have been removed: a founding member that never started may not be listed by name yet.
     fn removed(&self) -> Option<StartPlan> {
         let State::Started(identity) = &self.ledger.state else { return None };
@@ -145,8 +183,38 @@ impl<G: Guards> Case<'_, G> {
         if listed || !self.guards.hold(Guard::Removed) {
             return None;
         }
+        if let Some(plan) = self.left(identity) {
+            return Some(plan);
+        }
+        if self.never_voted(identity) && !members.iter().any(|member| self.is_mine(member)) {
+            // A learner that was taken out again, since it was not up for too long. Nobody ever counted on it.
+            let there = matches!(self.seen.data, DataSeen::There(_));
+            return there.then(|| StartPlan::new(Row::SetAside, vec![Step::Archive]));
+        }
         let why = format!("the cluster does not list member `{}` any more", identity.member);
         Some(StartPlan::new(Row::Removed, refuse(Code::StartRemoved, why, RESET)))
+    }
+
+    /// It was to leave, and has left.
+    fn left(&self, identity: &Identity) -> Option<StartPlan> {
+        let intent = self.ledger.intent.as_ref().filter(|intent| intent.kind == IntentKind::Leave);
+        let undeclared = self.spec.member(self.name).is_none();
+        let why = match intent {
+            Some(intent) => intent.why.clone(),
+            None if undeclared => "the cluster file does not declare it".to_owned(),
+            None => return None,
+        };
+        let Identity { cluster, member, .. } = *identity;
+        // When is for whoever writes it down to say.
+        let stone = Tombstone { cluster, member, why, at_ms: 0, undeclared };
+        Some(StartPlan::new(Row::Left, vec![Step::Write(State::Tombstone(stone))]))
+    }
+
+    /// Whether it joined and, as far as it knows, never had a vote.
+    fn never_voted(&self, identity: &Identity) -> bool {
+        let votes =
+            |confirmed: &Confirmed| confirmed.members.iter().any(|one| one.id == identity.member && !one.learner);
+        identity.origin == Origin::Joined && !self.ledger.confirmed.as_ref().is_some_and(votes)
     }
 
     fn with_data(&self, facts: &DataFacts) -> StartPlan {
@@ -267,7 +335,12 @@ impl<G: Guards> Case<'_, G> {
             State::Promised(promise) | State::Inited(promise) => {
                 self.superseded(promise).unwrap_or_else(|| self.never_started())
             }
-            State::Empty | State::Tombstone(_) => self.never_started(),
+            // Declared again: whoever was removed founds nothing.
+            State::Tombstone(_) => match self.confirmed() {
+                Some(members) => self.elsewhere().unwrap_or_else(|| self.come_back(members)),
+                None => self.wait_for_cluster("the cluster that this node is declared in again"),
+            },
+            State::Empty => self.never_started(),
         }
     }
 

@@ -1,18 +1,17 @@
-//! `quorate cluster plan`: what would be done next on each node and why, and what another file would change.
+//! `quorate cluster plan`: what would be done next on each node and why, and step by step what a file would change.
 //!
-//! **Rule:** nothing is done. What a node would do is what its own agent decided; what a file would change is compared here.
+//! **Rule:** nothing is done. What a node would do is what its own agent decided; what a file changes is planned as `cluster apply`
+//! plans it, with the same hash.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use quorate_agent::cluster_file;
 use quorate_agent::peers::PlanAnswer;
 use quorate_agent::turn::Status;
-use quorate_faults::{Exit, Fault};
-use quorate_plan::spec::Spec;
+use quorate_faults::{Code, Exit, Fault};
 use serde::Serialize;
 
-use super::ask::{Cluster, ClusterArgs};
+use super::operate::{Living, PlanShown};
 use crate::printer::Printer;
 use crate::render::{Page, Report};
 
@@ -20,38 +19,42 @@ use crate::render::{Page, Report};
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  quorate cluster plan --config cluster.yaml
-  quorate cluster plan new.yaml --config cluster.yaml  what a new file changes
+  quorate cluster plan new.yaml              what would be done, and its hash
+  quorate cluster plan --config cluster.yaml the same for the present file
 
 Every step that changes members is shown with the proof that a quorum holds before and after
-it. Exit code 0: nothing is waited for. 3: a node waits. 5: a node refuses to go on.")]
+it. `cluster apply --plan HASH` does what was shown, or nothing. Exit code 0: nothing is waited
+for. 3: a node waits. 5: a node refuses to go on.")]
 pub(crate) struct Args {
-    #[command(flatten)]
-    cluster: ClusterArgs,
-
-    /// A file that is to replace the one of `--config`
+    /// The file that the cluster is to be like [default: that of --config]
     file: Option<PathBuf>,
+
+    /// The cluster file
+    #[arg(long, value_name = "FILE", env = "QUORATE_CONFIG")]
+    config: Option<PathBuf>,
+
+    /// Ask with this member's certificate [default: the first that can be read here]
+    #[arg(long, env = "QUORATE_NAME")]
+    name: Option<String>,
 }
 
 /// Shows it.
 pub(crate) fn run(args: &Args, printer: &mut Printer) -> Result<Exit, Fault> {
-    let cluster = Cluster::open(&args.cluster.config, args.cluster.name.as_deref(), printer)?;
-    let wanted = match &args.file {
-        Some(file) => cluster_file::read(file)?.0,
-        None => cluster.spec.clone(),
+    let Some(file) = args.file.as_ref().or(args.config.as_ref()) else {
+        return Err(Fault::new(Code::Usage, "no cluster file was named").hint("name one: `quorate cluster plan FILE`"));
     };
-    let plans: BTreeMap<String, Result<PlanAnswer, Fault>> = cluster.ask("/v1/plan");
-    let statuses: BTreeMap<String, Result<Status, Fault>> = cluster.ask("/v1/status");
-    let hash = wanted.hash();
-    let mut nodes = Vec::new();
-    for member in &wanted.members {
-        let (plan, status) = (plans.get(&member.name), statuses.get(&member.name));
-        nodes.push(node(&member.name, &hash, plan, status));
-    }
-    let shown = Shown { changes: changes(&cluster.spec, &wanted), nodes };
+    let living = Living::open(file, args.name.as_deref(), printer)?;
+    let seen = living.look();
+    let plans: BTreeMap<String, Result<PlanAnswer, Fault>> = living.block_on(living.peers().ask_all("/v1/plan", None));
+    let statuses: BTreeMap<String, Result<Status, Fault>> = living.block_on(living.peers().ask_all("/v1/status", None));
+    let nodes: Vec<Node> = living.nodes().iter().map(|name| node(name, plans.get(name), statuses.get(name))).collect();
+    // Without a cluster there is nothing to change yet.
+    let change = seen.view.members().is_some().then(|| PlanShown::of(&seen.plan));
+    let refused = seen.plan.halt.as_ref().is_some_and(|halt| halt.refused) && change.is_some();
+    let shown = Shown { nodes, change };
     let any = |phase: fn(&Node) -> bool| shown.nodes.iter().any(phase);
     let exit = match () {
-        () if any(|node| node.refused) => Exit::Refused,
+        () if refused || any(|node| node.refused) => Exit::Refused,
         () if any(|node| node.waiting) => Exit::Waiting,
         () => Exit::Done,
     };
@@ -61,7 +64,7 @@ pub(crate) fn run(args: &Args, printer: &mut Printer) -> Result<Exit, Fault> {
 
 type Answer<T> = Result<T, Fault>;
 
-fn node(name: &str, hash: &str, plan: Option<&Answer<PlanAnswer>>, status: Option<&Answer<Status>>) -> Node {
+fn node(name: &str, plan: Option<&Answer<PlanAnswer>>, status: Option<&Answer<Status>>) -> Node {
     let name = name.to_owned();
     let (plan, status) = match (plan, status) {
         (Some(Ok(plan)), Some(Ok(status))) => (plan, status),
@@ -70,56 +73,17 @@ fn node(name: &str, hash: &str, plan: Option<&Answer<PlanAnswer>>, status: Optio
             return Node { name, because: fault.to_string(), steps, waiting: true, refused: false };
         }
         (_, _) => {
-            let because = "it is new in the file".to_owned();
-            let steps =
-                vec!["start its agent: it joins as a learner, and is promoted when it has caught up".to_owned()];
-            return Node { name, because, steps, waiting: true, refused: false };
+            let steps = vec!["start its agent".to_owned()];
+            return Node { name, because: "it was not asked".to_owned(), steps, waiting: true, refused: false };
         }
     };
     if status.phase == "serving" {
-        let mut steps = vec!["keep it running, and watch whether reads through it succeed".to_owned()];
-        if plan.file != hash {
-            steps.push("restart its agent to apply the file: it hands leadership over first".to_owned());
-        }
+        let steps = vec!["keep it running, and watch whether reads through it succeed".to_owned()];
         return Node { name, because: "it serves".to_owned(), steps, waiting: false, refused: false };
     }
     let (waiting, refused) = (plan.waiting, plan.refused);
     let because = if plan.because.is_empty() { status.cause.clone() } else { plan.because.clone() };
     Node { name, because, steps: plan.steps.clone(), waiting, refused }
-}
-
-/// What differs between two files, as far as the cluster notices.
-fn changes(now: &Spec, wanted: &Spec) -> Vec<String> {
-    let mut changes = Vec::new();
-    if now.token != wanted.token {
-        changes
-            .push(format!("`token` becomes `{}`: that is another cluster, and every agent refuses it", wanted.token));
-    }
-    for member in &wanted.members {
-        match now.member(&member.name) {
-            None => changes.push(format!("`{}` is new: it joins when its agent runs with this file", member.name)),
-            Some(known) if known.peer_urls != member.peer_urls => changes.push(format!(
-                "`{}` moves from `{}` to `{}`: its agent tells the cluster once it runs with this file",
-                member.name,
-                known.peer_urls.join(","),
-                member.peer_urls.join(",")
-            )),
-            Some(_) => {}
-        }
-    }
-    for member in now.members.iter().filter(|member| wanted.member(&member.name).is_none()) {
-        changes.push(format!("`{}` is not declared any more: nothing removes it by a file alone", member.name));
-    }
-    if now.etcd != wanted.etcd {
-        changes.push("settings of etcd change: each member takes them over at its next start".to_owned());
-    }
-    if now.bootstrap != wanted.bootstrap && wanted.bootstrap.is_some() {
-        changes.push("`bootstrap` changes: inert for every node that has founded or joined".to_owned());
-    }
-    if changes.is_empty() && now.hash() != wanted.hash() {
-        changes.push("what changes concerns the agents alone".to_owned());
-    }
-    changes
 }
 
 #[derive(Serialize)]
@@ -134,24 +98,23 @@ struct Node {
 /// What is printed.
 #[derive(Serialize)]
 struct Shown {
-    /// What another file changes.
-    changes: Vec<String>,
     nodes: Vec<Node>,
+    /// What is done to the cluster, where there is one.
+    change: Option<PlanShown>,
 }
 
 impl Report for Shown {
     fn render(&self, page: &mut Page) {
-        for change in &self.changes {
-            page.line(format!("change: {change}"));
-        }
-        if !self.changes.is_empty() {
-            page.gap();
-        }
         for node in &self.nodes {
             page.line(format!("{}, because {}:", node.name, node.because));
             for (at, step) in node.steps.iter().enumerate() {
                 page.line(format!("  {}. {step}", at + 1));
             }
+        }
+        if let Some(change) = &self.change {
+            page.gap();
+            page.line("the whole cluster:");
+            change.render(page);
         }
     }
 }

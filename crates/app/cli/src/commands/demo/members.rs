@@ -117,7 +117,7 @@ pub(super) fn stop(demo: &Demo, member: &Member) -> Result<bool, Fault> {
         return Ok(turn::stop_alone(&node, asked_by)?.is_some());
     };
     let agent = Identity::of(pid);
-    let wish = Wish { asked_by: asked_by.to_owned(), keep_running: false };
+    let wish = Wish { asked_by: asked_by.to_owned(), keep_running: false, reload: false };
     if turn::ask_stop(&member.seat.state_dir(), &wish)?.is_none() {
         return Ok(true);
     }

@@ -1,0 +1,218 @@
+//! Answers whoever changes a living cluster: another cluster file, what a node is to become, and leadership handed over.
+//!
+//! **Invariant:** a file is taken only in the place of the very file that it was meant for, after it was checked as strictly as
+//! at a start; and what was said yes to is on disk.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::State;
+use axum::extract::rejection::JsonRejection;
+use axum::http::{HeaderMap, StatusCode};
+use quorate_faults::{Code, Exit, Fault};
+use quorate_plan::ledger::{Intent, IntentKind, Ledger, State as Progress};
+use quorate_plan::spec::Spec;
+use tracing::info;
+
+use super::messages::{FileAnswer, FileRequest, FileTold, HandOverAnswer, IntentAnswer, IntentRequest};
+use super::server::{Api, No, refuse};
+use super::{FROM_HEADER, OPERATOR};
+use crate::turn::{Node, Wish, hand_over_now, now_ms, stamp};
+use crate::{cluster_file, declared};
+
+/// Takes another cluster file over, or says why not.
+pub(super) async fn file(
+    State(api): State<Api>,
+    headers: HeaderMap,
+    body: Result<Json<FileRequest>, JsonRejection>,
+) -> Result<Json<FileAnswer>, No> {
+    let Json(request) = body.map_err(|rejection| unread(&rejection))?;
+    let who = asking(&headers);
+    let node = Arc::clone(&api.node);
+    let taken = blocking(move || take(&node, &request)).await?;
+    if let Some(kept) = &taken.kept {
+        let leaves = if taken.leaves { ", which does not declare this node: it leaves" } else { "" };
+        info!("took over the cluster file of {who}{leaves}; the one from before is `{kept}`");
+    }
+    if taken.file != api.node.spec.hash() {
+        api.wishes.send_modify(|wishes| wishes.push(Wish::reload(&who)));
+    }
+    Ok(Json(taken))
+}
+
+/// Tells the text of the file that this node acts on.
+pub(super) async fn told(State(api): State<Api>) -> Json<FileTold> {
+    Json(FileTold { text: api.node.text.to_string(), file: api.node.spec.hash() })
+}
+
+/// Writes down what this node is to become.
+pub(super) async fn intent(
+    State(api): State<Api>,
+    headers: HeaderMap,
+    body: Result<Json<IntentRequest>, JsonRejection>,
+) -> Result<Json<IntentAnswer>, No> {
+    let Json(IntentRequest { intent, why }) = body.map_err(|rejection| unread(&rejection))?;
+    let who = asking(&headers);
+    let (book, at_ms) = (Arc::clone(&api.book), now_ms());
+    let ledger = blocking(move || {
+        let mut objection = None;
+        let written = book.change(|ledger| match may_intend(ledger, intent) {
+            // What is asked again keeps the time at which it was first asked.
+            Ok(()) if ledger.intent.as_ref().map(|known| known.kind) == intent => {}
+            Ok(()) => ledger.intent = intent.map(|kind| Intent { kind, why, at_ms }),
+            Err(fault) => objection = Some(fault),
+        })?;
+        objection.map_or(Ok(written), Err)
+    })
+    .await?;
+    match &ledger.intent {
+        Some(Intent { kind: IntentKind::Leave, why, .. }) => info!("{who} asks this node to leave: {why}"),
+        Some(Intent { kind: IntentKind::Teardown, why, .. }) => info!("{who} tears the cluster down: {why}"),
+        None => info!("{who} asks this node to stay"),
+    }
+    api.shared.wake();
+    Ok(Json(IntentAnswer { intent: ledger.intent }))
+}
+
+/// Hands leadership over now.
+pub(super) async fn hand_over(State(api): State<Api>) -> Result<Json<HandOverAnswer>, No> {
+    match hand_over_now(&api.node).await {
+        Ok(to) => Ok(Json(HandOverAnswer { to })),
+        Err(fault) => Err(no(&fault)),
+    }
+}
+
+fn may_intend(ledger: &Ledger, intent: Option<IntentKind>) -> Result<(), Fault> {
+    let alone = ledger.confirmed.as_ref().is_some_and(|confirmed| {
+        let mine = ledger.ids().map(|(_, member)| member);
+        confirmed.members.iter().all(|member| member.learner || Some(member.id) == mine)
+    });
+    match (intent, &ledger.state) {
+        (Some(IntentKind::Leave), Progress::Started(_)) if alone => {
+            Err(Fault::new(Code::LastMember, "the last member cannot leave: nothing of the cluster would be left")
+                .hint("to end the cluster, `quorate cluster teardown`"))
+        }
+        (Some(IntentKind::Leave), Progress::Empty | Progress::Promised(_) | Progress::Inited(_)) => {
+            Err(Fault::new(Code::ChangeRefused, "this node has never been a member, so it cannot leave")
+                .hint("take it out of the cluster file"))
+        }
+        (Some(_) | None, _) => Ok(()),
+    }
+}
+
+/// Checks the file, and puts it in the place of the one that is there.
+fn take(node: &Node, request: &FileRequest) -> Result<FileAnswer, Fault> {
+    let (new, _) = cluster_file::parse(request.text.as_bytes(), "the file that was sent")?;
+    // With a source, members are known once it has been asked.
+    let (full, _) = declared::resolve_now(new.clone(), Some(node.name()), declared::ASKED_WITHIN)?;
+    may_replace(node, &full)?;
+    let there = cluster_file::read(&node.file).map(|(there, _)| there);
+    let there = there.as_ref().map_or_else(|_| node.written.clone(), Spec::hash);
+    let (hash, leaves) = (new.hash(), full.member(node.name()).is_none());
+    let file = full.hash();
+    if hash != node.written {
+        node.ensure_remembered()?;
+    }
+    if there == hash {
+        return Ok(FileAnswer { file, kept: None, leaves });
+    }
+    fits(node, request, &there, &hash)?;
+    let kept = cluster_file::ensure_replaced(&node.file, request.text.as_bytes(), &stamp())?;
+    Ok(FileAnswer { file, kept: Some(kept.display().to_string()), leaves })
+}
+
+fn fits(node: &Node, request: &FileRequest, there: &str, new: &str) -> Result<(), Fault> {
+    // What the agent tells is the hash with its members filled in; it counts while the file is the one that it has read.
+    let told = there == node.written && request.replaces == node.spec.hash();
+    if told || request.replaces == there || request.replaces == new {
+        return Ok(());
+    }
+    Err(Fault::new(Code::FileStale, "the file was meant to replace another one than this node has")
+        .hint("see what differs with `quorate cluster plan`, and apply again"))
+}
+
+/// What a living member's file may not change.
+fn may_replace(node: &Node, new: &Spec) -> Result<(), Fault> {
+    let refused = |what: String, hint: &str| Err(Fault::new(Code::ChangeRefused, what).hint(hint));
+    if new.token != node.spec.token {
+        return Err(Fault::new(Code::PeerOtherCluster, "the file is of another cluster"));
+    }
+    if new.is_plaintext() != node.spec.is_plaintext() {
+        let what = "a living cluster does not change between TLS and plaintext".to_owned();
+        return refused(what, "back it up, and found another one from it");
+    }
+    let Some(member) = new.member(node.name()) else { return Ok(()) };
+    let moved = [
+        ("data-dir", member.data_dir != node.member.data_dir),
+        ("wal-dir", member.wal_dir != node.member.wal_dir),
+        ("state-dir", Path::new(&new.state_dir_of(node.name())) != node.state_path()),
+    ];
+    match moved.iter().find(|(_, moved)| *moved) {
+        None => Ok(()),
+        Some((what, _)) => {
+            let what = format!("the file gives `{}` another `{what}` while it lives", node.name());
+            refused(what, "stop its agent, move the directory, change its file, and start it again")
+        }
+    }
+}
+
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T, Fault> + Send + 'static) -> Result<T, No> {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(Ok(done)) => Ok(done),
+        Ok(Err(fault)) => Err(no(&fault)),
+        Err(_) => Err(refuse(StatusCode::SERVICE_UNAVAILABLE, Code::Internal, "it came to a halt", None)),
+    }
+}
+
+fn no(fault: &Fault) -> No {
+    let status = match fault.code().exit() {
+        Exit::Unreachable | Exit::Temporary | Exit::Failed => StatusCode::SERVICE_UNAVAILABLE,
+        Exit::Done | Exit::CannotMeet | Exit::Waiting | Exit::ConfigInvalid | Exit::Refused | Exit::Usage => {
+            StatusCode::CONFLICT
+        }
+    };
+    let why = std::iter::successors(std::error::Error::source(fault), |cause| cause.source());
+    let why = why.fold(fault.to_string(), |text, cause| format!("{text}: {cause}"));
+    refuse(status, fault.code(), &why, None)
+}
+
+fn unread(rejection: &JsonRejection) -> No {
+    refuse(StatusCode::BAD_REQUEST, Code::PeerRequest, &rejection.body_text(), None)
+}
+
+fn asking(headers: &HeaderMap) -> String {
+    let from = headers.get(FROM_HEADER).and_then(|value| value.to_str().ok());
+    match from {
+        None | Some(OPERATOR) => "an operator".to_owned(),
+        Some(name) => format!("`{name}`"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use quorate_etcd_formats::membership::{ClusterId, MemberId};
+    use quorate_plan::ledger::{Confirmed, ConfirmedMember, Identity, Origin};
+
+    use super::*;
+
+    fn member(id: u64, learner: bool) -> ConfirmedMember {
+        ConfirmedMember { id: MemberId(id), name: format!("n{id}"), peer_urls: Vec::new(), learner }
+    }
+
+    #[test]
+    fn the_last_voter_may_not_leave() {
+        let identity = Identity { cluster: ClusterId(7), member: MemberId(1), origin: Origin::Founded };
+        let list = |members: Vec<ConfirmedMember>| Ledger {
+            confirmed: Some(Confirmed { at_ms: 1, members }),
+            ..Ledger::default().with(Progress::Started(identity.clone()))
+        };
+        let leave = Some(IntentKind::Leave);
+        let refused = |ledger: &Ledger| may_intend(ledger, leave).err().map(|fault| fault.code());
+        assert_eq!(refused(&list(vec![member(1, false)])), Some(Code::LastMember));
+        assert_eq!(refused(&list(vec![member(1, false), member(2, true)])), Some(Code::LastMember));
+        assert_eq!(refused(&list(vec![member(1, false), member(2, false)])), None);
+        assert_eq!(refused(&Ledger::default()), Some(Code::ChangeRefused));
+        assert!(may_intend(&list(vec![member(1, false)]), None).is_ok());
+    }
+}
