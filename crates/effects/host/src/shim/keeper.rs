@@ -203,7 +203,7 @@ fn execute_boxed(
         let waiting = prepare(plan, launch)?;
         running.child.pid = waiting.program();
         running.child.started_ticks = stat(running.child.pid).map_err(fail)?.started_ticks;
-        running.held = Some(waiting.held().clone());
+        running.held = Some(Box::new(waiting.held().clone()));
         running.write(&state.running()).map_err(fail)?;
         Ok((running, Some(waiting.run(&spec.program)?)))
     };

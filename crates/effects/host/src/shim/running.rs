@@ -136,7 +136,7 @@ impl Running {
 
     /// What it was boxed with; `None`: it has no box of ours.
     pub fn held(&self) -> Option<&Held> {
-        self.about.held.as_ref()
+        self.about.held.as_deref()
     }
 
     /// Whether the shim lives: it keeps the log and will record the end.

@@ -101,7 +101,7 @@ pub(super) struct RunningFile {
     pub(super) taken: bool,
     /// What it was boxed with, so that others can be held in the same way; `None`: it has no box.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(super) held: Option<Held>,
+    pub(super) held: Option<Box<Held>>,
 }
 
 impl RunningFile {
