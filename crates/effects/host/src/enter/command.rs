@@ -64,7 +64,7 @@ pub(super) fn execute(candidates: &[Candidate], env: &[(OsString, OsString)], wa
         };
         last = Some((program.display().to_string(), error));
     }
-    let (what, error) = last.unwrap_or_else(|| (wanted.to_owned(), io::Error::from(io::ErrorKind::NotFound)));
+    let (what, error) = last.unwrap_or_else(|| (wanted.to_owned(), io::Error::from_raw_os_error(libc::ENOENT)));
     Fault::new(Code::CommandMissing, format!("cannot run `{what}` where process {pid} is"))
         .hint("only what is in its own root is there; --tools lends it the programs of this machine")
         .caused_by(error)
