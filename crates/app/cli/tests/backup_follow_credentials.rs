@@ -1,7 +1,5 @@
 //! A follower whose store's credentials are rotated while it works.
 
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on says where")]
-
 mod follow_support;
 
 use follow_support::{Place, put_file, rename, revision, wait_log, write_some};

@@ -64,7 +64,9 @@ pub enum News {
 
 /// Whoever wants the news.
 #[derive(Clone, Default)]
-struct Listener(Arc<OnceLock<Box<dyn Fn(&News) + Send + Sync>>>);
+struct Listener(Arc<OnceLock<Box<Hears>>>);
+
+type Hears = dyn Fn(&News) + Send + Sync;
 
 impl std::fmt::Debug for Listener {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

@@ -235,7 +235,7 @@ mod tests {
         let second = read(&variables).unwrap();
         assert!(second.replaces(&first));
         assert_eq!(get(&second.environment, "AWS_ACCESS_KEY_ID"), Some("B"));
-        std::fs::rename(&path, dir.path().join("gone")).unwrap();
+        std::fs::remove_file(&path).unwrap();
         assert!(!second.is_outdated(), "what is gone comes back, or is not missed");
     }
 
