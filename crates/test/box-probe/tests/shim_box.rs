@@ -209,7 +209,6 @@ fn memory_that_runs_out_ends_it_is_recorded_and_leaves_no_group() {
         let limit = ["memory.limit_in_bytes", "memory.max"].map(|name| std::fs::read_to_string(group.join(name)));
         assert!(limit.iter().flatten().any(|text| text.trim() == (64 << 20).to_string()), "{limit:?}");
     }
-    open(&place.data(), 0o777);
     std::fs::File::create(place.data().join("go")).unwrap();
     let record = record(running);
     // The kernel ends it; where each process has its own limit, the shell gives up by itself.
@@ -222,9 +221,11 @@ fn memory_that_runs_out_ends_it_is_recorded_and_leaves_no_group() {
 fn a_fork_bomb_below_the_shim_ends_with_its_box() {
     let place = Place::new();
     let limits = Limits { pids: Some(30), ..Limits::default() };
-    let script = "n=0; while [ $n -lt 100 ]; do sleep 1000 & n=$((n + 1)); done; echo done";
-    let running = place.start_limited(script, limits, Part::Pids).unwrap();
+    let wait = "while ! test -e go; do sleep 0.05; done";
+    let script = format!("{wait}; n=0; while [ $n -lt 100 ]; do sleep 1000 & n=$((n + 1)); done; echo done");
+    let running = place.start_limited(&script, limits, Part::Pids).unwrap();
     let (pid, shim) = (running.child().pid, running.shim().pid);
+    std::fs::File::create(place.data().join("go")).unwrap();
     let record = record(running);
     // The shell gives up when it cannot fork, and what it has started goes with it.
     assert_eq!((record.reason, place.log().contains("done")), (Reason::Exited, false), "{record:?} {}", place.log());
