@@ -17,6 +17,7 @@ pub mod ledger;
 pub mod links;
 pub mod peers;
 pub mod phase;
+pub mod processes;
 pub mod quorum;
 pub mod restore_point;
 pub mod retention;

@@ -175,8 +175,9 @@ fn folder(node: &Node, file: &Path, owner: Option<Owner>) -> Result<Option<PathB
     let Some(dir) = file.parent() else { return Ok(None) };
     let ours = node.spec.tls_files().and_then(|tls| tls.dir.as_deref());
     let ours = ours.is_some_and(|ours| Path::new(&for_member(ours, node.name())) == dir);
-    // `/etc` and the like hold more than certificates.
-    if dir.components().count() <= 2 && !ours {
+    // `/etc` and the like hold more than certificates, and so does a directory that the member itself lies in.
+    let own = [node.state_path(), node.target.data_dir()].into_iter().chain(node.target.wal_dir());
+    if (dir.components().count() <= 2 && !ours) || own.into_iter().any(|own| own.starts_with(dir)) {
         return Ok(None);
     }
     match owner {
@@ -239,7 +240,7 @@ pub(super) fn notices(node: &Node, running: &Running) -> Vec<Notice> {
         .collect();
     if let Some(first) = single.first().filter(|_| plan.has(Part::Root)) {
         let more = if single.len() > 1 { format!(" and {} more", single.len() - 1) } else { String::new() };
-        let text = format!("etcd sees {first}{more} as it was at its start: its user cannot enter the directory");
+        let text = format!("etcd sees {first}{more} as it was at its start: its directory is not in the box");
         found.push(Notice::new(Code::BoxCertificates, text));
     }
     found

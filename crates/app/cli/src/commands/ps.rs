@@ -5,6 +5,7 @@ pub(crate) mod scan;
 use std::time::Duration;
 
 use jiff::Timestamp;
+use quorate_agent::turn::ProcessNow;
 use quorate_faults::{Exit, Fault};
 use quorate_host::facts::{Facts, observe_facts};
 use quorate_plan::spec::duration_text;
@@ -125,7 +126,8 @@ impl Row {
                 }
             }
             Now::Ended { why, since_ms, last_end } => {
-                if agent.is_none() {
+                if agent.is_none() || (process.dir != process.member_dir && process.declared().is_none()) {
+                    row.state = "stopped".to_owned();
                     row.since_ms = Some(*since_ms).filter(|ms| *ms > 0);
                     row.cause = Some(why.clone());
                     row.last_end.clone_from(last_end);
@@ -136,7 +138,20 @@ impl Row {
                 row.cause = Some(format!("{fault} [{}]", fault.code()));
             }
         }
+        if let Some(declared) = process.declared() {
+            row.tell(declared);
+        }
         row
+    }
+
+    /// What the agent says of a process beside etcd.
+    fn tell(&mut self, declared: &ProcessNow) {
+        self.state.clone_from(&declared.state);
+        self.since_ms = Some(declared.since_ms);
+        self.restarts = Some(declared.restarts);
+        self.last_end.clone_from(&declared.last_end);
+        let code = declared.code.as_ref().map(|code| format!(" [{code}]")).unwrap_or_default();
+        self.cause = declared.cause.as_ref().map(|cause| format!("{cause}{code}"));
     }
 
     fn cells(&self) -> [String; 10] {

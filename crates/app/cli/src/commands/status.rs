@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use jiff::Timestamp;
-use quorate_agent::turn::{self, Status};
+use quorate_agent::turn::{self, ProcessNow, Status};
 use quorate_faults::{Code, Exit, Fault};
 use quorate_plan::spec::{duration_text, size_text};
 
@@ -91,7 +91,9 @@ impl Report for Shown {
             let version = etcd.version.as_ref().map(|version| format!(" {version}")).unwrap_or_default();
             let taken = if etcd.adopted { ", taken over by this agent" } else { "" };
             let earlier = if etcd.settings_current { "" } else { ", with earlier settings" };
-            pairs.push(("etcd", format!("process {}{version}, up {}{taken}{earlier}", etcd.pid, age(etcd.started_ms))));
+            let held = etcd.level.as_ref().map(|level| format!(", box: {level}")).unwrap_or_default();
+            let up = age(etcd.started_ms);
+            pairs.push(("etcd", format!("process {}{version}, up {up}{taken}{earlier}{held}", etcd.pid)));
             if let (Some(db), Some(used), Some(quota)) = (etcd.db_bytes, etcd.db_used_bytes, etcd.quota_bytes) {
                 pairs.push(("database", format!("{} ({} in use) of {}", size(db), size(used), size(quota))));
             }
@@ -120,6 +122,8 @@ impl Report for Shown {
         if let Some(agent) = &status.agent {
             pairs.push(("agent", format!("process {}, up {}", agent.pid, age(agent.started_ms))));
         }
+        let processes: Vec<String> = status.processes.iter().map(|process| in_a_line(process, &age)).collect();
+        pairs.extend(processes.into_iter().map(|line| ("process", line)));
         for done in &status.done {
             pairs.push(("done", done.clone()));
         }
@@ -128,6 +132,23 @@ impl Report for Shown {
             page.line(format!("warning: {} [{}]", warning.text, warning.code));
         }
     }
+}
+
+/// A process beside etcd.
+fn in_a_line(process: &ProcessNow, age: &impl Fn(u64) -> String) -> String {
+    let mut line = format!("{} {}", process.name, process.state);
+    if let (Some(pid), Some(started)) = (process.pid, process.started_ms) {
+        let held = process.level.as_ref().map(|level| format!(", box: {level}")).unwrap_or_default();
+        line += &format!(": process {pid}, up {}{held}", age(started));
+    }
+    if process.restarts > 0 {
+        line += &format!(", ended {} times", process.restarts);
+    }
+    if let Some(cause) = &process.cause {
+        line += &format!("; {cause}");
+    }
+    let code = process.code.as_ref().map(|code| format!(" [{code}]")).unwrap_or_default();
+    line + &code
 }
 
 fn size(bytes: u64) -> String {

@@ -42,7 +42,8 @@ pub(crate) fn run(args: &Args, printer: &mut Printer) -> Result<Exit, Fault> {
     let stop = &node.spec.maintenance.stop;
     let mut limit = stop.move_leader_timeout + stop.term_timeout + stop.dump_timeout + Duration::from_secs(40);
     for process in &node.spec.processes {
-        limit += process.hooks.timeout + process.stop.term_timeout + process.stop.dump_timeout + Duration::from_secs(20);
+        limit +=
+            process.hooks.timeout + process.stop.term_timeout + process.stop.dump_timeout + Duration::from_secs(20);
     }
     let begun = Instant::now();
     // It holds the lock until its last moment.

@@ -22,15 +22,7 @@ pub(super) struct User {
 impl User {
     /// Finds a user by name, or takes a number for one (its group has the same number then).
     pub(super) fn find(name: &str) -> Result<User, Fault> {
-        let unknown = || {
-            Fault::new(Code::BoxUser, format!("there is no user `{name}` for the box"))
-                .hint("make it (`useradd --system NAME`), or name another")
-        };
-        let table = std::fs::read_to_string("/etc/passwd").map_err(|error| unknown().caused_by(error))?;
-        let line = table.lines().map(|line| line.split(':').collect::<Vec<_>>()).find(|words| words[0] == name);
-        let numbers = line.and_then(|words| Some((words.get(2)?.parse().ok()?, words.get(3)?.parse().ok()?)));
-        let numbers = numbers.or_else(|| name.parse().ok().map(|uid: u32| (uid, uid)));
-        numbers.map(|(uid, gid)| User { uid, gid }).ok_or_else(unknown)
+        crate::owners::find_user(name).map(|owner| User { uid: owner.uid, gid: owner.gid })
     }
 }
 

@@ -34,7 +34,9 @@ fn rules(plan: &BoxPlan, view: &View, files: bool, ports: bool, scope: bool) -> 
         rules = rules.handle_access(AccessFs::from_all(RULES))?;
     }
     if ports {
-        rules = rules.handle_access(AccessNet::BindTcp | AccessNet::ConnectTcp)?;
+        let any = plan.spec.ports.connect_any;
+        let net = if any { AccessNet::BindTcp.into() } else { AccessNet::BindTcp | AccessNet::ConnectTcp };
+        rules = rules.handle_access(net)?;
     }
     if scope {
         rules = rules.scope(Scope::Signal | Scope::AbstractUnixSocket)?;
@@ -47,7 +49,7 @@ fn rules(plan: &BoxPlan, view: &View, files: bool, ports: bool, scope: bool) -> 
         for port in &plan.spec.ports.bind {
             rules = rules.add_rule(NetPort::new(*port, AccessNet::BindTcp))?;
         }
-        for port in &plan.spec.ports.connect {
+        for port in plan.spec.ports.connect.iter().filter(|_| !plan.spec.ports.connect_any) {
             rules = rules.add_rule(NetPort::new(*port, AccessNet::ConnectTcp))?;
         }
     }

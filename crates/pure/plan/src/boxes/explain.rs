@@ -64,7 +64,8 @@ fn words(spec: &BoxSpec, part: Part) -> String {
         Part::Hostname => "cannot see or change the machine's name".to_owned(),
         Part::Files => files(spec),
         Part::Ports => {
-            format!("listens on {}; connects to {}", ports(&spec.ports.bind), ports(&spec.ports.connect))
+            let connect = if spec.ports.connect_any { "every port".to_owned() } else { ports(&spec.ports.connect) };
+            format!("listens on {}; connects to {connect}", ports(&spec.ports.bind))
         }
         Part::Scope => "no signals to, and no abstract sockets of, what is outside".to_owned(),
         Part::Syscalls => {
@@ -121,7 +122,7 @@ mod tests {
         };
         let machine =
             Machine { kernel: "6.1".to_owned(), user_namespace: false, offers: Part::ALL.map(offer).to_vec() };
-        let ports = Ports { bind: vec![2379, 2380], connect: vec![2380] };
+        let ports = Ports { bind: vec![2379, 2380], connect: vec![2380], connect_any: false };
         let data = ["/var/lib/etcd".to_owned()];
         let spec = BoxSpec::etcd(Level::Strict, &data, &["/etc/quorate/pki".to_owned()], ports);
         let explained = explain(&plan_box(&spec, &machine).unwrap());

@@ -56,6 +56,9 @@ pub struct Ports {
     pub bind: Vec<u16>,
     /// Where it may connect to, on any host.
     pub connect: Vec<u16>,
+    /// Whether it may connect to every port.
+    #[serde(default)]
+    pub connect_any: bool,
 }
 
 /// How much it may use.

@@ -5,10 +5,12 @@
 
 mod auth;
 mod backup;
+mod boxes;
 mod check;
 mod members;
 mod mistake;
 mod places;
+mod processes;
 mod read;
 mod root;
 mod schema;
@@ -29,7 +31,11 @@ use serde::Serialize;
 use sha2::{Digest, Sha256};
 
 pub use auth::{ADMIN, Access, AuthSpec, Keys, Permission, ROOT, Role, User};
+pub use boxes::{BoxLimits, BoxSection, Calls};
 pub use mistake::{At, Mistake, Mistakes};
+pub use processes::{
+    Check, HealthSpec, Hooks, ProcessPorts, ProcessSpec, ProcessStop, RestartSpec, RestartWhen, Volume, VolumeAccess,
+};
 pub use root::below_root;
 pub use schema::{DefaultValue, default_values, schema};
 pub use settings::{Agent, Backup, Defrag, Keep, Layout, Logs, Maintenance, Stop, Validation};
@@ -70,6 +76,12 @@ pub struct Spec {
     pub maintenance: Maintenance,
     /// The agent of each node.
     pub agent: Agent,
+    /// How etcd is held.
+    #[serde(rename = "box", skip_serializing_if = "BoxSection::is_default")]
+    pub box_: BoxSection,
+    /// What the agent keeps beside etcd.
+    #[serde(skip_serializing_if = "Vec::is_empty", serialize_with = "processes::as_map")]
+    pub processes: Vec<ProcessSpec>,
 }
 
 /// `bootstrap: {id: N}`. A number that has been used is inert for ever.

@@ -131,6 +131,12 @@ impl Section {
         (!matches!(node.kind, Kind::Nothing)).then_some(node)
     }
 
+    /// Takes a key that says `off`, as YAML understands it; anything else is left there.
+    pub(super) fn takes_off(&mut self, key: &'static str) -> bool {
+        let is = |(there, node): &(Key, Node)| there.text == key && matches!(node.kind, Kind::Flag(false));
+        self.entries.iter().any(is) && self.take(key).is_some()
+    }
+
     /// All that is left, for maps whose keys are not ours.
     pub(super) fn rest(self) -> Vec<(Key, Node)> {
         self.entries
@@ -211,6 +217,60 @@ impl Section {
         }
         reader.wrong(node.at, &self.below(key), format!("`{key}` is no whole number from 0 to {max}"), None);
         None
+    }
+
+    /// A number that may be below zero.
+    pub(super) fn integer(&mut self, reader: &mut Reader<'_>, key: &'static str, min: i64, max: i64) -> Option<i64> {
+        let node = self.take(key)?;
+        if let Kind::Number(number) = node.kind
+            && (min..=max).contains(&number)
+        {
+            return Some(number);
+        }
+        reader.wrong(node.at, &self.below(key), format!("`{key}` is no whole number from {min} to {max}"), None);
+        None
+    }
+
+    /// A port, or a list of ports.
+    pub(super) fn ports(&mut self, reader: &mut Reader<'_>, key: &'static str) -> Vec<u16> {
+        let Some(node) = self.take(key) else { return Vec::new() };
+        let items = match node.kind {
+            Kind::List(items) => items,
+            Kind::Nothing | Kind::Flag(_) | Kind::Number(_) | Kind::OddNumber | Kind::Text(_) | Kind::Map(_) => {
+                vec![node]
+            }
+        };
+        let mut ports = Vec::new();
+        for item in items {
+            let number = if let Kind::Number(number) = item.kind { u16::try_from(number).ok() } else { None };
+            match number.filter(|port| *port > 0) {
+                Some(port) => ports.push(port),
+                None => {
+                    let what = format!("`{key}` holds {}, which is no port", item.kind());
+                    reader.wrong(item.at, &self.below(key), what, Some("ports are numbers from 1 to 65535".into()));
+                }
+            }
+        }
+        ports
+    }
+
+    /// Names and texts, as they stand.
+    pub(super) fn pairs(&mut self, reader: &mut Reader<'_>, key: &'static str) -> Vec<(String, String)> {
+        let Some(section) = self.section(reader, key) else { return Vec::new() };
+        let path = section.path.clone();
+        let mut pairs = Vec::new();
+        for (name, node) in section.rest() {
+            let what = node.kind();
+            match node.kind {
+                Kind::Text(text) => pairs.push((name.text, text)),
+                Kind::Nothing | Kind::Flag(_) | Kind::Number(_) | Kind::OddNumber | Kind::List(_) | Kind::Map(_) => {
+                    let hint = Some("put it in quotes: `\"…\"`".to_owned());
+                    let what = format!("{} is {what}, not text", quoted(&name.text));
+                    reader.note(Code::SpecMistake, name.at, &path, what, hint, Show::Key);
+                }
+            }
+        }
+        pairs
     }
 
     pub(super) fn flag(&mut self, reader: &mut Reader<'_>, key: &'static str) -> Option<(bool, At)> {

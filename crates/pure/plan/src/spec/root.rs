@@ -40,6 +40,10 @@ impl Spec {
         }
         let users = self.auth.iter_mut().flat_map(|auth| &mut auth.users);
         users.filter_map(|user| user.password_file.as_mut()).for_each(moved);
+        for process in &mut self.processes {
+            moved(&mut process.executable);
+            process.volumes.iter_mut().for_each(|volume| moved(&mut volume.path));
+        }
         if let Some(backup) = &mut self.backup
             && let Some(path) = backup.store.strip_prefix("file://")
         {

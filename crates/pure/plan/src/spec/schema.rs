@@ -17,6 +17,9 @@ const SIZE: &str = "^ *[0-9]+ *(TiB|GiB|MiB|KiB|B)? *$";
 /// A URL of ours or etcd's: no path, no user.
 const URL: &str = "^ *([Hh][Tt][Tt][Pp][Ss]?|[Uu][Nn][Ii][Xx][Ss]?)://[^@?#]+$";
 
+/// The name of a process.
+const NAME: &str = "^[a-z0-9_][a-z0-9_-]{0,63}$";
+
 /// A file with every section that has defaults.
 const DEFAULTS: &str =
     "token: t\nmembers: [{name: n1, address: 127.0.0.1}]\ntls: {dir: /etc/quorate/pki}\nbackup: {store: 's3://b'}\n";
@@ -117,6 +120,23 @@ fn of_form(form: &Form, path: &str, defaults: &Json) -> Json {
         Form::Texts => json!({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}),
         Form::Flag => json!({"type": "boolean"}),
         Form::Number(min, max) => json!({"type": "integer", "minimum": min, "maximum": max}),
+        // `off` without quotes is `false` to YAML.
+        Form::Level => json!({"enum": ["strict", "basic", "off", false]}),
+        Form::Integer(min, max) => json!({"type": "integer", "minimum": min, "maximum": max}),
+        Form::Ports => {
+            let port = json!({"type": "integer", "minimum": 1, "maximum": 65535});
+            json!({"anyOf": [port, {"type": "array", "items": port}]})
+        }
+        Form::Pairs => json!({"type": "object", "additionalProperties": {"type": "string"}}),
+        Form::SomeWords(words) => {
+            let word = json!({"enum": words});
+            json!({"anyOf": [word, {"type": "array", "items": word}]})
+        }
+        Form::Named(keys, required) => {
+            let each = map(keys, required, &format!("{path}[]"), defaults);
+            let names = json!({"pattern": NAME, "not": {"const": "etcd"}});
+            json!({"type": "object", "propertyNames": names, "additionalProperties": each})
+        }
         Form::Span => json!({"type": "string", "minLength": 2, "pattern": SPAN}),
         Form::Size => json!({"anyOf": [{"type": "string", "pattern": SIZE}, {"type": "integer", "minimum": 0}]}),
         Form::Words(words) => json!({"enum": words}),
@@ -167,6 +187,9 @@ backup: {store: 's3://b', keep: {last: 1}}
 auth: {roles: [{name: r, permissions: [{range: {from: a}}]}], users: [{name: u}]}
 maintenance: {defrag: {free-percent: 1}, stop: {term-timeout: 1m}}
 agent: {logs: {max-files: 1}}
+box: {limits: {pids: 9}}
+processes: {p: {executable: /p, limits: {pids: 9}, volumes: [{path: /v}], ports: {bind: 1}, hooks: {timeout: 1s}, restart: {when: \
+never}, health: {tcp: 'h:1'}, stop: {term-timeout: 1s}, logs: {max-files: 1}}}
 etcd: {}
 ";
 
@@ -175,7 +198,7 @@ etcd: {}
             let path = below(path, key.name);
             match &key.form {
                 Form::Map(keys, _) => listed(keys, &path, found),
-                Form::List(keys, _) => listed(keys, &format!("{path}[]"), found),
+                Form::List(keys, _) | Form::Named(keys, _) => listed(keys, &format!("{path}[]"), found),
                 _ => {}
             }
             found.insert(path);

@@ -6,7 +6,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use quorate_agent::cluster_file::{self, DEFAULT_STATE};
-use quorate_agent::turn::{self, Status};
+use quorate_agent::turn::{self, ProcessNow, Status};
 use quorate_faults::{Code, Fault};
 use quorate_host::process::Identity;
 use quorate_host::sandbox::Held;
@@ -64,6 +64,12 @@ pub(crate) enum Now {
 }
 
 impl Process {
+    /// What its agent says of it, where it is one beside etcd.
+    pub(crate) fn declared(&self) -> Option<&ProcessNow> {
+        let rows = self.agent.as_ref().filter(|_| self.dir != self.member_dir)?;
+        rows.processes.iter().find(|row| row.name == self.name)
+    }
+
     /// What it was boxed with, if it runs in a box.
     pub(crate) fn held(&self) -> Option<&Held> {
         match &self.now {
@@ -85,6 +91,23 @@ impl Place {
             dirs.extend(below(&dir.join("processes"), true)?.into_iter().map(|(_, inner)| inner));
             for inner in dirs {
                 found.push(Process { agent: agent.clone(), silent, ..look(&member, &dir, &inner) });
+            }
+            // Declared, and never started yet.
+            for declared in agent.iter().flat_map(|agent| &agent.processes) {
+                let inner = dir.join("processes").join(&declared.name);
+                if !found.iter().any(|process: &Process| process.dir == inner) {
+                    let why = declared.cause.clone().unwrap_or_else(|| "it was not started yet".to_owned());
+                    let now = Now::Ended { why, since_ms: declared.since_ms, last_end: declared.last_end.clone() };
+                    found.push(Process {
+                        member: member.clone(),
+                        name: declared.name.clone(),
+                        member_dir: dir.clone(),
+                        dir: inner,
+                        now,
+                        agent: agent.clone(),
+                        silent,
+                    });
+                }
             }
         }
         found.sort_by(|a, b| (&a.member, &a.name).cmp(&(&b.member, &b.name)));
@@ -156,7 +179,7 @@ impl Place {
 
 fn look(member: &str, member_dir: &Path, dir: &Path) -> Process {
     let state = StateDir::open(dir);
-    let name = state.as_ref().ok().and_then(shim::program_name).unwrap_or_else(|| "etcd".to_owned());
+    let name = state.as_ref().ok().and_then(shim::program_name).unwrap_or_else(|| usual_name(member_dir, dir));
     let now = match state.and_then(|state| shim::adopt(&state)) {
         Ok(Adoption::Running(running)) => Now::Running {
             identity: running.child().clone(),
@@ -172,6 +195,10 @@ fn look(member: &str, member_dir: &Path, dir: &Path) -> Process {
     };
     let (member, member_dir, dir) = (member.to_owned(), member_dir.to_owned(), dir.to_owned());
     Process { member, name, member_dir, dir, now, agent: None, silent: false }
+}
+
+fn usual_name(member_dir: &Path, dir: &Path) -> String {
+    if dir == member_dir { "etcd".to_owned() } else { name_of(dir) }
 }
 
 fn ended(member: &str, dir: &Path) -> Now {
