@@ -23,7 +23,7 @@ use quorate_faults::{Code, Fault, Finding, Severity};
 use quorate_pki::{
     Authorities, CertStatus, CsrBundle, Keys, LEAF_DAYS, NodeNames, Passphrase, Policy, PreflightInput, Role,
     SignedBundle, ensure_installed, ensure_requests, ensure_swaps_finished, has_issuing_keys, needs_passphrase,
-    observe_node, preflight,
+    observe_node, preflight, record_issued,
 };
 use quorate_plan::certificates::{Life, Renewal, plan_renewal};
 use quorate_plan::etcd_config::Minor;
@@ -141,7 +141,13 @@ fn sign(dir: &Path, bundle: &CsrBundle, policy: &Policy<'_>) -> Result<SignedBun
         false => None,
         true => Passphrase::file_in_environment().map(|file| Passphrase::from_file(&file)).transpose()?,
     };
-    quorate_pki::issue(&Authorities::open(dir, passphrase.as_ref())?, bundle, policy, Timestamp::now())
+    let now = Timestamp::now();
+    let signed = quorate_pki::issue(&Authorities::open(dir, passphrase.as_ref())?, bundle, policy, now)?;
+    // What is on record can be revoked by name.
+    if let Err(fault) = record_issued(dir, &signed, now) {
+        warn!(code = %fault.code(), "what was signed is not on record: {}", in_words(&fault));
+    }
+    Ok(signed)
 }
 
 fn read_requests(text: &str) -> Result<CsrBundle, Fault> {

@@ -8,7 +8,7 @@ mod table;
 
 use quorate_faults::{Code, Fault};
 
-pub use render::{EtcdConfig, render, render_for};
+pub use render::{EtcdConfig, render, render_for, revocations};
 
 use crate::roster::{nearest, quoted};
 use crate::spec::{Setting, Spec, Value, parse_duration};

@@ -93,6 +93,17 @@ fn text(config: &EtcdConfig<'_>, version: Minor, knows_hostnames: bool) -> Resul
     Ok(head + &lines.collect::<String>())
 }
 
+/// Lines that name lists of revoked certificates, to be put behind the text of [`render_for`]. A list must be there before etcd
+/// is started with its name: without the file, nobody is let in.
+///
+/// etcd's file has no key for them. It is read into the structure that also its flags fill, and there they are.
+pub fn revocations(client: Option<&str>, peer: Option<&str>) -> String {
+    let line = |key: &str, list: Option<&str>| {
+        list.map(|list| format!("{key}: {}\n", json!({ "CRLFile": list }))).unwrap_or_default()
+    };
+    line("ClientTLSInfo", client) + &line("PeerTLSInfo", peer)
+}
+
 fn security(
     spec: &Spec,
     member: &Member,

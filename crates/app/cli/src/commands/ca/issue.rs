@@ -7,6 +7,7 @@ use quorate_agent::turn::Node;
 use quorate_faults::{Code, Exit, Fault};
 use quorate_pki::{
     Authorities, Certificate, CsrBundle, LEAF_DAYS, NodeNames, Policy, Role, issue, needs_passphrase, read_requests,
+    record_issued,
 };
 use serde::Serialize;
 
@@ -73,7 +74,12 @@ pub(crate) fn run(args: &Args, printer: &mut Printer) -> Result<Exit, Fault> {
     };
     let authorities = Authorities::open(&args.dir, passphrase.as_ref())?;
     let policy = Policy { days: args.days, allowed: allowed.as_ref() };
-    let signed = issue(&authorities, &bundle, &policy, Timestamp::now())?;
+    let now = Timestamp::now();
+    let signed = issue(&authorities, &bundle, &policy, now)?;
+    // What is on record can be revoked by name; a folder that cannot be written to signs all the same.
+    if let Err(fault) = record_issued(&args.dir, &signed, now) {
+        printer.warning(fault.code(), &format!("what was signed is not on record: {fault}"));
+    }
     let until = Certificate::parse(signed.certificate(Role::Peer)).map(|found| found.life.until.to_string());
     let certificates = signed.encode();
     if let Some(out) = &args.out {

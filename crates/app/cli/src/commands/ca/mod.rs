@@ -7,7 +7,9 @@ pub(crate) mod csr;
 pub(crate) mod init;
 pub(crate) mod install;
 pub(crate) mod issue;
-mod passphrase;
+pub(crate) mod passphrase;
+pub(crate) mod revoke;
+pub(crate) mod rotate;
 pub(crate) mod status;
 
 use std::fs::File;
@@ -28,6 +30,8 @@ Examples:
   quorate ca issue --dir prod-1-ca --config cluster.yaml n1.csr > n1.bundle
   quorate ca install --config cluster.yaml --name n1 n1.bundle       on the node
   quorate ca status --config cluster.yaml --name n1
+  quorate ca rotate --dir prod-1-ca --config cluster.yaml
+  quorate ca revoke n3 --dir prod-1-ca --config cluster.yaml
 
 Keys are made on the node and stay there. Agents renew by themselves afterwards.")]
 pub(crate) enum Verb {
@@ -41,6 +45,10 @@ pub(crate) enum Verb {
     Install(install::Args),
     /// Who ends when, and what is wrong
     Status(status::Args),
+    /// Take new authorities into use on every node, while the cluster serves
+    Rotate(rotate::Args),
+    /// Call the certificates of a node back
+    Revoke(revoke::Args),
 }
 
 /// Runs a verb.
@@ -51,6 +59,8 @@ pub(crate) fn run(verb: Verb, printer: &mut Printer) -> Result<Exit, Fault> {
         Verb::Issue(args) => issue::run(&args, printer),
         Verb::Install(args) => install::run(&args, printer),
         Verb::Status(args) => status::run(&args, printer),
+        Verb::Rotate(args) => rotate::run(&args, printer),
+        Verb::Revoke(args) => revoke::run(&args, printer),
     }
 }
 

@@ -43,12 +43,12 @@ impl PassphraseArgs {
 }
 
 /// The terminal of whoever runs this, wherever stdin and stdout lead.
-pub(super) struct Terminal {
+pub(crate) struct Terminal {
     file: File,
 }
 
 impl Terminal {
-    pub(super) fn open() -> std::io::Result<Terminal> {
+    pub(crate) fn open() -> std::io::Result<Terminal> {
         File::options().read(true).write(true).open("/dev/tty").map(|file| Terminal { file })
     }
 
@@ -66,7 +66,8 @@ impl Terminal {
         answer
     }
 
-    fn ask(&self, question: &str) -> Result<Zeroizing<String>, Fault> {
+    /// Asks a question that is answered with a line.
+    pub(crate) fn ask(&self, question: &str) -> Result<Zeroizing<String>, Fault> {
         let fail = |error| Fault::io("cannot ask on the terminal", error);
         (&self.file).write_all(question.as_bytes()).map_err(fail)?;
         let mut line = Zeroizing::new(String::with_capacity(LINE_MAX as usize));

@@ -60,6 +60,16 @@ impl Cluster {
         self.peers.ask_all(path, None).await
     }
 
+    /// Has one agent change something.
+    pub(crate) fn order<B: serde::Serialize, T: DeserializeOwned>(
+        &self,
+        node: &str,
+        path: &str,
+        body: &B,
+    ) -> Result<T, Fault> {
+        self.runtime.block_on(self.peers.order(node, path, body)).map_err(|error| error.fault(node))
+    }
+
     /// Runs what asks.
     pub(crate) fn block_on<T>(&self, work: impl Future<Output = T>) -> T {
         self.runtime.block_on(work)
