@@ -61,9 +61,9 @@ fn a_process_is_listed_found_by_name_and_told_from_one_that_does_not_run() {
     let row = &list["processes"][0];
     assert_eq!((&row["state"], &row["cause"]), (&"running".into(), &"no agent tends it".into()), "{row}");
     assert_eq!(good(&operate(&place, &["pid", "etcd"])), format!("{pid}\n"));
-    // And without its shim.
-    let shim = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
-    kill_hard(shim.rsplit_once(") ").unwrap().1.split(' ').nth(1).unwrap().parse().unwrap());
+    // And without its shim, which leads its session.
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    kill_hard(stat.rsplit_once(") ").unwrap().1.split(' ').nth(3).unwrap().parse().unwrap());
     assert_eq!(good(&operate(&place, &["pid", "etcd"])), format!("{pid}\n"));
 
     let stopped = place.quorate(&["stop"]);

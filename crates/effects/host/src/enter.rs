@@ -116,7 +116,15 @@ impl Errand {
         let open = |name: &str| File::open(format!("/proc/{pid}/ns/{name}"));
         let (user, pids) = (open("user").map_err(fail)?, open("pid").map_err(fail)?);
         let crosses = is_apart(pid, "user").map_err(fail)?;
+        let cgroups = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).map_err(fail)?;
+        let owner = Rights::of(pid).map_err(fail)?;
         self.check()?;
+        if crosses && rustix::process::geteuid().is_root() {
+            // Root has no name in a user namespace of others: whoever made it goes there. What root must do itself is done
+            // before; what could not be done is found, and said, by the child.
+            let _ = cgroup::join(&cgroups);
+            owner.become_user().map_err(fail)?;
+        }
         if crosses {
             move_into_link_name_space(user.as_fd(), Some(LinkNameSpaceType::User)).map_err(|e| fail(e.into()))?;
         }

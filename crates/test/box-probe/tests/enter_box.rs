@@ -143,7 +143,11 @@ fn no_attempt_succeeds_through_exec_either() {
 
 #[test]
 fn nor_in_the_box_of_a_normal_user() {
-    let boxed = Boxed::new(Level::Basic, false, |_, _| {});
+    let mut boxed = Boxed::new(Level::Basic, false, |_, _| {});
+    assert_eq!(allowed(&boxed.attack(&[])), [""; 0]);
+    assert_eq!(allowed(&boxed.attack(&["--tools"])), ["execute another program"]);
+    // Root in there is that user, and has no right more.
+    boxed.as_root = true;
     assert_eq!(allowed(&boxed.attack(&[])), [""; 0]);
     assert_eq!(allowed(&boxed.attack(&["--tools"])), ["execute another program"]);
 }

@@ -95,6 +95,16 @@ impl Rights {
         Ok(())
     }
 
+    /// Becomes its user, in its groups, and keeps nothing of what we could do before.
+    pub(super) fn become_user(&self) -> io::Result<()> {
+        let groups: Vec<Gid> = self.groups.iter().map(|gid| Gid::from_raw(*gid)).collect();
+        set_thread_groups(&groups)?;
+        let [real, effective, saved] = self.gids.map(Gid::from_raw);
+        set_thread_res_gid(real, effective, saved)?;
+        let [real, effective, saved] = self.uids.map(Uid::from_raw);
+        Ok(set_thread_res_uid(real, effective, saved)?)
+    }
+
     /// Whether filters of system calls hold it that do not hold us.
     pub(super) fn is_filtered_more_than(&self, ours: &Rights) -> bool {
         self.filters > ours.filters
