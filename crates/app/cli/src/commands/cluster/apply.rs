@@ -11,7 +11,7 @@ use crate::printer::Printer;
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  quorate cluster plan  new.yaml               look at it first: steps, proofs, hash
+  quorate cluster plan  new.yaml               look first: steps, proofs, hash
   quorate cluster apply new.yaml --plan 5f1c09ab
   quorate cluster apply new.yaml --yes --wait 30m
 
