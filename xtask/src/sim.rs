@@ -17,17 +17,20 @@ struct Sum {
     wait: u64,
     plans: u64,
     broken: Vec<(u64, String)>,
+    living: bool,
 }
 
-/// `--seeds N [--from S]`, or `--seed S [--story]`.
+/// `--seeds N [--from S]`, or `--seed S [--story]`; `--living` for clusters that are there and are changed.
 pub(crate) fn run(args: &[String]) -> Result<String> {
+    let living = args.iter().any(|arg| arg == "--living");
+    let settings = Settings { living, ..Settings::default() };
     let number = |flag: &str| -> Result<Option<u64>> {
         let Some(at) = args.iter().position(|arg| arg == flag) else { return Ok(None) };
         let text = args.get(at + 1).with_context(|| format!("`{flag}` needs a number"))?;
         Ok(Some(text.parse().with_context(|| format!("`{text}` is no number"))?))
     };
     if let Some(seed) = number("--seed")? {
-        let life = live(seed, Settings::default());
+        let life = live(seed, settings);
         let story = if args.iter().any(|arg| arg == "--story") { life.tell() } else { short(&life) };
         if life.broken.is_some() {
             bail!("{story}");
@@ -45,7 +48,7 @@ pub(crate) fn run(args: &[String]) -> Result<String> {
                 if seed >= from.saturating_add(seeds) {
                     return sum;
                 }
-                sum.add(&live(seed, Settings::default()));
+                sum.add(&live(seed, settings));
             }
         };
         let workers: Vec<_> = (0..threads).map(|_| scope.spawn(worker)).collect();
@@ -56,6 +59,7 @@ pub(crate) fn run(args: &[String]) -> Result<String> {
         (all.serve, all.wait, all.plans) = (all.serve + sum.serve, all.wait + sum.wait, all.plans + sum.plans);
         all.broken.extend(sum.broken);
     }
+    all.living = living;
     all.tell(seeds, begun.elapsed().as_secs_f64())
 }
 
@@ -80,8 +84,9 @@ impl Sum {
             return Ok(said);
         }
         self.broken.sort();
+        let kind = if self.living { " --living" } else { "" };
         let named = self.broken.iter().take(NAMED).map(|(seed, why)| {
-            format!("\n  {}\n    cargo xtask sim --seed {seed} --story", why.lines().next().unwrap_or_default())
+            format!("\n  {}\n    cargo xtask sim --seed {seed}{kind} --story", why.lines().next().unwrap_or_default())
         });
         bail!("{said}{}", named.collect::<String>())
     }

@@ -12,7 +12,7 @@ pub use change::check_change;
 
 use crate::ledger::{IntentKind, Ledger, LedgerSeen, State};
 use crate::spec::Spec;
-use crate::start::{DataSeen, Observed, PeerAnswer, PeerSeen, StartPlan, Step};
+use crate::start::{ClusterSeen, DataSeen, Observed, PeerAnswer, PeerFounding, PeerSeen, StartPlan, Step};
 
 /// Says what the plan of the node `name` would break. An executor must not run a plan that was not found in order.
 pub fn check(spec: &Spec, name: &str, seen: &Observed, plan: &StartPlan) -> Result<(), Vec<String>> {
@@ -78,7 +78,13 @@ impl Audit<'_> {
         let acts = plan.steps.iter().any(|step| !matches!(step, Step::Wait(_) | Step::Refuse(_) | Step::Archive));
         let again = self.spec.member(self.name).is_some();
         let own = matches!(&self.ledger.state, State::Tombstone(stone) if !(stone.undeclared && again));
-        let stone = own || self.answers().any(|(_, peer)| peer.my_tombstone);
+        let ours = self.ledger.ids().map(|(_, member)| member);
+        let listed = match &self.seen.cluster {
+            ClusterSeen::Confirmed { members, .. } => members.iter().any(|member| Some(member.id) == ours),
+            ClusterSeen::Unreachable(_) => false,
+        };
+        let buries = |peer: &PeerAnswer| peer.my_tombstone && peer.founding != PeerFounding::Removed;
+        let stone = own || (!listed && self.answers().any(|(_, peer)| buries(peer)));
         let buries = plan.steps.iter().all(|step| matches!(step, Step::Write(State::Tombstone(_))));
         self.rule(!stone || !acts || buries, "a node that was removed for good does nothing");
         let torn_down = self.ledger.intent.as_ref().is_some_and(|intent| intent.kind == IntentKind::Teardown);

@@ -11,8 +11,11 @@ use quorate_etcd_formats::membership::{ClusterId, MemberId};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-/// The form that is written; readers refuse a newer one.
-pub const VERSION: u32 = 1;
+/// The newest form that is written; readers refuse a newer one.
+pub const VERSION: u32 = 2;
+
+/// The form of ledgers that hold nothing of what came with [`VERSION`]: an earlier program reads them still.
+const VERSION_BEFORE: u32 = 1;
 
 /// Longest ledger that is read: thousands of peers fit.
 pub const BYTES_MAX: usize = 4 << 20;
@@ -47,6 +50,44 @@ pub struct Ledger {
     /// The clusters that this one was restored from: their backups are its own.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub was: Vec<ClusterId>,
+    /// What an operator asked of this node, until it is done or withdrawn.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub intent: Option<Intent>,
+    /// The learner that the cluster has, and since when this node knows of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub learner: Option<LearnerSince>,
+}
+
+/// What an operator asked of a node.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Intent {
+    /// What.
+    pub kind: IntentKind,
+    /// Who asked, or why.
+    pub why: String,
+    /// When, in ms since 1970.
+    pub at_ms: u64,
+}
+
+/// What a node can be asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum IntentKind {
+    /// To leave the cluster for good.
+    Leave,
+    /// To stop with the whole cluster. Nobody leaves it, and nobody starts.
+    Teardown,
+}
+
+/// A learner, and since when it is known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LearnerSince {
+    /// Its id.
+    pub member: MemberId,
+    /// In ms since 1970.
+    pub since_ms: u64,
 }
 
 /// How far a node has come.
@@ -157,6 +198,9 @@ pub struct Tombstone {
     pub why: String,
     /// When, in ms since 1970.
     pub at_ms: u64,
+    /// It was removed because its file did not declare it: declared again, it may come back.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub undeclared: bool,
 }
 
 /// What is known of another member.
@@ -250,7 +294,14 @@ impl Ledger {
         // Nothing in a ledger can fail to serialise: its map has text for keys.
         let mut body = serde_json::to_string_pretty(self).unwrap_or_default();
         body.push('\n');
-        format!("quorate-ledger {VERSION} sha256:{}\n{body}", sum(body.as_bytes())).into_bytes()
+        format!("quorate-ledger {} sha256:{}\n{body}", self.version(), sum(body.as_bytes())).into_bytes()
+    }
+
+    /// The oldest form that says all of it.
+    fn version(&self) -> u32 {
+        let undeclared = matches!(&self.state, State::Tombstone(stone) if stone.undeclared);
+        let newer = self.intent.is_some() || self.learner.is_some() || undeclared;
+        if newer { VERSION } else { VERSION_BEFORE }
     }
 
     /// Reads what was written.
@@ -271,7 +322,9 @@ impl Ledger {
         if checksum.strip_prefix("sha256:") != Some(sum(body).as_str()) {
             return Err(LedgerError::Damaged);
         }
-        serde_json::from_slice(body).map_err(|error| LedgerError::Content(error.to_string()))
+        let ledger: Ledger = serde_json::from_slice(body).map_err(|error| LedgerError::Content(error.to_string()))?;
+        // The sum does not cover the number, but what is told decides it.
+        if ledger.version() == version { Ok(ledger) } else { Err(LedgerError::Damaged) }
     }
 
     /// The ids that are ours, where there are any.
@@ -363,6 +416,11 @@ impl Ledger {
 }
 
 impl PeerMemory {
+    /// Whether the node that asks was removed for good. One that has become another member since was not.
+    pub fn buries(&self, asker: Option<MemberId>) -> bool {
+        self.tombstone && asker.is_none_or(|asker| self.member == Some(asker))
+    }
+
     /// Whether it may be of this cluster.
     pub fn is_of(&self, cluster: ClusterId) -> bool {
         self.cluster.is_none_or(|its| its == cluster)

@@ -8,6 +8,7 @@ pub mod auth;
 pub mod boxes;
 pub mod certificates;
 pub mod chain;
+pub mod change;
 pub mod check;
 pub mod estimate;
 pub mod etcd_config;

@@ -6,15 +6,16 @@
 use quorate_etcd_formats::membership::{ClusterId, MemberId};
 
 use crate::ledger::{Ledger, State};
+use crate::spec::Spec;
 use crate::start::{ListedMember, PeerAnswer, PeerFounding};
 
-/// What this node answers the node `asker`. `acknowledged`: the highest index that `asker`'s present member was seen at.
-pub fn answer(ledger: &Ledger, asker: &str, acknowledged: Option<u64>) -> PeerAnswer {
+/// What this node answers the node `asker`, which is `member`. `acknowledged`: the highest index that this member was seen at.
+pub fn answer(ledger: &Ledger, asker: &str, member: Option<MemberId>, acknowledged: Option<u64>) -> PeerAnswer {
     let memory = ledger.peers.get(asker);
     PeerAnswer {
         founding: founding(ledger),
         remembers_me_started: memory.is_some_and(|memory| memory.started),
-        my_tombstone: memory.is_some_and(|memory| memory.tombstone),
+        my_tombstone: memory.is_some_and(|memory| memory.buries(member)),
         generation: ledger.generation,
         acknowledged,
         consumed: ledger.consumed.clone(),
@@ -81,6 +82,19 @@ pub fn remember<'a>(
     next
 }
 
+/// Writes down who was removed for good: a member that ran, that a confirmed list does not hold any more, and that the file does
+/// not declare. Whoever is declared, or listed, is not buried any longer.
+#[must_use]
+pub fn bury(ledger: &Ledger, spec: &Spec, members: &[ListedMember]) -> Ledger {
+    let mut next = ledger.clone();
+    for (name, memory) in &mut next.peers {
+        let declared = spec.member(name);
+        let same = |member: &ListedMember| member.name == *name || (Some(member.id) == memory.member);
+        memory.tombstone = memory.started && declared.is_none() && !members.iter().any(same);
+    }
+    next
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -99,7 +113,10 @@ mod tests {
         let promised = empty.with(State::Promised(promise(1, C)));
         for ledger in [&empty, &promised] {
             let next = record_started(ledger, "n2", C, MemberId(2)).unwrap();
-            assert!(answer(&next, "n2", None).remembers_me_started && !answer(&next, "n3", None).remembers_me_started);
+            assert!(
+                answer(&next, "n2", None, None).remembers_me_started
+                    && !answer(&next, "n3", None, None).remembers_me_started
+            );
             assert_eq!(record_started(&next, "n2", C, MemberId(2)).unwrap(), next);
         }
         let other = record_started(&promised, "n2", ClusterId(8), MemberId(2)).unwrap_err();
@@ -111,7 +128,10 @@ mod tests {
         let dropped = Ledger::default().with(State::Promised(promise(1, C))).with(State::Empty);
         assert_eq!(dropped.dropped, [Dropped { bootstrap: 1, cluster: C, members: promise(1, C).members }]);
         assert_eq!(record_started(&dropped, "n2", C, MemberId(2)).unwrap_err(), "it gave founding 1 up");
-        assert_eq!((answer(&dropped, "n2", None).dropped, answer(&dropped, "n2", None).consumed), (vec![1], vec![1]));
+        assert_eq!(
+            (answer(&dropped, "n2", None, None).dropped, answer(&dropped, "n2", None, None).consumed),
+            (vec![1], vec![1])
+        );
     }
 
     #[test]
@@ -119,9 +139,29 @@ mod tests {
         let identity = Identity { cluster: C, member: MemberId(1), origin: Origin::Founded };
         let mut old = Ledger { consumed: vec![1], ..Ledger::default() }.with(State::Started(identity));
         old = record_started(&old, "n2", C, MemberId(2)).unwrap();
-        let new = remember(&Ledger::default(), "n3", &[], [&answer(&old, "n3", None)]);
+        let new = remember(&Ledger::default(), "n3", &[], [&answer(&old, "n3", None, None)]);
         assert!(new.peers["n2"].started && new.consumed == [1]);
-        let new = remember(&Ledger::default(), "n2", &[], [&answer(&old, "n2", None)]);
+        let new = remember(&Ledger::default(), "n2", &[], [&answer(&old, "n2", None, None)]);
         assert!(new.peers.is_empty());
+    }
+
+    #[test]
+    fn who_is_out_of_the_list_and_of_the_file_is_buried_until_it_is_declared_again() {
+        let spec = |names: &[&str]| {
+            let members = names.iter().map(|name| format!("  - {{name: {name}, address: 10.0.0.{}}}\n", &name[1..]));
+            let text = format!("token: t\nplaintext: true\nmembers:\n{}", members.collect::<String>());
+            Spec::parse(text.as_bytes(), "c").map_err(|mistakes| mistakes.render()).unwrap().0
+        };
+        let identity = Identity { cluster: C, member: MemberId(1), origin: Origin::Founded };
+        let ledger = Ledger::default().with(State::Started(identity));
+        let ledger = record_started(&ledger, "n2", C, MemberId(2)).unwrap();
+        let buried = bury(&ledger, &spec(&["n1"]), &[]);
+        let asked = |member| answer(&buried, "n2", member, None).my_tombstone;
+        assert!(asked(None) && asked(Some(MemberId(2))) && !asked(Some(MemberId(3))), "{buried:?}");
+        // Whose id is not known is not taken for anyone who has one.
+        let mut unknown = buried.clone();
+        unknown.peers.entry("n2".to_owned()).or_default().member = None;
+        assert!(!answer(&unknown, "n2", Some(MemberId(2)), None).my_tombstone);
+        assert_eq!(bury(&buried, &spec(&["n1", "n2"]), &[]), ledger);
     }
 }

@@ -21,6 +21,8 @@ pub enum Change {
     AddLearner,
     /// A learner gets a vote. It is only asked for once it has caught up, so it takes part.
     Promote,
+    /// One member does not take part for a while, and is a member all the same.
+    Pause(MemberId),
 }
 
 /// What a change does to the quorum.
@@ -77,6 +79,11 @@ impl Standing {
         Standing { members: members.to_vec(), alive_at_least: 0 }
     }
 
+    /// The members, as they stand on paper.
+    pub fn members(&self) -> &[ListedMember] {
+        &self.members
+    }
+
     fn count(&self) -> Count {
         let voters = self.members.iter().filter(|member| !member.learner);
         let healthy = voters.clone().filter(|member| member.health == Health::Healthy).count();
@@ -88,6 +95,9 @@ impl Standing {
     /// Makes the change on paper, and says what it does.
     pub fn prove(&mut self, change: Change, me: &str) -> Proof {
         let before = self.count();
+        if let Change::Pause(id) = change {
+            return self.prove_pause(id, before);
+        }
         let learners = self.members.iter().filter(|member| member.learner);
         let other = learners.clone().find(|member| member.name != me || me.is_empty()).map(shown);
         let mut objection = None;
@@ -114,6 +124,8 @@ impl Standing {
                     self.alive_at_least += 1;
                 }
             }
+            // Met above.
+            Change::Pause(_) => {}
         }
         let after = self.count();
         if !before.has_quorum() {
@@ -122,6 +134,28 @@ impl Standing {
             objection = Some("it would take the quorum away".to_owned());
         }
         Proof { change, before, after, objection }
+    }
+}
+
+impl Standing {
+    /// It takes part again afterwards. One or two voters cannot spare one: then writes pause with it, and nothing is lost.
+    fn prove_pause(&self, id: MemberId, before: Count) -> Proof {
+        let mut without = self.clone();
+        let voter = self.members.iter().find(|member| member.id == id && !member.learner);
+        if voter.is_some_and(|member| !matches!(member.health, Health::Unhealthy(_))) {
+            without.alive_at_least = without.alive_at_least.saturating_sub(1);
+        }
+        for member in without.members.iter_mut().filter(|member| member.id == id) {
+            member.health = Health::Unhealthy("it pauses".to_owned());
+        }
+        let after = without.count();
+        let spare = before.voters <= 2 || after.has_quorum();
+        let objection = match () {
+            () if !before.has_quorum() => Some("there is no quorum that it could come back to".to_owned()),
+            () if !spare => Some("it would take the quorum away meanwhile".to_owned()),
+            () => None,
+        };
+        Proof { change: Change::Pause(id), before, after, objection }
     }
 }
 
@@ -178,8 +212,10 @@ impl fmt::Display for Count {
 
 impl fmt::Display for Proof {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "before: {}; after: {}", self.before, self.after)?;
+        let after = if matches!(self.change, Change::Pause(_)) { "meanwhile" } else { "after" };
+        write!(f, "before: {}; {after}: {}", self.before, self.after)?;
         match &self.objection {
+            None if !self.after.has_quorum() => f.write_str("; writes pause until it is back"),
             None => f.write_str("; the quorum holds"),
             Some(why) => write!(f, "; {why}"),
         }
@@ -241,6 +277,21 @@ mod tests {
         let two = list(&[(Health::Healthy, false), (gone(), false)]);
         let proof = Standing::confirmed(&two).prove(Change::Remove(MemberId(2)), "n1");
         assert!(!proof.before.has_quorum() && proof.objection.is_some(), "{proof}");
+    }
+
+    #[test]
+    fn a_pause_is_taken_only_where_the_others_are_enough_or_never_can_be() {
+        let up = || (Health::Healthy, false);
+        let pause = |list: &[(Health, bool)]| {
+            Standing::confirmed(&self::list(list)).prove(Change::Pause(MemberId(1)), "n1").to_string()
+        };
+        assert!(
+            pause(&[up(), up(), up()])
+                .ends_with("meanwhile: 2 of 3 voters are known to take part, 2 are needed; the quorum holds")
+        );
+        assert!(pause(&[up(), up(), (gone(), false)]).ends_with("it would take the quorum away meanwhile"));
+        assert!(pause(&[up(), up()]).ends_with("writes pause until it is back"));
+        assert!(pause(&[up()]).ends_with("writes pause until it is back"));
     }
 
     #[test]

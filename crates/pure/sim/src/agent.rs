@@ -2,15 +2,16 @@
 
 use std::collections::BTreeMap;
 
+use quorate_plan::change::note_learner;
 use quorate_plan::check::check;
-use quorate_plan::ledger::{LedgerSeen, State};
+use quorate_plan::ledger::{Confirmed, ConfirmedMember, LedgerSeen, State};
 use quorate_plan::peers;
 use quorate_plan::start::{
     ClusterSeen, DataFacts, DataSeen, EndSeen, Health, ListedMember, Observed, PeerAnswer, PeerSeen, StoreSeen,
     Verdict, plan_start, plan_start_without,
 };
 
-use crate::etcd::{Config, Data, Op};
+use crate::etcd::{Config, Data};
 use crate::world::{Executing, World};
 
 impl World {
@@ -118,7 +119,7 @@ impl World {
         }
         let member = who.ledger.as_ref().and_then(|ledger| ledger.ids()).map(|(_, member)| member);
         let noted = member.and_then(|member| it.noted.get(&member)).copied();
-        Some(peers::answer(&it.ledger.clone().unwrap_or_default(), &who.name, noted))
+        Some(peers::answer(&it.ledger.clone().unwrap_or_default(), &who.name, member, noted))
     }
 
     /// The list that a quorum of the others confirms.
@@ -138,7 +139,7 @@ impl World {
         ClusterSeen::Confirmed { cluster: data.cluster, members: self.listed(node, leader, &data.config()) }
     }
 
-    fn listed(&self, asker: usize, leader: usize, config: &Config) -> Vec<ListedMember> {
+    pub(crate) fn listed(&self, asker: usize, leader: usize, config: &Config) -> Vec<ListedMember> {
         let cluster = self.nodes[leader].data.as_ref().map(|data| data.cluster);
         let one = |member: &crate::etcd::Member| {
             let it = &self.nodes[member.node];
@@ -151,7 +152,8 @@ impl World {
             };
             ListedMember {
                 id: member.id,
-                name: if member.started { it.name.clone() } else { String::new() },
+                // Founding members have theirs from the beginning.
+                name: if member.started || !member.learner { it.name.clone() } else { String::new() },
                 peer_urls: vec![format!("http://10.0.0.{}:2380", member.node + 1)],
                 started: member.started,
                 learner: member.learner,
@@ -185,30 +187,40 @@ impl World {
         let list = self.listed(node, leader, &config);
         let it = &mut self.nodes[node];
         let Some(ledger) = &it.ledger else { return };
-        let next = peers::remember(ledger, &it.name, &list, &answers);
-        it.ledger = Some(next);
-        if config.get(mine.member).is_some_and(|me| me.learner && me.started) {
-            let asked = self.change_members(leader, Op::Promote(mine.member));
-            self.tell(
-                Some(node),
-                match asked {
-                    Ok(()) => "is promoted to a voter".to_owned(),
-                    Err(why) => format!("is not promoted yet: {why}"),
-                },
-            );
+        let mut next = note_learner(&peers::remember(ledger, &it.name, &list, &answers), &list, self.now * 1000);
+        if self.living {
+            next = peers::bury(&next, &self.files[it.file].spec, &list);
         }
+        if config.get(mine.member).is_some_and(|me| !me.learner) {
+            next.confirmed = Some(confirmed(&list, self.now * 1000));
+        }
+        it.ledger = Some(next);
         let heals = config.get(mine.member).is_some_and(|me| !me.learner);
         let whole = self.nodes[leader].data.as_ref().is_some_and(|data| data.commit <= mine.synced);
         if heals && whole && self.nodes[node].damaged {
             self.nodes[node].damaged = false;
             self.tell(Some(node), "is whole again".to_owned());
+            if self.living && self.nodes.iter().all(|node| !node.damaged) {
+                self.recovered = None;
+            }
         }
+        self.take_turn(node);
     }
 
     /// The state of a node's ledger.
     pub(crate) fn state(&self, node: usize) -> State {
         self.nodes[node].ledger.as_ref().map(|ledger| ledger.state.clone()).unwrap_or_default()
     }
+}
+
+fn confirmed(list: &[ListedMember], at_ms: u64) -> Confirmed {
+    let one = |member: &ListedMember| ConfirmedMember {
+        id: member.id,
+        name: member.name.clone(),
+        peer_urls: member.peer_urls.clone(),
+        learner: member.learner,
+    };
+    Confirmed { at_ms, members: list.iter().map(one).collect() }
 }
 
 /// What peers know this node's member to have acknowledged.

@@ -41,10 +41,15 @@ impl World {
     }
 
     pub(crate) fn kill_agent(&mut self, node: usize, when: &str) {
+        // Whoever comes back must be able to learn of the recovery.
+        if self.living && self.recovered == Some(node) {
+            return;
+        }
         self.nodes[node].up = false;
         self.nodes[node].plan = None;
         self.nodes[node].checked = None;
         self.nodes[node].noted.clear();
+        self.nodes[node].pausing = false;
         self.nodes[node].back_at = self.now + 1 + self.random.below(30) as u64;
         let when = when.lines().next().unwrap_or_default().to_owned();
         self.tell(Some(node), format!("the agent is killed {when}"));
@@ -169,6 +174,9 @@ impl World {
         let Some(leader) = leader else { return Err("no quorum answers".to_owned()) };
         self.change_members(leader, op)?;
         self.tell(Some(node), format!("the cluster agrees to {op:?}"));
+        if let Op::Remove(id) = op {
+            self.nodes[node].removed_self = Some(id);
+        }
         if !self.is_quiet() && self.random.permille(60) {
             return Err("the answer gets lost".to_owned());
         }
@@ -177,6 +185,16 @@ impl World {
 
     fn add_learner(&mut self, node: usize) -> Did {
         let id = MemberId(0x1000 + u64::from(self.number()));
+        // The answer names the cluster: another one than was wished for is not asked.
+        let wished = match self.state(node) {
+            State::PendingAdd(add) => Some(add.cluster),
+            State::Empty | State::Promised(_) | State::Inited(_) | State::Started(_) | State::Tombstone(_) => None,
+        };
+        let there = (0..self.nodes.len()).find_map(|through| self.leader_for(node, through));
+        let there = there.and_then(|leader| self.nodes[leader].data.as_ref()).map(|data| data.cluster);
+        if self.living && wished.is_some() && there.is_some() && wished != there {
+            return Did::Again("another cluster answers than the one that was wished for".to_owned());
+        }
         let leader = match self.change(node, Op::Add { id, node, learner: true }) {
             Ok(leader) => leader,
             Err(why) => return Did::Again(why),
@@ -209,6 +227,7 @@ impl World {
         }
         let it = &mut self.nodes[node];
         (it.runs, it.leads, it.checked, it.halt, it.plan) = (true, false, None, None, None);
+        (it.pausing, it.restarting, it.runs_as) = (false, false, it.wants);
         let member = it.data.as_ref().map(|data| data.member.to_string()).unwrap_or_default();
         self.tell(Some(node), format!("etcd starts as member {member}{}", if joining { ", without data" } else { "" }));
         Did::On

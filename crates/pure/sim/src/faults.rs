@@ -15,6 +15,9 @@ impl World {
             return;
         }
         let node = self.random.below(self.nodes.len());
+        if self.living {
+            return self.fault_of_living(node);
+        }
         match self.random.below(34) {
             0..4 => self.kill_by_fault(node),
             4..7 => self.power_cut(node),
@@ -39,6 +42,45 @@ impl World {
         }
     }
 
+    /// What does not take away the file, or the place, that operators are changing.
+    fn fault_of_living(&mut self, node: usize) {
+        match self.random.below(24) {
+            0..5 => self.kill_by_fault(node),
+            5..8 => self.power_cut(node),
+            8..10 => self.kill_etcd(node),
+            10..14 => self.cut_or_mend(node),
+            14 => self.lose_data(node),
+            15 => self.lose_machine(node),
+            16 => self.lose_ledger(node),
+            17 => self.damage_data(node),
+            18..20 => self.take_snapshot(node),
+            20 => self.roll_back(node),
+            21 => self.hide_data(node),
+            22 => self.hide_ledger(node),
+            _ => self.reset_by_operator(node),
+        }
+    }
+
+    /// A disk may be lost where all the others are whole: then a majority survives whatever is being changed.
+    fn may_damage_living(&self, node: usize) -> bool {
+        let Some((leader, config)) = self.present() else { return false };
+        let Some(data) = &self.nodes[leader].data else { return false };
+        let whole = |voter: &crate::etcd::Member| {
+            let it = &self.nodes[voter.node];
+            let mine = it.data.as_ref().filter(|mine| mine.member == voter.id && mine.cluster == data.cluster);
+            it.runs && !it.damaged && !it.ledger_unreadable && mine.is_some_and(|mine| mine.synced >= data.commit)
+        };
+        let voters = config.voters().count();
+        let member = config.voters().any(|voter| voter.node == node);
+        let quiet = !self.torn_down && self.recovered.is_none() && self.swapped.is_none();
+        quiet
+            && member
+            && voters >= 3
+            && voters == config.members.len()
+            && config.voters().all(whole)
+            && self.nodes.iter().all(|node| !node.damaged)
+    }
+
     /// Nothing goes wrong for a while.
     pub(crate) fn is_quiet(&self) -> bool {
         self.calm || self.now < self.quiet_until
@@ -46,16 +88,23 @@ impl World {
 
     /// Whether this node may be damaged too.
     fn may_damage(&self, node: usize) -> bool {
-        let damaged = self.nodes.iter().filter(|node| node.damaged).count();
-        let minority = damaged < (self.nodes.len() - 1) / 2;
+        if self.living {
+            return self.may_damage_living(node);
+        }
+        let minority = self.unwhole() < (self.nodes.len() - 1) / 2;
         self.swapped.is_none() && self.recovered.is_none() && !self.nodes[node].damaged && (minority || self.harsh)
+    }
+
+    /// How many disks are lost, or never held what the cluster holds.
+    fn unwhole(&self) -> usize {
+        let there = !self.committed.is_empty();
+        self.nodes.iter().filter(|node| node.damaged || (there && node.data.is_none())).count()
     }
 
     fn note_damage(&mut self, node: usize) {
         self.nodes[node].damaged = true;
         self.forgot_early |= self.committed.is_empty();
-        let damaged = self.nodes.iter().filter(|node| node.damaged).count();
-        if damaged > (self.nodes.len() - 1) / 2 && self.hopeless.is_none() {
+        if !self.living && self.unwhole() > (self.nodes.len() - 1) / 2 && self.hopeless.is_none() {
             self.hopeless = Some("more disks are lost than a majority survives".to_owned());
         }
     }
@@ -82,6 +131,7 @@ impl World {
             data.power_cut(torn);
         }
         it.up = false;
+        (it.pausing, it.restarting) = (false, false);
         it.noted.clear();
         it.back_at = self.now + 2 + self.random.below(40) as u64;
         self.tell(Some(node), "the power is cut".to_owned());
@@ -123,7 +173,7 @@ impl World {
 
     /// Disk and ledger; the next machine knows nothing.
     fn lose_machine(&mut self, node: usize) {
-        let minority = self.nodes.iter().filter(|node| node.damaged).count() < (self.nodes.len() - 1) / 2;
+        let minority = self.living || self.unwhole() < (self.nodes.len() - 1) / 2;
         if self.may_damage(node) && minority && !self.nodes[node].ledger_unreadable {
             self.power_cut(node);
             self.forget(node);
@@ -140,7 +190,7 @@ impl World {
 
     /// The ledger alone: the data is there, and nobody knows whose it is.
     fn lose_ledger(&mut self, node: usize) {
-        let minority = self.nodes.iter().filter(|node| node.damaged).count() < (self.nodes.len() - 1) / 2;
+        let minority = self.living || self.unwhole() < (self.nodes.len() - 1) / 2;
         if self.may_damage(node) && minority && self.nodes[node].data.is_some() && !self.nodes[node].ledger_unreadable {
             self.power_cut(node);
             self.nodes[node].ledger = None;
@@ -275,7 +325,7 @@ impl World {
             return;
         }
         self.nodes[node].file = file;
-        let words = self.files[file].words;
+        let words = self.files[file].words.clone();
         self.tell(Some(node), format!("{who} gives it the file with {words}"));
         if self.nodes[node].up {
             self.kill_agent(node, "to be started with it");
@@ -382,6 +432,8 @@ impl World {
             self.note_damage(node);
         }
         self.hopeless = Some("every machine is lost, and there is a backup".to_owned());
+        // Nobody is left who could know of an earlier founding under the same number.
+        self.foundings.clear();
         self.store.away = self.random.permille(500);
         self.tell(None, "every machine is lost; new ones take their names".to_owned());
     }

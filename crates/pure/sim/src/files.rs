@@ -8,7 +8,8 @@ use quorate_plan::spec::Spec;
 /// A cluster file.
 #[derive(Debug)]
 pub(crate) struct File {
-    pub(crate) words: &'static str,
+    pub(crate) words: String,
+    pub(crate) hash: String,
     pub(crate) spec: Spec,
 }
 
@@ -22,18 +23,13 @@ pub(crate) const UNDECLARED: usize = 5;
 
 /// All of them, for so many members.
 pub(crate) fn all(members: usize) -> Vec<Rc<File>> {
-    let file = |words, bootstrap: &str, more: &str, moved: bool| {
+    let file = |words: &str, bootstrap: &str, more: &str, moved: bool| {
         let mut text = format!("token: t\nplaintext: true\n{bootstrap}{more}members:\n");
         for number in 1..=members {
             let net = if moved && number == members { 1 } else { 0 };
             text += &format!("  - {{name: n{number}, address: 10.0.{net}.{number}}}\n");
         }
-        // The texts are fixed; whatever is wrong with one is wrong with every life.
-        let spec = Spec::parse(text.as_bytes(), "simulated").map_err(|mistakes| mistakes.render());
-        match spec {
-            Ok((spec, _)) => Rc::new(File { words, spec }),
-            Err(mistakes) => unreachable!("{mistakes}"),
-        }
+        parse(words.to_owned(), &text)
     };
     let edit = "etcd: {snapshot-count: 5000}\n";
     vec![
@@ -44,4 +40,24 @@ pub(crate) fn all(members: usize) -> Vec<Rc<File>> {
         file("founding 3", "bootstrap: {id: 3}\n", "", false),
         file("no founding", "", "", false),
     ]
+}
+
+/// A file that declares these nodes (counted from 0), in a cluster that is there.
+pub(crate) fn declaring(nodes: &[usize], founding: bool, number: u32) -> Rc<File> {
+    let bootstrap = if founding { "bootstrap: {id: 1}\n" } else { "" };
+    let edit = format!("etcd: {{snapshot-count: {}}}\n", 1000 + number);
+    let mut text = format!("token: t\nplaintext: true\n{bootstrap}{edit}backup: {{store: \"file:///b\"}}\nmembers:\n");
+    for node in nodes {
+        text += &format!("  - {{name: n{0}, address: 10.0.0.{0}}}\n", node + 1);
+    }
+    let names: Vec<String> = nodes.iter().map(|node| format!("n{}", node + 1)).collect();
+    parse(format!("file {number}: {}", names.join(" ")), &text)
+}
+
+/// The texts are fixed; whatever is wrong with one is wrong with every life.
+fn parse(words: String, text: &str) -> Rc<File> {
+    match Spec::parse(text.as_bytes(), "simulated").map_err(|mistakes| mistakes.render()) {
+        Ok((spec, _)) => Rc::new(File { words, hash: spec.hash(), spec }),
+        Err(mistakes) => unreachable!("{mistakes}"),
+    }
 }

@@ -13,10 +13,12 @@ mod etcd;
 mod execute;
 mod faults;
 mod files;
+mod operators;
 mod person;
 mod raft;
 mod random;
 mod rules;
+mod turn;
 mod world;
 
 use quorate_plan::start::Guard;
@@ -28,6 +30,8 @@ pub struct Settings {
     pub without: Option<Guard>,
     /// Without a guard, but with the check of each plan.
     pub checked: bool,
+    /// The cluster was founded long ago, and two operators grow, shrink, drain, restart, tear down and recover it.
+    pub living: bool,
 }
 
 /// How a life went.
@@ -58,7 +62,8 @@ pub enum End {
 
 /// Lives through a seed.
 pub fn live(seed: u64, settings: Settings) -> Life {
-    let mut world = world::World::new(seed, settings);
+    let mut world =
+        if settings.living { world::World::living(seed, settings) } else { world::World::new(seed, settings) };
     let end = world.live();
     Life { seed, broken: world.broken, story: world.story, plans: world.plans, end }
 }

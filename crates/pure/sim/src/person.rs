@@ -25,6 +25,9 @@ impl World {
             (node.ledger_unreadable, node.data_unreadable) = (false, false);
             node.back_at = self.now;
         }
+        if self.living {
+            return self.settle_changes();
+        }
         self.declare_again();
         self.agree();
     }
@@ -45,6 +48,9 @@ impl World {
 
     /// Everyone gets the same file: that of the cluster that there is, or of a founding that all can promise.
     fn agree(&mut self) {
+        if self.living {
+            return;
+        }
         let file = self.file_for_all();
         for node in 0..self.nodes.len() {
             self.give_file(node, file, "a person");
@@ -71,7 +77,11 @@ impl World {
                 State::Started(_) | State::PendingAdd(_) => {}
                 State::Promised(promise) | State::Inited(promise) => {
                     // Someone has begun: that one is finished.
-                    if ledger.began(promise).next().is_some() {
+                    let over = |node: &crate::world::Node| {
+                        let dropped = node.ledger.iter().flat_map(|ledger| &ledger.dropped);
+                        dropped.map(|dropped| dropped.cluster).any(|cluster| cluster == promise.cluster)
+                    };
+                    if ledger.began(promise).next().is_some() && !self.nodes.iter().any(over) {
                         return of(self, promise.cluster);
                     }
                     promised.push((promise.bootstrap, promise.cluster));
@@ -102,11 +112,19 @@ impl World {
     pub(crate) fn help(&mut self) {
         let node = self.random.below(self.nodes.len());
         let Some((halt, _)) = self.nodes[node].halt.clone().filter(|_| !self.nodes[node].runs) else { return };
+        let file = &self.files[self.nodes[node].file].spec;
+        if file.member(&self.nodes[node].name).is_none() {
+            return;
+        }
         let other = self.lives_elsewhere(node);
         if other && halt.code == Code::StartDisagree {
             return self.reset(node, "a person");
         }
         if matches!(halt.code, Code::StartRemoved | Code::StartOutdated) {
+            let ours = self.nodes[node].ledger.as_ref().and_then(|ledger| ledger.ids()).map(|(_, member)| member);
+            if ours.is_some() && ours == self.nodes[node].removed_self && halt.code == Code::StartRemoved {
+                return self.break_rule("a node that took its own place anew waits for a person".to_owned());
+            }
             self.nodes[node].ended_removed = 0;
             return self.reset(node, "a person");
         }
@@ -152,6 +170,9 @@ impl World {
 
     /// Whether all is as it should be, or waits for a decision that only a person can take.
     pub(crate) fn settled(&self) -> Option<End> {
+        if self.living {
+            return self.has_settled().then_some(End::Serves);
+        }
         let leader = (0..self.nodes.len()).find_map(|node| self.leader_for(node, node));
         if let Some(data) = leader.and_then(|leader| self.nodes[leader].data.as_ref()) {
             let config = data.config();

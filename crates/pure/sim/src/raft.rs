@@ -70,7 +70,7 @@ impl World {
         self.leader_near(through).filter(|leader| self.has_quorum(*leader))
     }
 
-    fn campaign(&mut self, node: usize) {
+    pub(crate) fn campaign(&mut self, node: usize) {
         let Some(mine) = self.nodes[node].data.clone() else { return };
         let config = mine.config();
         if config.get(mine.member).is_none_or(|me| me.learner) {
@@ -109,7 +109,7 @@ impl World {
     }
 
     /// Sends the log to everyone near, and commits what a quorum has synced.
-    fn replicate(&mut self, leader: usize, eager: bool) {
+    pub(crate) fn replicate(&mut self, leader: usize, eager: bool) {
         let Some(mut mine) = self.nodes[leader].data.clone() else { return };
         mine.synced = mine.log.len();
         let config = mine.config();
@@ -172,6 +172,9 @@ impl World {
         match op {
             Op::Add { node, .. } if config.members.iter().any(|member| member.node == node) => {
                 return Err("peer URL exists".to_owned());
+            }
+            Op::Add { .. } if self.old_etcd && !config.voters().all(|voter| alive(voter.id, voter.node)) => {
+                return Err("unhealthy cluster".to_owned());
             }
             Op::Add { learner: true, .. } if config.members.iter().any(|member| member.learner) => {
                 return Err("too many learner members in cluster".to_owned());

@@ -1,7 +1,8 @@
 //! The rules: what must hold whatever happens. They see everything, and what they know no planner is told.
 
 use quorate_etcd_formats::membership::{ClusterId, MemberId};
-use quorate_plan::ledger::{Origin, PeerMemory, State};
+use quorate_plan::change::{BACKUP_FRESH_MS, Who};
+use quorate_plan::ledger::{IntentKind, Origin, PeerMemory, State};
 use quorate_plan::start::Step;
 
 use crate::etcd::Entry;
@@ -54,6 +55,14 @@ impl World {
     pub(crate) fn rule_of_start(&mut self, node: usize, joining: Option<(ClusterId, MemberId)>) {
         let (it, state) = (&self.nodes[node], self.state(node));
         let mut wrong = Vec::new();
+        let cluster = joining.map(|(cluster, _)| cluster).or_else(|| it.data.as_ref().map(|data| data.cluster));
+        if cluster.is_some_and(|cluster| self.dead.contains(&(cluster, node))) {
+            wrong.push("a node that was declared dead runs again, in its old generation");
+        }
+        let intent = it.ledger.as_ref().and_then(|ledger| ledger.intent.as_ref());
+        if intent.is_some_and(|intent| intent.kind == IntentKind::Teardown) {
+            wrong.push("a cluster that was torn down is started");
+        }
         if it.detached {
             wrong.push("a node that was removed for good runs again");
         }
@@ -150,6 +159,64 @@ impl World {
         }
     }
 
+    /// Before a member is removed by a step of a change.
+    pub(crate) fn rule_of_remove(&mut self, node: usize, who: &Who) {
+        let Some((leader, config)) = self.present() else { return };
+        let Some(target) = config.voters().find(|voter| Some(voter.id) == who.id).copied() else { return };
+        let file = self.nodes[node].file;
+        let declared = self.files[file].spec.member(&self.nodes[target.node].name).is_some();
+        let same = config.voters().filter(|voter| self.nodes[voter.node].file == file).count();
+        let asked = self.was_asked(target.node);
+        let broken = match () {
+            () if config.voters().count() == 1 => "the last member is removed",
+            () if leader == target.node => "a member is removed while it leads",
+            () if declared && !asked => "a member is removed that is declared and was not asked to leave",
+            () if !asked && same < config.quorum() => "a member is removed by a file that a quorum does not hold",
+            () if self.is_one_down(node, &config, target.id) => "a member is removed while another voter is down",
+            () => return,
+        };
+        self.break_rule(broken.to_owned());
+    }
+
+    /// Before a learner is taken out again.
+    pub(crate) fn rule_of_undo(&mut self, node: usize, who: &Who) {
+        let Some(target) = self.index_of(&who.node) else { return };
+        let it = &self.nodes[target];
+        let runs = it.runs && it.data.as_ref().map(|data| data.member) == who.id && self.linked(node, target);
+        let declared = self.files[self.nodes[node].file].spec.member(&who.node).is_some();
+        if runs && declared && !self.was_asked(target) {
+            self.break_rule("a learner that runs is undone".to_owned());
+        }
+    }
+
+    /// Before a member stops to start again.
+    pub(crate) fn rule_of_restart(&mut self, node: usize, who: &Who, release: Option<&str>) {
+        let Some((leader, config)) = self.present() else { return };
+        let member = |one: &usize| config.members.iter().any(|member| member.node == *one);
+        let other = |one: &usize| *one != node && member(one) && self.nodes[*one].restarting && !self.nodes[*one].runs;
+        let fresh = self.backup_at.is_some_and(|at| (self.now - at) * 1000 < BACKUP_FRESH_MS);
+        let broken = match () {
+            () if (0..self.nodes.len()).any(|one| other(&one)) => "two members restart at once",
+            () if leader == node && config.voters().count() > 1 => "a member restarts while it leads",
+            () if who.id.is_some_and(|id| self.is_one_down(node, &config, id)) => {
+                "a member restarts while another voter is down"
+            }
+            () if release.is_some() && !fresh => "another release is started without a backup",
+            () => return,
+        };
+        self.break_rule(broken.to_owned());
+    }
+
+    /// Whether a voter that stays, other than this one, does not run.
+    fn is_one_down(&self, node: usize, config: &crate::etcd::Config, but: MemberId) -> bool {
+        let spec = &self.files[self.nodes[node].file].spec;
+        config.voters().any(|voter| {
+            let it = &self.nodes[voter.node];
+            let stays = spec.member(&it.name).is_some() && !self.was_asked(voter.node);
+            voter.id != but && stays && !it.runs
+        })
+    }
+
     /// An operator's tombstone, at the node and at its peers.
     pub(crate) fn bury(&mut self, node: usize, cluster: ClusterId, member: MemberId) {
         let name = self.nodes[node].name.clone();
@@ -157,7 +224,8 @@ impl World {
             let mut ledger = self.nodes[other].ledger.clone().unwrap_or_default();
             if other == node {
                 let why = "an operator said so".to_owned();
-                let stone = quorate_plan::ledger::Tombstone { cluster, member, why, at_ms: self.now };
+                let stone =
+                    quorate_plan::ledger::Tombstone { cluster, member, why, at_ms: self.now, undeclared: false };
                 ledger = ledger.with(State::Tombstone(stone));
             } else {
                 let memory: &mut PeerMemory = ledger.peers.entry(name.clone()).or_default();

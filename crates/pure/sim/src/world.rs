@@ -51,6 +51,15 @@ pub(crate) struct Node {
     pub(crate) detached: bool,
     /// How often etcd ended because its member was removed.
     pub(crate) ended_removed: u32,
+    /// The member that it removed itself, to take its place anew.
+    pub(crate) removed_self: Option<MemberId>,
+    /// It has said that it pauses its etcd.
+    pub(crate) pausing: bool,
+    /// It stopped its etcd to start it again.
+    pub(crate) restarting: bool,
+    /// Flags and patch release that are wanted, and those that etcd runs with.
+    pub(crate) wants: (u32, u32),
+    pub(crate) runs_as: (u32, u32),
 }
 
 /// A plan that is being carried out.
@@ -100,6 +109,16 @@ pub(crate) struct World {
     pub(crate) foundings: BTreeMap<u64, BTreeSet<ClusterId>>,
     pub(crate) story: Vec<String>,
     pub(crate) broken: Option<String>,
+    /// The cluster was founded long ago, and operators change it.
+    pub(crate) living: bool,
+    /// The file that was applied last.
+    pub(crate) intended: usize,
+    /// Its etcd adds nobody while a voter is down.
+    pub(crate) old_etcd: bool,
+    pub(crate) backup_at: Option<u64>,
+    pub(crate) torn_down: bool,
+    /// Nodes that were declared dead, with the cluster of which a newer generation was made.
+    pub(crate) dead: BTreeSet<(ClusterId, usize)>,
 }
 
 impl World {
@@ -118,19 +137,25 @@ impl World {
             };
             nodes.push(Node::new(number, file, random.below(40) as u64));
         }
+        let mut world = World::with(random, settings, nodes, files::all(members));
+        (world.harsh, world.store.declared) = (harsh, declared);
+        world
+    }
+
+    pub(crate) fn with(random: Random, settings: Settings, nodes: Vec<Node>, files: Vec<Rc<File>>) -> World {
         World {
             settings,
             random,
             now: 0,
             calm: false,
             nodes,
-            files: files::all(members),
+            files,
             cut: BTreeSet::new(),
-            store: Store { declared, ..Store::default() },
+            store: Store::default(),
             swapped: None,
             recovered: None,
             quiet_until: 0,
-            harsh,
+            harsh: false,
             hopeless: None,
             forgot_early: false,
             next: 1,
@@ -139,16 +164,25 @@ impl World {
             foundings: BTreeMap::new(),
             story: Vec::new(),
             broken: None,
+            living: false,
+            intended: 0,
+            old_etcd: false,
+            backup_at: None,
+            torn_down: false,
+            dead: BTreeSet::new(),
         }
     }
 
     /// Lives: trouble, then calm, until everything serves or waits for a person.
     pub(crate) fn live(&mut self) -> End {
-        let words: Vec<String> = self.nodes.iter().map(|node| self.files[node.file].words.to_owned()).collect();
+        let words: Vec<String> = self.nodes.iter().map(|node| self.files[node.file].words.clone()).collect();
         self.tell(None, format!("{} nodes begin with: {}", words.len(), words.join("; ")));
         while self.now < TROUBLE && self.broken.is_none() {
             self.moment();
             self.fault();
+            if self.living {
+                self.operate();
+            }
         }
         self.make_calm();
         while self.now < TROUBLE + CALM && self.broken.is_none() {
@@ -179,7 +213,7 @@ impl World {
         for node in 0..self.nodes.len() {
             if !self.nodes[node].up && self.nodes[node].back_at <= self.now {
                 self.nodes[node].up = true;
-                let words = self.files[self.nodes[node].file].words;
+                let words = self.files[self.nodes[node].file].words.clone();
                 self.tell(Some(node), format!("the agent starts, with {words}"));
             }
         }
@@ -220,7 +254,7 @@ impl World {
 }
 
 impl Node {
-    fn new(number: usize, file: usize, back_at: u64) -> Node {
+    pub(crate) fn new(number: usize, file: usize, back_at: u64) -> Node {
         Node {
             name: format!("n{number}"),
             file,
@@ -241,6 +275,11 @@ impl Node {
             damaged: false,
             detached: false,
             ended_removed: 0,
+            removed_self: None,
+            pausing: false,
+            restarting: false,
+            wants: (1, 16),
+            runs_as: (1, 16),
         }
     }
 }

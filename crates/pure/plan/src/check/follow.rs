@@ -3,8 +3,8 @@
 use quorate_etcd_formats::membership::{ClusterId, MemberId};
 
 use super::Audit;
-use crate::ledger::{Ledger, Promise, State};
-use crate::start::{ClusterSeen, DataSeen, ListedMember, PeerFounding, Step, StoreSeen, Verdict};
+use crate::ledger::{IntentKind, Ledger, Promise, State};
+use crate::start::{ClusterSeen, DataSeen, Health, ListedMember, PeerFounding, Step, StoreSeen, Verdict};
 
 /// What stands on the disk.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -195,6 +195,15 @@ impl Paper {
                     "a node joins no other cluster than its own",
                 );
             }
+            (State::Started(identity), State::Tombstone(stone)) => {
+                let same = (identity.cluster, identity.member) == (stone.cluster, stone.member);
+                let out = self.cluster == Some(identity.cluster)
+                    && self.members.iter().all(|member| member.id != identity.member);
+                audit.rule(same && out, "a node is buried when its cluster does not list it any more");
+                let intent = audit.ledger.intent.as_ref().is_some_and(|intent| intent.kind == IntentKind::Leave);
+                let asked = intent || audit.spec.member(audit.name).is_none();
+                audit.rule(asked, "only who was to leave is buried");
+            }
             (State::PendingAdd(add), State::Started(identity)) => {
                 let known = Some(identity.member) == add.member || Some(identity.member) == add.replaces;
                 audit.rule(identity.cluster == add.cluster && known, "what is started is what was added");
@@ -217,7 +226,11 @@ impl Paper {
         let higher = audit.spec.bootstrap.is_some_and(|bootstrap| bootstrap.id > promise.bootstrap);
         let wanted = audit.spec.founding_ids().map(|ids| PeerFounding::Founded(ids.cluster));
         let there = audit.answers().any(|(_, peer)| Some(&peer.founding) == wanted.as_ref());
-        audit.rule(higher || there, "a promise is given up only for a later one, or for one that runs");
+        let elsewhere = self.cluster.is_some_and(|cluster| {
+            let belongs = |peer: &crate::start::PeerAnswer| peer.founding == PeerFounding::Founded(cluster);
+            cluster != promise.cluster && audit.answers().any(|(name, peer)| member(name) && belongs(peer))
+        });
+        audit.rule(higher || there || elsewhere, "a promise is given up only for a later one, or for one that runs");
         let runs = audit.answers().any(|(_, peer)| peer.founding == PeerFounding::Founded(promise.cluster));
         audit.rule(!runs && self.cluster != Some(promise.cluster), "what someone runs is not given up");
         let proven = audit.answers().any(|(peer, answer)| member(peer) && answer.dropped.contains(&promise.bootstrap));
@@ -254,6 +267,13 @@ impl Paper {
 
     fn add(&mut self, audit: &mut Audit<'_>) {
         self.change(audit);
+        audit.rule(audit.spec.member(audit.name).is_some(), "only a declared node joins");
+        let replaces = matches!(&self.ledger.state, State::PendingAdd(add) if add.replaces.is_some());
+        let declared = |member: &ListedMember| audit.spec.members.iter().any(|one| one.name == member.name);
+        let down = self.members.iter().any(|member| {
+            !member.learner && member.health != Health::Healthy && declared(member) && !is_mine(audit, member)
+        });
+        audit.rule(replaces || !down, "nobody new comes in while a voter is down");
         let there = self.members.iter().any(|member| is_mine(audit, member));
         audit.rule(!there, "who is a member already is not added again");
         let State::PendingAdd(add) = &self.ledger.state else { return };

@@ -31,7 +31,7 @@ fn arb_state() -> impl Strategy<Value = State> {
                     generation: number,
                 })
             }
-            _ => State::Tombstone(Tombstone { cluster, member, why: text, at_ms: number }),
+            _ => State::Tombstone(Tombstone { cluster, member, why: text, at_ms: number, undeclared: number % 3 == 0 }),
         }
     })
 }
@@ -51,6 +51,8 @@ fn arb_ledger() -> impl Strategy<Value = Ledger> {
                 ledger.peers.insert(name.clone(), memory);
                 ledger.confirmed = Some(Confirmed { at_ms: 1, members: vec![member] });
                 ledger.spec_hash = Some(name.clone());
+                ledger.intent = Some(Intent { kind: IntentKind::Leave, why: name.clone(), at_ms: generation });
+                ledger.learner = Some(LearnerSince { member: MemberId(generation), since_ms: 3 });
                 ledger.backup = Some(BackupCursor { store: name, epoch: 3, revision: generation });
             }
             ledger
@@ -118,8 +120,18 @@ fn the_file_is_text_that_a_person_can_read() {
 
 #[test]
 fn a_newer_ledger_is_refused_and_not_taken_for_damage() {
-    let text = String::from_utf8(Ledger::default().encode()).unwrap().replacen(" 1 ", " 2 ", 1);
-    assert_eq!(Ledger::decode(text.as_bytes()), Err(LedgerError::Newer(2)));
+    let text = String::from_utf8(Ledger::default().encode()).unwrap().replacen(" 1 ", " 3 ", 1);
+    assert_eq!(Ledger::decode(text.as_bytes()), Err(LedgerError::Newer(3)));
+}
+
+#[test]
+fn an_earlier_program_reads_what_it_can_understand() {
+    let version = |ledger: &Ledger| String::from_utf8(ledger.encode()).unwrap()[..16].to_owned();
+    assert_eq!(version(&Ledger::default()), "quorate-ledger 1");
+    let intent = Some(Intent { kind: IntentKind::Leave, why: "ops".into(), at_ms: 5 });
+    assert_eq!(version(&Ledger { intent, ..Ledger::default() }), "quorate-ledger 2");
+    let learner = Some(LearnerSince { member: MemberId(7), since_ms: 5 });
+    assert_eq!(version(&Ledger { learner, ..Ledger::default() }), "quorate-ledger 2");
 }
 
 #[test]

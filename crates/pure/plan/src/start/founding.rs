@@ -60,6 +60,9 @@ impl<G: Guards> Case<'_, G> {
 
     /// What becomes of a promise that the file does not declare any more. `None`: it is kept.
     pub(super) fn superseded(&self, promise: &Promise) -> Option<StartPlan> {
+        if let Some(plan) = self.joins_instead(promise) {
+            return Some(plan);
+        }
         let declared = self.declared();
         if declared.as_ref().is_some_and(|declared| declared.is_same_founding(promise)) {
             return self.not_the_promised(promise);
@@ -87,6 +90,30 @@ impl<G: Guards> Case<'_, G> {
         }
         let mut steps = self.archive();
         // Then nobody's word that it began counts any more, nor one that comes meanwhile.
+        if self.given_up(promise) {
+            steps.push(Step::Write(State::Promised(Promise { over: true, ..promise.clone() })));
+        }
+        steps.push(Step::Write(State::Empty));
+        Some(StartPlan::new(Row::GiveUp, steps))
+    }
+
+    /// The cluster that answers is another one, and a member of the promise belongs to it: so nothing ever came of the promise, and
+    /// nothing will. A node that was started before it could reach the cluster joins it all the same.
+    fn joins_instead(&self, promise: &Promise) -> Option<StartPlan> {
+        let other = self.confirmed_id().filter(|cluster| *cluster != promise.cluster)?;
+        let member = |peer: &str| promise.members.iter().any(|name| name == peer);
+        let belongs =
+            self.answers().any(|(peer, answer)| member(peer) && answer.founding == PeerFounding::Founded(other));
+        let runs = self.answers().any(|(_, answer)| answer.founding == PeerFounding::Founded(promise.cluster));
+        if runs || !belongs || !self.guards.hold(Guard::OtherCluster) {
+            return None;
+        }
+        if self.guards.hold(Guard::GiveUpUnstarted)
+            && let Some(plan) = self.may_not_give_up(promise)
+        {
+            return Some(plan);
+        }
+        let mut steps = self.archive();
         if self.given_up(promise) {
             steps.push(Step::Write(State::Promised(Promise { over: true, ..promise.clone() })));
         }

@@ -31,11 +31,18 @@ pub enum Guard {
     WriteStarted,
     LedgerFirst,
     OneChange,
+    HealthyFirst,
+    LeaderMoves,
+    FileAgreed,
+    DeclaredStays,
+    UndoOnlyDown,
+    OnePause,
+    TornDown,
 }
 
 impl Guard {
     /// All of them.
-    pub const ALL: [Guard; 25] = [
+    pub const ALL: [Guard; 32] = [
         Guard::UnknownData,
         Guard::UnreadableLedger,
         Guard::Tombstone,
@@ -61,7 +68,29 @@ impl Guard {
         Guard::WriteStarted,
         Guard::LedgerFirst,
         Guard::OneChange,
+        Guard::HealthyFirst,
+        Guard::LeaderMoves,
+        Guard::FileAgreed,
+        Guard::DeclaredStays,
+        Guard::UndoOnlyDown,
+        Guard::OnePause,
+        Guard::TornDown,
     ];
+
+    /// Those that the change of a living cluster holds.
+    pub const IN_CHANGE: [Guard; 6] = [
+        Guard::HealthyFirst,
+        Guard::LeaderMoves,
+        Guard::FileAgreed,
+        Guard::DeclaredStays,
+        Guard::UndoOnlyDown,
+        Guard::OnePause,
+    ];
+
+    /// Whether the start decision holds it.
+    pub fn is_in_start(self) -> bool {
+        self == Guard::HealthyFirst || !Guard::IN_CHANGE.contains(&self)
+    }
 
     /// What it keeps.
     pub fn text(self) -> &'static str {
@@ -91,17 +120,24 @@ impl Guard {
             Guard::WriteStarted => "the ledger says `started` before etcd first runs",
             Guard::LedgerFirst => "the ledger says what is wished before the cluster is asked",
             Guard::OneChange => "one change of members at a time",
+            Guard::HealthyFirst => "nothing is changed while a voter is down, unless that heals",
+            Guard::LeaderMoves => "whoever leads hands over before it leaves or restarts",
+            Guard::FileAgreed => "nobody leaves by a file that a quorum does not hold",
+            Guard::DeclaredStays => "a declared member that was not asked to leave stays",
+            Guard::UndoOnlyDown => "a learner that is up is not undone",
+            Guard::OnePause => "members restart one at a time",
+            Guard::TornDown => "a cluster that was torn down is not started",
         }
     }
 }
 
 /// Which guards are held.
-pub(super) trait Guards {
+pub(crate) trait Guards {
     fn hold(&self, guard: Guard) -> bool;
 }
 
 /// All of them.
-pub(super) struct Every;
+pub(crate) struct Every;
 
 impl Guards for Every {
     fn hold(&self, _guard: Guard) -> bool {
@@ -110,7 +146,7 @@ impl Guards for Every {
 }
 
 /// All but one.
-pub(super) struct Without(pub(super) Guard);
+pub(crate) struct Without(pub(crate) Guard);
 
 impl Guards for Without {
     fn hold(&self, guard: Guard) -> bool {

@@ -10,8 +10,10 @@ use super::guards::{Guard, Guards};
 use super::halts::{refuse, wait};
 use super::rows::Case;
 use super::{ClusterSeen, ListedMember, PeerFounding, Row, StartPlan, Step};
+use crate::change::{is_same, is_up};
 use crate::ledger::{PendingAdd, State};
 use crate::quorum;
+use crate::roster::names;
 
 impl<G: Guards> Case<'_, G> {
     /// An add that may or may not have been heard.
@@ -33,6 +35,14 @@ impl<G: Guards> Case<'_, G> {
 
     /// Takes this node's own place anew: the old member out, a learner in.
     pub(super) fn replace(&self, row: Row, members: &[ListedMember], old: Option<MemberId>) -> StartPlan {
+        if let Some(plan) = self.undeclared_now() {
+            return plan;
+        }
+        if old.is_none()
+            && let Some(plan) = self.unhealthy(members)
+        {
+            return plan;
+        }
         let mut steps = self.archive();
         let listed = old.filter(|old| members.iter().any(|member| member.id == *old));
         steps.extend(self.wish(None, old));
@@ -43,9 +53,37 @@ impl<G: Guards> Case<'_, G> {
 
     /// Becomes a member of a cluster that does not know this node.
     pub(super) fn join(&self, members: &[ListedMember]) -> StartPlan {
+        if let Some(plan) = self.undeclared_now().or_else(|| self.unhealthy(members)) {
+            return plan;
+        }
         let mut steps = self.wish(None, None);
         steps.extend([Step::AddLearner, Step::Start { joining: true }, Step::Promote]);
         self.proven(StartPlan::new(Row::Join, steps), members, None)
+    }
+
+    /// Joins the cluster that this node was removed from, as a new member.
+    pub(super) fn come_back(&self, members: &[ListedMember]) -> StartPlan {
+        match members.iter().find(|member| self.is_mine(member)) {
+            Some(member) if member.started => self.replace(Row::DiskLost, members, Some(member.id)),
+            Some(member) => self.resume(member),
+            None => self.join(members),
+        }
+    }
+
+    /// Nobody new comes in while a voter that stays is down.
+    fn unhealthy(&self, members: &[ListedMember]) -> Option<StartPlan> {
+        let stays = |member: &ListedMember| self.spec.members.iter().any(|declared| is_same(declared, member));
+        let down: Vec<&str> = members
+            .iter()
+            .filter(|member| !member.learner && !is_up(member) && stays(member) && !self.is_mine(member))
+            .map(|member| member.name.as_str())
+            .collect();
+        if down.is_empty() || !self.guards.hold(Guard::HealthyFirst) {
+            return None;
+        }
+        let why = format!("not taking part: {}; nobody joins meanwhile", names(down));
+        let way_out = "bring it back; who is gone for good is taken out of the file";
+        Some(StartPlan::new(Row::Unproven, wait(Code::ChangeUnhealthy, why, way_out)))
     }
 
     /// Starts as the member that the cluster has added and never seen.
@@ -98,7 +136,7 @@ impl<G: Guards> Case<'_, G> {
         {
             let who = if other.name.is_empty() { other.peer_urls.join(",") } else { other.name.clone() };
             let why = format!("waiting for `{who}` to become a voter: one change of members at a time");
-            let way_out = "if it is lost, remove it: `quorate ctl member remove`";
+            let way_out = "if it does not come up, the agent of the leader takes it out again";
             return StartPlan::new(Row::AnotherChange, wait(Code::StartAnotherChange, why, way_out));
         }
         let proofs = quorum::proofs(self.name, self.seen, &plan);

@@ -4,7 +4,7 @@
 //! a plan makes a data dir at most once and starts etcd at most once, as its last act on this node.
 
 mod founding;
-mod guards;
+pub(crate) mod guards;
 mod halts;
 mod last_words;
 mod members;
@@ -34,10 +34,13 @@ pub enum Row {
     DataUnknown,
     LedgerUnknown,
     Tombstone,
+    TornDown,
     Foreign,
     NewerGeneration,
     NotOursYet,
     OtherCluster,
+    Undeclared,
+    Left,
     Removed,
     Check,
     FinishFounding,
@@ -67,12 +70,15 @@ impl Row {
             Row::DataUnknown => "the data cannot be seen",
             Row::LedgerUnknown => "the ledger cannot be read",
             Row::Tombstone => "this node was removed for good",
+            Row::TornDown => "the cluster was torn down",
             Row::Foreign => "the data is not this member's",
             Row::NewerGeneration => "a peer has a newer generation of the cluster",
             Row::NotOursYet => "there is data that the ledger does not know",
             Row::OtherCluster => "the others belong to another cluster",
             Row::Check => "the data has not been checked since etcd last ended",
             Row::FinishFounding => "the data dir is made, and etcd never ran on it",
+            Row::Undeclared => "the file does not declare this node",
+            Row::Left => "this node was to leave, and the cluster does not list it any more",
             Row::Removed => "the cluster does not list this member",
             Row::Run => "the data is good and ours",
             Row::ReplaceCorrupt => "the data is damaged, and the others have a quorum",
@@ -80,7 +86,7 @@ impl Row {
             Row::CorruptAlone => "the data is damaged, and the others do not answer",
             Row::RedoInit => "the data is damaged, and etcd never ran on it",
             Row::SetAside => "the data is of no use to the member that this node is to be",
-            Row::GiveUp => "another founding is declared, and nobody has started on the earlier one",
+            Row::GiveUp => "nobody has started on what was promised, and something else is declared or there",
             Row::ResumeAdd => "the cluster has added this node, and it has not started",
             Row::DiskLost => "the data of a member that ran is gone",
             Row::LostAlone => "the data of a member that ran is gone, and the others do not answer",

@@ -5,8 +5,8 @@ use quorate_faults::Code;
 use super::guards::{Guard, Guards};
 use super::halts::{refuse, refuse_losing, wait};
 use super::{
-    ClusterSeen, DataFacts, DataSeen, Depth, ListedMember, Mode, Observed, PeerAnswer, PeerSeen, Row, StartPlan, Step,
-    StoreSeen, Verdict, plan_validation,
+    ClusterSeen, DataFacts, DataSeen, Depth, ListedMember, Mode, Observed, PeerAnswer, PeerFounding, PeerSeen, Row,
+    StartPlan, Step, StoreSeen, Verdict, plan_validation,
 };
 use crate::ledger::{Confirmed, Identity, IntentKind, Ledger, LedgerSeen, Origin, PendingAdd, State, Tombstone};
 use crate::spec::Spec;
@@ -63,11 +63,17 @@ pub(super) struct Case<'a, G> {
 
 impl<G: Guards> Case<'_, G> {
     fn tombstone(&self) -> Option<StartPlan> {
-        let at_peer = self.answers().find(|(_, answer)| answer.my_tombstone).map(|(peer, _)| peer);
+        // What the cluster lists is not buried, whatever someone remembers who may be out of it long since.
+        let ours = self.ledger.ids().map(|(_, member)| member);
+        let listed = |members: &[ListedMember]| members.iter().any(|member| Some(member.id) == ours);
+        let listed = self.confirmed().is_some_and(listed);
+        let buried = |answer: &PeerAnswer| answer.my_tombstone && answer.founding != PeerFounding::Removed;
+        let at_peer = self.answers().find(|(_, answer)| buried(answer) && !listed).map(|(peer, _)| peer);
         // Its own word for it comes first, so that it holds when the others are gone.
         if let (State::Started(identity), Some(_), Some(members)) = (&self.ledger.state, at_peer, self.confirmed())
             && self.confirmed_id() == Some(identity.cluster)
             && members.iter().all(|member| member.id != identity.member)
+            && !self.answers().any(|(_, answer)| answer.generation > self.ledger.generation)
             && let Some(plan) = self.left(identity).filter(|_| self.guards.hold(Guard::Tombstone))
         {
             return Some(plan);
@@ -83,7 +89,9 @@ impl<G: Guards> Case<'_, G> {
             (_, Some(peer)) => format!("`{peer}` remembers that this member was removed for good"),
             (_, None) => return None,
         };
-        let mut steps = self.archive();
+        // By another's word nothing is touched, only refused.
+        let own = matches!(self.ledger.state, State::Tombstone(_));
+        let mut steps = if own { self.archive() } else { Vec::new() };
         steps.extend(refuse(Code::StartRemoved, why, RESET));
         Some(StartPlan::new(Row::Tombstone, steps))
     }
@@ -162,7 +170,13 @@ impl<G: Guards> Case<'_, G> {
 
     /// A node that the file does not declare begins nothing. One that runs goes on until the others have removed it.
     fn undeclared(&self) -> Option<StartPlan> {
-        let ran = matches!(self.ledger.state, State::Started(_) | State::Tombstone(_));
+        let data = matches!(self.seen.data, DataSeen::There(_));
+        let ran = match self.ledger.state {
+            State::Started(_) | State::Tombstone(_) => true,
+            // It may have its vote already, and nothing but its ledger does not know.
+            State::PendingAdd(_) => data,
+            State::Empty | State::Promised(_) | State::Inited(_) => false,
+        };
         if ran { None } else { self.undeclared_now() }
     }
 

@@ -123,7 +123,8 @@ fn what_cannot_be_seen_is_waited_for() {
 fn a_removed_node_stays_away() {
     let one = spec(1, FOUND);
     let (cluster, member) = ids(&one);
-    let stone = State::Tombstone(Tombstone { cluster, member, why: "drained by ops".into(), at_ms: 1 });
+    let stone =
+        State::Tombstone(Tombstone { cluster, member, why: "drained by ops".into(), at_ms: 1, undeclared: false });
     insta::assert_snapshot!(row(&one, &seen(there(&one, Verdict::Valid), stone), Row::Tombstone), @"
     because this node was removed for good:
       1. rename the data dir to `….replaced-<time>`; nothing is deleted

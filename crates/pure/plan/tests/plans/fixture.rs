@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use quorate_etcd_formats::membership::{ClusterId, MemberId};
 use quorate_plan::ledger::{
-    Dropped, Identity, Ledger, LedgerSeen, Origin, PeerMemory, PendingAdd, Promise, State, Tombstone,
+    Dropped, Identity, Intent, IntentKind, Ledger, LedgerSeen, Origin, PeerMemory, PendingAdd, Promise, State,
+    Tombstone,
 };
 use quorate_plan::spec::Spec;
 use quorate_plan::start::{
@@ -91,7 +92,8 @@ impl Fixture {
             bootstrap: number,
             declaration: spec.declaration_hash(),
             cluster: ids.cluster,
-            member: ids.members["n1"],
+            // A file that does not declare it: any id will do.
+            member: ids.members.get("n1").copied().unwrap_or(EARLIER),
             members: self.names.clone(),
             over: false,
         }
@@ -142,12 +144,22 @@ impl Fixture {
             "joined" => State::Started(Identity { cluster, member: GIVEN, origin: Origin::Joined }),
             "asked" => State::PendingAdd(pending(None)),
             "added" => State::PendingAdd(pending(Some(GIVEN))),
-            "tombstone" => State::Tombstone(Tombstone { cluster, member, why: "drained by ops".into(), at_ms: 1 }),
+            "tombstone" | "undeclared" => State::Tombstone(Tombstone {
+                cluster,
+                member,
+                why: "drained by ops".into(),
+                at_ms: 1,
+                undeclared: state == "undeclared",
+            }),
             other => panic!("no ledger: {other}"),
         };
         let mut ledger = Ledger { state, ..Ledger::default() };
         for part in &parts[1..] {
             match part.rsplit_once(' ').unwrap() {
+                ("asked to", what) => {
+                    let kind = if what == "leave" { IntentKind::Leave } else { IntentKind::Teardown };
+                    ledger.intent = Some(Intent { kind, why: "ops asked for it".to_owned(), at_ms: 1 });
+                }
                 ("used", id) => ledger.consumed.push(id.parse().unwrap()),
                 ("gave up", id) => {
                     let bootstrap = id.parse().unwrap();
@@ -211,7 +223,7 @@ impl Fixture {
             let id = match words[0] {
                 "n1" if has("earlier") => EARLIER,
                 "n1" if has("given") => GIVEN,
-                name => self.founding(1).founding_ids().unwrap().members[name],
+                name => self.founding(1).founding_ids().unwrap().members.get(name).copied().unwrap_or(EARLIER),
             };
             let health = match (has("lost"), has("silent")) {
                 (true, _) => Health::Unhealthy("connection refused".to_owned()),

@@ -1,0 +1,363 @@
+//! The rows of a change, from the first to the last: what is under way, what heals, who joins, who moved, who leaves, who restarts.
+//!
+//! **Rule:** the rows follow the members on paper, so that a whole plan can be shown; an agent takes its first step alone and
+//! looks again.
+
+use quorate_etcd_formats::membership::MemberId;
+use quorate_faults::Code;
+
+use super::step::{Act, ChangeStep, OPERATOR, Who};
+use super::upgrade::Release;
+use super::view::{ClusterView, LAG_MAX, Stage, is_same, is_up, node_of};
+use super::{ChangeHalt, ChangePlan, For};
+use crate::ledger::IntentKind;
+use crate::quorum::{Change, Proof, Standing};
+use crate::roster::names;
+use crate::spec::{Member, Spec, duration_text};
+use crate::start::guards::{Guard, Guards};
+use crate::start::{ClusterSeen, Halt, ListedMember};
+
+pub(super) fn decide<G: Guards>(view: &ClusterView, spec: &Spec, whose: For, guards: &G) -> ChangePlan {
+    let mut plan = ChangePlan::new(view, spec);
+    let members = match &view.cluster {
+        ClusterSeen::Confirmed { members, .. } => members,
+        ClusterSeen::Unreachable(why) => {
+            let why = format!("no quorum confirms who the members are: {why}");
+            let way_out = "bring members back; if most of them are lost for good, `quorate cluster recover`";
+            plan.halt = Some(waiting(Code::StartWaiting, why, way_out));
+            return plan;
+        }
+    };
+    let named: Vec<ListedMember> =
+        members.iter().map(|member| ListedMember { name: node_of(spec, view, member), ..member.clone() }).collect();
+    let leader = named.iter().find(|member| Some(member.id) == view.leader).map(|member| member.name.clone());
+    let mut case = Case { view, spec, whose, guards, plan, paper: Standing::unconfirmed(&named), leader };
+    let rows = [
+        Case::torn_down,
+        Case::founding,
+        Case::distribute,
+        Case::departing,
+        Case::learner,
+        Case::heal,
+        Case::grow,
+        Case::urls,
+        Case::shrink,
+        Case::restarts,
+    ];
+    for row in rows {
+        row(&mut case);
+        if case.plan.halt.is_some() {
+            break;
+        }
+    }
+    case.plan
+}
+
+pub(super) struct Case<'a, G> {
+    pub(super) view: &'a ClusterView,
+    pub(super) spec: &'a Spec,
+    pub(super) whose: For,
+    pub(super) guards: &'a G,
+    pub(super) plan: ChangePlan,
+    pub(super) paper: Standing,
+    /// The node that leads, on paper.
+    pub(super) leader: Option<String>,
+}
+
+impl<G: Guards> Case<'_, G> {
+    fn torn_down(&mut self) {
+        let asked = |node: &str| self.intent(node) == Some(IntentKind::Teardown);
+        let mut nodes: Vec<&str> = self.view.answers().map(|(name, _)| name).filter(|name| asked(name)).collect();
+        if nodes.is_empty() {
+            return;
+        }
+        nodes.sort_by_key(|node| Some(*node) == self.leader.as_deref());
+        let runs = |node: &&str| self.view.answer(node).is_some_and(|now| now.etcd.is_some());
+        let stops: Vec<Who> = nodes
+            .iter()
+            .filter(|node| runs(node))
+            .map(|node| Who::new(*node, self.view.answer(node).and_then(|now| now.member)))
+            .collect();
+        let why = format!("asked to stop for good: {}", names(nodes));
+        for who in stops {
+            self.push(who.node.clone(), Act::Stop(who), "the cluster is being torn down".to_owned(), None);
+        }
+        let way_out = "`quorate cluster teardown --cancel` brings it back; nothing was removed or deleted";
+        self.plan.halt = Some(refused(Code::TornDown, why, way_out));
+    }
+
+    /// A file that replaces most of the members and still declares a founding could found a second cluster, if the few that stay
+    /// lost what they know. And one that keeps none has nobody who could take the others in.
+    fn founding(&mut self) {
+        let voters = self.paper.members().iter().filter(|member| !member.learner);
+        let (all, stay) = (voters.clone().count(), voters.filter(|member| self.declared(member).is_some()).count());
+        if stay == 0 {
+            let why = "the file declares none of the members that there are".to_owned();
+            let way_out = "keep one of them in the file until the others have joined";
+            self.plan.halt = Some(refused(Code::LastMember, why, way_out));
+        } else if let Some(bootstrap) = self.spec.bootstrap.filter(|_| stay <= all / 2) {
+            let why = format!("{stay} of {all} members stay, and the file still declares founding {}", bootstrap.id);
+            let way_out = "take `bootstrap` out of the file: the cluster is there; or change fewer members at once";
+            self.plan.halt = Some(refused(Code::FilesDiffer, why, way_out));
+        }
+    }
+
+    fn distribute(&mut self) {
+        if self.whose == For::Agent {
+            return;
+        }
+        let file = self.spec.hash();
+        let mut nodes: Vec<String> = self.spec.members.iter().map(|member| member.name.clone()).collect();
+        let listed = self.paper.members().iter().map(|member| member.name.clone());
+        nodes.extend(listed.filter(|name| self.view.nodes.contains_key(name)));
+        let mut seen = Vec::new();
+        nodes.retain(|name| {
+            !seen.contains(name) && {
+                seen.push(name.clone());
+                self.view.answer(name).is_none_or(|now| now.file != file)
+            }
+        });
+        if !nodes.is_empty() {
+            let why = "who holds another file, or has not said which, gets it".to_owned();
+            self.push(OPERATOR.to_owned(), Act::Distribute { to: nodes, file }, why, None);
+        }
+    }
+
+    /// Whoever was removed has to end before anything else is done, as far as its agent says how it is.
+    fn departing(&mut self) {
+        let listed: Vec<MemberId> = self.paper.members().iter().map(|member| member.id).collect();
+        let gone = self.view.answers().filter(|(name, now)| {
+            let leaves = self.spec.member(name).is_none() || now.intent == Some(IntentKind::Leave);
+            now.stage == Stage::Member && leaves && now.member.is_some_and(|id| !listed.contains(&id))
+        });
+        let gone: Vec<(Who, bool)> = gone.map(|(name, now)| (Who::new(name, now.member), now.etcd.is_some())).collect();
+        for (who, runs) in gone {
+            self.bury(&who, runs);
+        }
+    }
+
+    /// The one that is neither in nor out.
+    fn learner(&mut self) {
+        let Some(learner) = self.paper.members().iter().find(|member| member.learner).cloned() else { return };
+        let (node, who) = (learner.name.clone(), Who::new(learner.name.clone(), Some(learner.id)));
+        if self.declared(&learner).is_none() {
+            if self.agreed() {
+                self.undo(who, "the file does not declare it".to_owned());
+            }
+            return;
+        }
+        if self.intent(&node) == Some(IntentKind::Leave) {
+            return self.undo(who, "it was asked to leave".to_owned());
+        }
+        let since = self.view.learner.filter(|known| known.member == learner.id).map(|known| known.since_ms);
+        let late = since.is_some_and(|since| self.view.now_ms.saturating_sub(since) >= self.view.learner_up_ms);
+        if late && (!is_up(&learner) || !self.guards.hold(Guard::UndoOnlyDown)) {
+            let limit = duration_text(std::time::Duration::from_millis(self.view.learner_up_ms));
+            return self.undo(who, format!("it has not come up within {limit}"));
+        }
+        if !self.caught_up(&learner) {
+            let why = if is_up(&learner) { "it copies the data" } else { "it has not come up yet" };
+            self.push(node.clone(), Act::WaitCaughtUp(who.clone()), why.to_owned(), None);
+        }
+        self.promote(who, node);
+    }
+
+    /// Voters that do not take part and are to leave anyway go first, where etcd takes nobody in beside them.
+    fn heal(&mut self) {
+        let down: Vec<ListedMember> = self.down().filter(|member| !self.stays(member)).cloned().collect();
+        let newcomers = self.spec.members.iter().any(|declared| self.listed(declared).is_none());
+        let beside = newcomers && self.takes_in_beside_a_dead_one();
+        for member in &down {
+            if beside && self.by_absence(member) {
+                continue;
+            }
+            self.remove(member);
+            if self.plan.halt.is_some() {
+                return;
+            }
+        }
+    }
+
+    fn grow(&mut self) {
+        let wanted: Vec<Member> =
+            self.spec.members.iter().filter(|declared| self.listed(declared).is_none()).cloned().collect();
+        for declared in wanted {
+            if self.plan.halt.is_some() {
+                return;
+            }
+            // Who has not come up yet holds nobody else up.
+            if self.whose == For::Agent && self.view.answer(&declared.name).is_none() {
+                self.plan.remarks.push(format!("`{}` joins when its agent runs", declared.name));
+                continue;
+            }
+            self.join(&declared);
+        }
+    }
+
+    fn join(&mut self, declared: &Member) {
+        let node = declared.name.clone();
+        let answer = self.view.answer(&node);
+        let left = answer.is_some_and(|now| now.stage == Stage::Removed || now.intent == Some(IntentKind::Leave));
+        if left {
+            let remark = format!("`{node}` left as asked, and the file still declares it");
+            self.plan.remarks.push(remark + ": take it out of the file, or `quorate data reset --yes` there");
+            return;
+        }
+        // The same address under another name: the old one makes room first.
+        let taken = |member: &&ListedMember| member.peer_urls.iter().any(|url| declared.peer_urls.contains(url));
+        if let Some(old) = self.paper.members().iter().find(taken).cloned() {
+            self.remove(&old);
+        }
+        if !self.healthy(None) {
+            return;
+        }
+        let why = match answer {
+            Some(_) => "the file declares it".to_owned(),
+            None => "the file declares it; its agent has not answered yet".to_owned(),
+        };
+        let proof = self.paper.prove(Change::AddLearner, &node);
+        if let Some(objection) = proof.objection.clone() {
+            return self.unproven(&objection, &proof);
+        }
+        let who = Who::new(node.clone(), None);
+        self.push(node.clone(), Act::AddLearner(who.clone()), why, Some(proof));
+        self.push(node.clone(), Act::WaitCaughtUp(who.clone()), "it copies the data".to_owned(), None);
+        self.promote(who, node);
+    }
+
+    /// One more who takes part never makes the cluster weaker, so this goes on while another voter is down: that one may wait
+    /// for the learner to be through before it takes its own place anew.
+    fn promote(&mut self, who: Who, node: String) {
+        let Some(leader) = self.leader() else { return };
+        let proof = self.paper.prove(Change::Promote, &node);
+        if let Some(objection) = proof.objection.clone() {
+            return self.unproven(&objection, &proof);
+        }
+        self.push(leader, Act::Promote(who), "it has the data then".to_owned(), Some(proof));
+    }
+
+    fn undo(&mut self, who: Who, why: String) {
+        let Some(leader) = self.leader() else { return };
+        let Some(id) = who.id else { return };
+        let proof = self.paper.prove(Change::Remove(id), &who.node);
+        self.push(leader, Act::UndoLearner(who), why, Some(proof));
+    }
+
+    /// Members that the cluster finds under another address than the file says. Never a learner: etcd would make it a voter.
+    fn urls(&mut self) {
+        for declared in &self.spec.members {
+            let Some(listed) = self.listed(declared).cloned() else { continue };
+            let same = listed.peer_urls.len() == declared.peer_urls.len()
+                && listed.peer_urls.iter().all(|url| declared.peer_urls.contains(url));
+            let moved = self.view.answer(&declared.name).is_some_and(|now| now.member == Some(listed.id));
+            if same || listed.learner || !moved || !self.healthy(None) {
+                continue;
+            }
+            let who = Who::new(declared.name.clone(), Some(listed.id));
+            let act = Act::ChangeUrls { who, urls: declared.peer_urls.clone() };
+            self.push(declared.name.clone(), act, "the file gives it another address".to_owned(), None);
+        }
+    }
+
+    pub(super) fn push(&mut self, doer: String, act: Act, why: String, proof: Option<Proof>) {
+        self.plan.steps.push(ChangeStep { doer, act, why, proof });
+    }
+
+    pub(super) fn leader(&mut self) -> Option<String> {
+        if self.leader.is_none() {
+            let way_out = "it is asked again in a moment";
+            self.plan.halt = Some(waiting(Code::ChangeUnhealthy, "it is not known who leads".to_owned(), way_out));
+        }
+        self.leader.clone()
+    }
+
+    pub(super) fn intent(&self, node: &str) -> Option<IntentKind> {
+        self.view.answer(node).and_then(|now| now.intent)
+    }
+
+    pub(super) fn declared(&self, listed: &ListedMember) -> Option<&Member> {
+        self.spec.members.iter().find(|declared| declared.name == listed.name || is_same(declared, listed))
+    }
+
+    pub(super) fn listed(&self, declared: &Member) -> Option<&ListedMember> {
+        self.paper.members().iter().find(|listed| listed.name == declared.name)
+    }
+
+    /// Neither asked to leave nor left out of the file.
+    pub(super) fn stays(&self, member: &ListedMember) -> bool {
+        self.declared(member).is_some() && self.intent(&member.name) != Some(IntentKind::Leave)
+    }
+
+    pub(super) fn by_absence(&self, member: &ListedMember) -> bool {
+        self.declared(member).is_none() && self.intent(&member.name) != Some(IntentKind::Leave)
+    }
+
+    /// Voters that are not known to take part.
+    pub(super) fn down(&self) -> impl Iterator<Item = &ListedMember> {
+        self.paper.members().iter().filter(|member| !member.learner && !is_up(member))
+    }
+
+    /// Whether every voter that stays takes part, other than the one that the change is about.
+    pub(super) fn healthy(&mut self, but: Option<MemberId>) -> bool {
+        if !self.guards.hold(Guard::HealthyFirst) {
+            return true;
+        }
+        let down: Vec<String> = self
+            .down()
+            .filter(|member| Some(member.id) != but && self.stays(member))
+            .map(|member| member.name.clone())
+            .collect();
+        if down.is_empty() {
+            return true;
+        }
+        let joins = |node: &&String| self.view.answer(node).is_some_and(|now| now.stage == Stage::Joining);
+        let way_out = match down.iter().find(joins) {
+            Some(node) => format!("`{node}` takes its own place anew; the change goes on after that"),
+            None => "bring it back; who is gone for good is taken out of the file".to_owned(),
+        };
+        let why = format!("not taking part: {}; nothing is changed meanwhile", quoted(&down));
+        self.plan.halt = Some(waiting(Code::ChangeUnhealthy, why, &way_out));
+        false
+    }
+
+    fn caught_up(&self, learner: &ListedMember) -> bool {
+        let index = |id: &MemberId| self.view.indexes.get(id).copied();
+        let leads = self.view.leader.as_ref().and_then(index);
+        match (leads, index(&learner.id)) {
+            (Some(leads), Some(its)) => is_up(learner) && its.saturating_add(LAG_MAX) >= leads,
+            (None, _) | (_, None) => false,
+        }
+    }
+
+    /// Whether etcd adds a learner while a voter is down: earlier releases say "unhealthy cluster".
+    fn takes_in_beside_a_dead_one(&self) -> bool {
+        let up = self.paper.members().iter().filter(|member| !member.learner && is_up(member));
+        let mut releases = up.map(|member| {
+            let told = self.view.answer(&member.name).and_then(|now| now.etcd.as_deref());
+            told.and_then(Release::parse)
+        });
+        releases.all(|release| release.is_some_and(|release| release.adds_beside_a_dead_one()))
+    }
+
+    pub(super) fn unproven(&mut self, objection: &str, proof: &Proof) {
+        let why = format!("a change of members cannot be proven safe: {objection} ({})", proof.before);
+        let way_out = "bring the members back that do not answer";
+        self.plan.halt = Some(waiting(Code::StartUnproven, why, way_out));
+    }
+}
+
+pub(super) fn quoted(list: &[String]) -> String {
+    names(list.iter().map(String::as_str))
+}
+
+fn halt(code: Code, why: String, way_out: &str) -> Halt {
+    Halt { code, why, way_out: way_out.to_owned(), lost: None }
+}
+
+pub(super) fn waiting(code: Code, why: String, way_out: &str) -> ChangeHalt {
+    ChangeHalt { refused: false, halt: halt(code, why, way_out) }
+}
+
+pub(super) fn refused(code: Code, why: String, way_out: &str) -> ChangeHalt {
+    ChangeHalt { refused: true, halt: halt(code, why, way_out) }
+}

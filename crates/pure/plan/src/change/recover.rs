@@ -1,0 +1,474 @@
+//! The decision to recover: the quorum is lost, and a cluster is made of what is left.
+//!
+//! **Rule:** nothing is recovered while a quorum could come back; whoever does not answer is dead only by a person's word, name by
+//! name; what may be lost is said before anything is done; and the cluster that comes of it has a generation of its own.
+
+use std::collections::BTreeMap;
+use std::fmt::{self, Write as _};
+
+use quorate_etcd_formats::membership::{ClusterId, MemberId};
+use quorate_faults::Code;
+
+use super::ChangeHalt;
+use crate::roster::names;
+use crate::spec::Spec;
+use crate::start::{Halt, Verdict};
+
+/// What the survey found at one node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SurveyRow {
+    /// Its name.
+    pub node: String,
+    /// What it says.
+    pub seen: RowSeen,
+}
+
+/// What a node says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum RowSeen {
+    /// Its agent did not answer, and why.
+    Silent(String),
+    /// It holds no data.
+    Blank {
+        /// Its generation.
+        generation: u64,
+    },
+    /// It holds data.
+    Holds(Box<Survivor>),
+}
+
+/// What a node holds.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Survivor {
+    /// The generation in its ledger.
+    pub generation: u64,
+    /// Whose data it is.
+    pub cluster: ClusterId,
+    /// Which member.
+    pub member: MemberId,
+    /// Whether the data is whole. A torn tail can be cut off a copy.
+    pub verdict: Verdict,
+    /// Whether its etcd confirms reads, which it can only do with a quorum.
+    pub serves: bool,
+    /// The term of the last entry of its log.
+    pub term: u64,
+    /// The index of the last entry.
+    pub index: u64,
+    /// The revision that its log leads to, where that could be told.
+    pub revision: Option<u64>,
+    /// The hash of its keys, and the revision that it holds for.
+    pub hash: Option<(u32, u64)>,
+    /// The voters that it knows of, by id, with their nodes.
+    pub voters: BTreeMap<MemberId, String>,
+    /// How far its agent saw other members come.
+    pub saw: BTreeMap<MemberId, u64>,
+}
+
+/// The newest that the store of backups can prove.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum StoreNewest {
+    /// The file declares no store.
+    NotDeclared,
+    /// It does not answer. Not the same as empty.
+    Unknown(String),
+    /// Nothing in it can be proven.
+    Empty,
+    /// This much.
+    Newest {
+        /// Whose, where the layout says so.
+        cluster: Option<ClusterId>,
+        /// The revision.
+        revision: u64,
+    },
+}
+
+/// What the cluster is made of.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Source {
+    /// What this node holds.
+    Survivor {
+        /// The node.
+        node: String,
+        /// The revision, where known.
+        revision: Option<u64>,
+    },
+    /// The newest backup, restored on this node.
+    Backup {
+        /// The node.
+        node: String,
+        /// The revision.
+        revision: u64,
+    },
+}
+
+/// One step of a recovery. Nothing here deletes anything.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum RecoverStep {
+    /// The node writes down that it is about to be recovered, as this generation, and stops its etcd.
+    Claim {
+        /// The node.
+        node: String,
+        /// The generation.
+        generation: u64,
+    },
+    /// A copy of its data is brought to its end: every entry of its log is applied.
+    Replay {
+        /// The node.
+        node: String,
+    },
+    /// The newest backup is fetched.
+    Fetch {
+        /// The node.
+        node: String,
+        /// The revision.
+        revision: u64,
+    },
+    /// A data dir of one member is made of it, beside the old one, with a new cluster, bumped revisions and all of them compacted.
+    Rebuild {
+        /// The node.
+        node: String,
+    },
+    /// The old data is renamed, and the new one takes its place; the ledger has the new ids and the generation before that.
+    Swap {
+        /// The node.
+        node: String,
+        /// The generation.
+        generation: u64,
+    },
+    /// etcd starts, alone.
+    Start {
+        /// The node.
+        node: String,
+    },
+    /// This node's data is renamed and its ledger cleared, so that it joins the recovered cluster.
+    Rejoin {
+        /// The node.
+        node: String,
+    },
+}
+
+/// What would be done, and what it would cost.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Recovery {
+    /// What the cluster is made of; none where nothing can be done.
+    pub source: Option<Source>,
+    /// What may be lost, one fact in a line.
+    pub loses: Vec<String>,
+    /// Nodes that must be confirmed dead, by name, and have not been.
+    pub unconfirmed: Vec<String>,
+    /// The generation that the recovered cluster has.
+    pub generation: u64,
+    /// The steps, in their order.
+    pub steps: Vec<RecoverStep>,
+    /// Why nothing is done.
+    pub halt: Option<ChangeHalt>,
+}
+
+/// Decides what a cluster without a quorum is recovered from. `dead`: the nodes that a person confirmed as dead, by name.
+pub fn plan_recovery(spec: &Spec, rows: &[SurveyRow], store: &StoreNewest, dead: &[String]) -> Recovery {
+    let case = Case { spec, rows, store, dead };
+    let generation = case.generations().max().unwrap_or(0).saturating_add(1);
+    let mut it = Recovery {
+        source: None,
+        loses: Vec::new(),
+        unconfirmed: case.unconfirmed(),
+        generation,
+        steps: Vec::new(),
+        halt: None,
+    };
+    let best = case.best();
+    it.halt = case.refusal(best).or_else(|| case.unknown_store(best));
+    if it.halt.is_some() {
+        return it;
+    }
+    it.source = case.source(best);
+    let Some(source) = it.source.clone() else {
+        let why = "no node holds data that can be read, and there is no backup that can be proven".to_owned();
+        let way_out = "every byte is kept; `quorate data verify` says what is left on each node";
+        it.halt = Some(refused(Code::RecoverNothing, why, way_out));
+        return it;
+    };
+    it.loses = case.loses(best, &source);
+    it.steps = case.steps(&source, generation);
+    if !it.unconfirmed.is_empty() {
+        let why = format!("{} did not answer, and nobody has said that they are dead", listed(&it.unconfirmed));
+        let flags: Vec<String> = it.unconfirmed.iter().map(|name| format!("--confirm-dead {name}")).collect();
+        let way_out = format!("bring them back; or, if they will never come back, say so: `{}`", flags.join(" "));
+        it.halt = Some(refused(Code::RecoverUnconfirmed, why, &way_out));
+    }
+    it
+}
+
+struct Case<'a> {
+    spec: &'a Spec,
+    rows: &'a [SurveyRow],
+    store: &'a StoreNewest,
+    dead: &'a [String],
+}
+
+impl<'a> Case<'a> {
+    fn generations(&self) -> impl Iterator<Item = u64> {
+        self.rows.iter().filter_map(|row| match &row.seen {
+            RowSeen::Silent(_) => None,
+            RowSeen::Blank { generation } => Some(*generation),
+            RowSeen::Holds(survivor) => Some(survivor.generation),
+        })
+    }
+
+    fn survivors(&self) -> impl Iterator<Item = (&'a str, &'a Survivor)> {
+        self.rows.iter().filter_map(|row| match &row.seen {
+            RowSeen::Holds(survivor) => Some((row.node.as_str(), survivor.as_ref())),
+            RowSeen::Silent(_) | RowSeen::Blank { .. } => None,
+        })
+    }
+
+    /// Whose data can be used.
+    fn whole(&self) -> impl Iterator<Item = (&'a str, &'a Survivor)> {
+        self.survivors().filter(|(_, survivor)| is_whole(survivor))
+    }
+
+    /// The furthest, as the members themselves would choose: the newest generation, then the last term, then the last index.
+    fn best(&self) -> Option<(&'a str, &'a Survivor)> {
+        // Of two that are equally far the first by name.
+        let order = |it: &Survivor| (it.generation, it.term, it.index);
+        let mut best: Option<(&str, &Survivor)> = None;
+        for (node, survivor) in self.whole() {
+            if best.is_none_or(|(name, known)| {
+                order(survivor) > order(known) || (order(survivor) == order(known) && node < name)
+            }) {
+                best = Some((node, survivor));
+            }
+        }
+        best
+    }
+
+    /// Declared nodes, and voters of the best survivor.
+    fn everyone(&self) -> Vec<&'a str> {
+        let declared = self.spec.members.iter().map(|member| member.name.as_str());
+        let asked = self.rows.iter().map(|row| row.node.as_str());
+        let voters = self.best().into_iter().flat_map(|(_, best)| best.voters.values().map(String::as_str));
+        let mut all: Vec<&str> = declared.chain(asked).chain(voters).filter(|name| !name.is_empty()).collect();
+        all.sort_unstable();
+        all.dedup();
+        all
+    }
+
+    fn answered(&self, node: &str) -> bool {
+        self.rows.iter().any(|row| row.node == node && !matches!(row.seen, RowSeen::Silent(_)))
+    }
+
+    fn unconfirmed(&self) -> Vec<String> {
+        let silent = self.everyone().into_iter().filter(|node| !self.answered(node));
+        silent.filter(|node| !self.dead.iter().any(|dead| dead == node)).map(str::to_owned).collect()
+    }
+
+    fn refusal(&self, best: Option<(&str, &Survivor)>) -> Option<ChangeHalt> {
+        if let Some((node, _)) = self.survivors().find(|(_, survivor)| survivor.serves) {
+            let why = format!("the cluster has a quorum: `{node}` confirms reads");
+            let way_out = "there is nothing to recover; a node that lost its data is replaced when its agent runs";
+            return Some(refused(Code::RecoverQuorum, why, way_out));
+        }
+        let alive: Vec<&str> = self.dead.iter().map(String::as_str).filter(|dead| self.answered(dead)).collect();
+        if !alive.is_empty() {
+            let why = format!("{} answered, and cannot be confirmed as dead", names(alive));
+            return Some(refused(Code::RecoverAlive, why, "leave out `--confirm-dead` for nodes that answer"));
+        }
+        let known = self.everyone();
+        let strangers: Vec<&str> = self.dead.iter().map(String::as_str).filter(|dead| !known.contains(dead)).collect();
+        if !strangers.is_empty() {
+            let why = format!("{} belong to nobody: neither the file nor a member knows them", names(strangers));
+            return Some(refused(Code::RecoverAlive, why, "write the names as `quorate cluster status` shows them"));
+        }
+        let (_, best) = best?;
+        let same = |survivor: &Survivor| {
+            survivor.cluster == best.cluster
+                && survivor.generation == best.generation
+                && best.voters.contains_key(&survivor.member)
+        };
+        let able: Vec<&str> = self.whole().filter(|(_, one)| same(one)).map(|(node, _)| node).collect();
+        let needed = best.voters.len() / 2 + 1;
+        if !best.voters.is_empty() && able.len() >= needed {
+            let why = format!("{} hold whole data, and {needed} of {} are a quorum", names(able), best.voters.len());
+            let way_out = "start their etcd: `quorate run`; what keeps it from starting is in `quorate cluster status`";
+            return Some(refused(Code::RecoverQuorum, why, way_out));
+        }
+        None
+    }
+
+    /// A store that may hold more than the survivors has to be asked first.
+    fn unknown_store(&self, best: Option<(&str, &Survivor)>) -> Option<ChangeHalt> {
+        let StoreNewest::Unknown(why) = self.store else { return None };
+        let what =
+            if best.is_some() { "whether a backup is newer than what is left" } else { "whether there is a backup" };
+        let why = format!("cannot tell {what}: the store does not answer ({why})");
+        let way_out =
+            "a store that does not answer is not taken for empty; bring it back, or name a node: `--from NODE`";
+        Some(refused(Code::RecoverStore, why, way_out))
+    }
+
+    /// The backup, if it can be ours and is newer.
+    fn source(&self, best: Option<(&str, &Survivor)>) -> Option<Source> {
+        let backup = match (self.store, best) {
+            (StoreNewest::Newest { cluster: Some(cluster), .. }, Some((_, best))) if *cluster != best.cluster => None,
+            (StoreNewest::Newest { revision, .. }, _) => Some(*revision),
+            (StoreNewest::NotDeclared | StoreNewest::Unknown(_) | StoreNewest::Empty, _) => None,
+        };
+        let place = best.map(|(node, _)| node).or_else(|| {
+            let mut reachable: Vec<&str> = self.rows.iter().map(|row| row.node.as_str()).collect();
+            reachable.retain(|node| self.answered(node));
+            reachable.into_iter().min()
+        })?;
+        match (best, backup) {
+            (Some((node, survivor)), Some(revision)) if survivor.revision.is_some_and(|known| known >= revision) => {
+                Some(Source::Survivor { node: node.to_owned(), revision: survivor.revision })
+            }
+            (Some((node, survivor)), None) => {
+                Some(Source::Survivor { node: node.to_owned(), revision: survivor.revision })
+            }
+            // What a survivor holds and cannot be told is not taken for less than the backup, which is known.
+            (Some((node, Survivor { revision: None, .. })), Some(_)) => {
+                Some(Source::Survivor { node: node.to_owned(), revision: None })
+            }
+            (_, Some(revision)) => Some(Source::Backup { node: place.to_owned(), revision }),
+            (None, None) => None,
+        }
+    }
+
+    fn loses(&self, best: Option<(&str, &Survivor)>, source: &Source) -> Vec<String> {
+        let mut loses = Vec::new();
+        match (source, best) {
+            (Source::Backup { revision, .. }, Some((node, survivor))) => {
+                let known = survivor.revision.unwrap_or(0);
+                let more = revision.saturating_sub(known);
+                loses.push(format!(
+                    "nothing of the backup: it is {more} revisions ahead of `{node}` ({revision}, {known})"
+                ));
+            }
+            (Source::Backup { revision, .. }, None) => {
+                loses.push(format!("everything after revision {revision}, the newest of the backup"));
+            }
+            (Source::Survivor { node, .. }, Some((_, survivor))) => {
+                let dead = survivor.voters.iter().filter(|(id, _)| **id != survivor.member);
+                let saw = |id: &MemberId| self.survivors().filter_map(|(_, one)| one.saw.get(id)).max().copied();
+                let furthest = dead.filter_map(|(id, name)| saw(id).map(|index| (index, name))).max();
+                match furthest.filter(|(index, _)| *index > survivor.index) {
+                    Some((index, name)) => loses.push(format!(
+                        "up to {} entries of the log: `{name}` was seen at {index}, and `{node}` ends at {}",
+                        index - survivor.index,
+                        survivor.index
+                    )),
+                    None => loses.push(format!(
+                        "what only dead members acknowledged after entry {} of term {}; nobody here saw them further",
+                        survivor.index, survivor.term
+                    )),
+                }
+            }
+            (Source::Survivor { .. }, None) => {}
+        }
+        loses.extend(self.differences());
+        loses
+    }
+
+    /// Two who differ at one revision: one of them is wrong, and nobody can tell which.
+    fn differences(&self) -> Vec<String> {
+        let hashes: Vec<(&str, u32, u64)> =
+            self.whole().filter_map(|(node, one)| one.hash.map(|(hash, at)| (node, hash, at))).collect();
+        let mut said = Vec::new();
+        for (at, (node, hash, revision)) in hashes.iter().enumerate() {
+            for (other, theirs, same) in hashes.iter().skip(at + 1) {
+                if revision == same && hash != theirs {
+                    said.push(format!("`{node}` and `{other}` differ at revision {revision}: one of them is damaged"));
+                }
+            }
+        }
+        said
+    }
+
+    fn steps(&self, source: &Source, generation: u64) -> Vec<RecoverStep> {
+        let (node, make) = match source {
+            Source::Survivor { node, .. } => (node, RecoverStep::Replay { node: node.clone() }),
+            Source::Backup { node, revision } => (node, RecoverStep::Fetch { node: node.clone(), revision: *revision }),
+        };
+        let name = || node.clone();
+        let mut steps = vec![
+            RecoverStep::Claim { node: name(), generation },
+            make,
+            RecoverStep::Rebuild { node: name() },
+            RecoverStep::Swap { node: name(), generation },
+            RecoverStep::Start { node: name() },
+        ];
+        let others = self.survivors().map(|(other, _)| other).filter(|other| other != node);
+        steps.extend(others.map(|other| RecoverStep::Rejoin { node: other.to_owned() }));
+        steps
+    }
+}
+
+fn is_whole(survivor: &Survivor) -> bool {
+    matches!(survivor.verdict, Verdict::Valid | Verdict::RepairableTail(_))
+}
+
+fn listed(list: &[String]) -> String {
+    names(list.iter().map(String::as_str))
+}
+
+fn halt(code: Code, why: String, way_out: &str) -> Halt {
+    Halt { code, why, way_out: way_out.to_owned(), lost: None }
+}
+
+fn refused(code: Code, why: String, way_out: &str) -> ChangeHalt {
+    ChangeHalt { refused: true, halt: halt(code, why, way_out) }
+}
+
+impl Recovery {
+    /// What an operator reads before anything is done.
+    pub fn render(&self) -> String {
+        let mut text = String::new();
+        if let Some(source) = &self.source {
+            // Writing to a String cannot fail.
+            let _ = writeln!(text, "generation {} is made of {source}", self.generation);
+        }
+        for lost in &self.loses {
+            let _ = writeln!(text, "  may be lost: {lost}");
+        }
+        for (at, step) in self.steps.iter().enumerate() {
+            let _ = writeln!(text, "  {}. {step}", at + 1);
+        }
+        if let Some(ChangeHalt { refused, halt }) = &self.halt {
+            let _ = writeln!(text, "  {}: {halt}", if *refused { "refuse" } else { "wait" });
+        }
+        text
+    }
+}
+
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Source::Survivor { node, revision: Some(revision) } => {
+                write!(f, "what `{node}` holds, revision {revision}")
+            }
+            Source::Survivor { node, revision: None } => write!(f, "what `{node}` holds"),
+            Source::Backup { node, revision } => write!(f, "the backup, revision {revision}, on `{node}`"),
+        }
+    }
+}
+
+impl fmt::Display for RecoverStep {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            RecoverStep::Claim { node, generation } => {
+                write!(f, "{node}: stop etcd, and write down that generation {generation} is being made here")
+            }
+            RecoverStep::Replay { node } => write!(f, "{node}: start etcd alone on a copy of the data, so that the whole log is applied"),
+            RecoverStep::Fetch { node, revision } => write!(f, "{node}: fetch the backup, up to revision {revision}"),
+            RecoverStep::Rebuild { node } => {
+                write!(f, "{node}: make the data of a new cluster of it, with bumped and compacted revisions")
+            }
+            RecoverStep::Swap { node, generation } => write!(
+                f,
+                "{node}: write generation {generation} into the ledger, rename the old data, put the new in its place"
+            ),
+            RecoverStep::Start { node } => write!(f, "{node}: start etcd, as the only member"),
+            RecoverStep::Rejoin { node } => write!(f, "{node}: rename its data, and join the new cluster"),
+        }
+    }
+}

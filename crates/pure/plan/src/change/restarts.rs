@@ -1,0 +1,135 @@
+//! Who restarts, one at a time: because its flags, its binary or whom it trusts have changed.
+//!
+//! **Rule:** every voter takes part before each restart, the leader comes last and hands over first, and another release is not
+//! started without a backup.
+
+use quorate_faults::Code;
+
+use super::For;
+use super::decide::{Case, refused, waiting};
+use super::step::{Act, ChangeStep, OPERATOR, Who};
+use super::upgrade::{self, Kind, Release};
+use super::view::{Restart, is_up};
+use crate::quorum::Change;
+use crate::start::ListedMember;
+use crate::start::guards::{Guard, Guards};
+
+impl<G: Guards> Case<'_, G> {
+    pub(super) fn restarts(&mut self) {
+        let leader = self.leader.clone();
+        let mut turns: Vec<(ListedMember, Restart)> = self
+            .paper
+            .members()
+            .iter()
+            .filter_map(|member| {
+                // One that joins starts as it is wanted.
+                let now = self.view.answer(&member.name).filter(|now| now.member == Some(member.id))?;
+                let restart = now.restart.clone()?;
+                is_up(member).then(|| (member.clone(), restart))
+            })
+            .collect();
+        turns.sort_by_key(|(member, _)| (Some(&member.name) == leader.as_ref(), member.name.clone()));
+        if turns.is_empty() {
+            return;
+        }
+        let first = turns.first().map(|(member, _)| member.name.clone());
+        let pauses = self.view.answers().find(|(name, now)| now.pausing && Some(*name) != first.as_deref());
+        if let Some((other, _)) = pauses
+            && self.guards.hold(Guard::OnePause)
+        {
+            let why = format!("`{other}` pauses its etcd, and members do that one at a time");
+            self.plan.halt = Some(waiting(Code::ChangeUnhealthy, why, "it goes on when that one serves again"));
+            return;
+        }
+        for (member, restart) in &turns {
+            let steps = self.plan.steps.len();
+            self.restart(member, restart);
+            if self.plan.halt.is_some() || self.plan.steps.get(steps..).is_none_or(|new| !new.iter().any(is_restart)) {
+                return;
+            }
+        }
+    }
+
+    fn restart(&mut self, member: &ListedMember, restart: &Restart) {
+        if !self.healthy(None) {
+            if restart.release.is_some() {
+                self.plan.halt = self.plan.halt.take().map(|halt| upgrade::stopped(self.view, halt.halt));
+            }
+            return;
+        }
+        if let Some(release) = &restart.release {
+            if !self.release_fits(&member.name, release) {
+                return;
+            }
+            self.back_up();
+        }
+        if !self.hand_over(member) {
+            return;
+        }
+        let (node, who) = (member.name.clone(), Who::new(member.name.clone(), Some(member.id)));
+        let proof = self.paper.prove(Change::Pause(member.id), &node);
+        if let Some(objection) = proof.objection.clone()
+            && self.guards.hold(Guard::HealthyFirst)
+        {
+            return self.unproven(&objection, &proof);
+        }
+        let act = Act::Restart { who, release: restart.release.clone() };
+        self.push(node, act, restart.why.clone(), Some(proof));
+    }
+
+    /// Whether etcd of this release can take over what is there.
+    fn release_fits(&mut self, node: &str, release: &str) -> bool {
+        let Some(to) = Release::parse(release) else {
+            let why = format!("`{release}` is no release of etcd");
+            self.plan.halt = Some(refused(Code::UpgradeRefused, why, "write it like `3.5.16`"));
+            return false;
+        };
+        let step = upgrade::allowed(&upgrade::releases(self.view), to);
+        let kind = match step {
+            Ok(kind) => kind,
+            Err(no) => {
+                self.plan.halt = Some(refused(Code::UpgradeRefused, no.why, &no.way_out));
+                return false;
+            }
+        };
+        let storage = self.view.answer(node).and_then(|now| now.storage.as_deref());
+        if !upgrade::is_stored_later(storage, to) {
+            return true;
+        }
+        match (kind, to.table(), self.leader.clone()) {
+            (Kind::Down, Some(minor), Some(leader)) => {
+                let told = |step: &ChangeStep| matches!(step.act, Act::EnableDowngrade(_));
+                if !self.plan.steps.iter().any(told) {
+                    self.push(leader, Act::EnableDowngrade(minor), format!("`{node}` stores its data later"), None);
+                }
+                // Agents look again until the data is stored that way; for a person the whole way is shown.
+                self.whose == For::Operator
+            }
+            _ => {
+                let why = format!("`{node}` stores its data in a form that etcd {to} does not read");
+                self.plan.halt = Some(refused(Code::UpgradeRefused, why, "stay with the release that wrote it"));
+                false
+            }
+        }
+    }
+
+    /// Before another release touches the data. Agents that see a fresh one take no second.
+    fn back_up(&mut self) {
+        if self.spec.backup.is_none() {
+            let remark = "no store of backups is declared: nothing is backed up before the release changes";
+            if !self.plan.remarks.iter().any(|said| said == remark) {
+                self.plan.remarks.push(remark.to_owned());
+            }
+            return;
+        }
+        if self.whose == For::Agent && self.view.has_fresh_backup() {
+            return;
+        }
+        let doer = self.leader.clone().unwrap_or_else(|| OPERATOR.to_owned());
+        self.push(doer, Act::Backup, "the release changes next".to_owned(), None);
+    }
+}
+
+fn is_restart(step: &ChangeStep) -> bool {
+    matches!(step.act, Act::Restart { .. })
+}

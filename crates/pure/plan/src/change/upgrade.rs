@@ -1,0 +1,248 @@
+//! Which steps between releases of etcd are possible, and what has to be true before each member takes one.
+//!
+//! **Rule:** one minor version at a time, and what etcd itself forbids is refused before anything is touched. The version of a
+//! cluster is that of its oldest member: as long as one has the earlier minor version, there is a way back for all.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use quorate_faults::Code;
+
+use super::decide::refused;
+use super::{ChangeHalt, ChangePlan, ClusterView, NodeSeen, Restart, plan_change};
+use crate::etcd_config::{self, Minor};
+use crate::roster::names;
+use crate::spec::Spec;
+use crate::start::Halt;
+
+/// The first 3.5 from which 3.6 can be reached: earlier ones keep promoted learners, and removed members, in a form that 3.6 does
+/// not understand.
+const LAST_OF_3_5: u64 = 26;
+
+/// A release of etcd.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Release {
+    /// 3
+    pub major: u64,
+    /// 5
+    pub minor: u64,
+    /// 16
+    pub patch: u64,
+}
+
+/// What a step is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// Every member has it already.
+    Same,
+    /// Within a minor version, up or down.
+    Patch,
+    /// To the next minor version.
+    Up,
+    /// Back to the minor version that the cluster still has.
+    Back,
+    /// To the minor version before, by etcd's own downgrade.
+    Down,
+}
+
+/// Why a step is not possible, and what is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Refusal {
+    /// Lower case, no full stop.
+    pub why: String,
+    /// The way out.
+    pub way_out: String,
+}
+
+/// What an operator asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ask {
+    /// The release.
+    pub to: Release,
+    /// Go on although no store of backups is declared.
+    pub without_backup: bool,
+}
+
+impl Release {
+    /// Reads `3.5.16` or `v3.5.16`, also with something after it.
+    pub fn parse(text: &str) -> Option<Release> {
+        let numbers = text.trim().trim_start_matches('v');
+        let mut parts = numbers.split(['-', '+', ' ']).next()?.split('.');
+        let mut number = || parts.next()?.parse::<u64>().ok();
+        let release = Release { major: number()?, minor: number()?, patch: number()? };
+        parts.next().is_none().then_some(release)
+    }
+
+    /// The minor version, where there is a table for it.
+    pub fn table(self) -> Option<Minor> {
+        Minor::parse(&self.to_string())
+    }
+
+    /// Whether it adds a learner while a voter is down. Earlier ones say "unhealthy cluster".
+    pub fn adds_beside_a_dead_one(self) -> bool {
+        match (self.major, self.minor) {
+            (3, 5) => self.patch >= 30,
+            (3, 6) => self.patch >= 11,
+            (3, minor) => minor >= 7,
+            _ => false,
+        }
+    }
+
+    fn minor(self) -> (u64, u64) {
+        (self.major, self.minor)
+    }
+}
+
+/// Whether members with these releases can get to `to`, and how.
+pub fn allowed(members: &BTreeMap<String, Release>, to: Release) -> Result<Kind, Refusal> {
+    let (Some(low), Some(high)) = (members.values().min(), members.values().max()) else {
+        return Err(refusal("it is not known which release any member runs", "bring the agents back"));
+    };
+    if to.table().is_none() {
+        return Err(refusal(&format!("etcd {to} is not known here"), "use etcd 3.4, 3.5, 3.6 or 3.7"));
+    }
+    if members.values().all(|release| *release == to) {
+        return Ok(Kind::Same);
+    }
+    let (cluster, target) = (low.minor(), to.minor());
+    let mixed = high.minor() != cluster;
+    if mixed && high.minor() != (cluster.0, cluster.1 + 1) {
+        let why = format!("members run {low} and {high}, which are further apart than one minor version");
+        return Err(refusal(&why, &format!("bring all of them to {}.{} first", cluster.0, cluster.1 + 1)));
+    }
+    if target == cluster {
+        return Ok(if mixed { Kind::Back } else { Kind::Patch });
+    }
+    if target == (cluster.0, cluster.1 + 1) {
+        return up(members, cluster, to);
+    }
+    if target > cluster {
+        let why = format!("from {}.{} to {to} is more than one minor version", cluster.0, cluster.1);
+        let next = format!("{}.{}", cluster.0, cluster.1 + 1);
+        return Err(refusal(&why, &format!("go to the latest {next} first: `quorate cluster upgrade --to {next}.N`")));
+    }
+    if mixed {
+        let why = format!("members run {low} and {high}, and {to} is older than both");
+        return Err(refusal(&why, &format!("bring all of them to {}.{} first", cluster.0, cluster.1)));
+    }
+    down(cluster, to)
+}
+
+fn up(members: &BTreeMap<String, Release>, cluster: (u64, u64), to: Release) -> Result<Kind, Refusal> {
+    let early = |release: &&Release| release.minor() == (3, 5) && release.patch < LAST_OF_3_5;
+    if cluster == (3, 5)
+        && let Some(release) = members.values().find(early)
+    {
+        let why = format!("{release} cannot go to {to}: it stores members in a form that 3.6 does not understand");
+        return Err(refusal(&why, &format!("go to 3.5.{LAST_OF_3_5} or later first")));
+    }
+    Ok(Kind::Up)
+}
+
+fn down(cluster: (u64, u64), to: Release) -> Result<Kind, Refusal> {
+    let (major, minor) = cluster;
+    if to.minor() != (major, minor.saturating_sub(1)) {
+        let why = format!("from {major}.{minor} to {to} is more than one minor version");
+        return Err(refusal(&why, "go down one minor version at a time"));
+    }
+    if minor < 6 {
+        let why = format!("etcd {major}.{minor} cannot go down to {to}: that came with 3.6");
+        return Err(refusal(&why, "restore a backup from before the upgrade into a new cluster"));
+    }
+    Ok(Kind::Down)
+}
+
+/// Settings of the file that etcd `to` does not have, each with its line.
+pub fn vanished(spec: &Spec, to: Release) -> Vec<String> {
+    let Some(minor) = to.table() else { return Vec::new() };
+    let settings = spec.etcd.iter().filter_map(|setting| {
+        let objection = etcd_config::check(setting, Some(minor)).err()?;
+        let hint = objection.hint.map(|hint| format!(": {hint}")).unwrap_or_default();
+        Some(format!("line {}: {}{hint}", setting.at.line, objection.what))
+    });
+    let release = etcd_config::check_release(spec, &to.to_string()).err().map(|fault| fault.to_string());
+    settings.chain(release).collect()
+}
+
+/// Whether the database of a node is stored in a later form than `to` reads.
+pub fn is_stored_later(storage: Option<&str>, to: Release) -> bool {
+    let storage = storage.and_then(|text| Release::parse(text).or_else(|| Release::parse(&format!("{text}.0"))));
+    storage.is_some_and(|storage| storage.minor() > to.minor())
+}
+
+/// The releases that members run, by node, as far as their agents say.
+pub fn releases(view: &ClusterView) -> BTreeMap<String, Release> {
+    let told = view.answers().filter_map(|(name, now)| {
+        let listed = view.members().is_some_and(|(_, members)| members.iter().any(|one| Some(one.id) == now.member));
+        let release = now.etcd.as_deref().and_then(Release::parse).filter(|_| listed)?;
+        Some((name.to_owned(), release))
+    });
+    told.collect()
+}
+
+/// What would be done to bring every member to a release: a backup and a healthy cluster before each, the leader last.
+pub fn plan_upgrade(view: &ClusterView, spec: &Spec, ask: &Ask) -> Result<ChangePlan, ChangeHalt> {
+    let to = ask.to;
+    let releases = releases(view);
+    let silent: Vec<&str> = spec.members.iter().map(|member| member.name.as_str()).collect();
+    let silent: Vec<&str> = silent.into_iter().filter(|name| !releases.contains_key(*name)).collect();
+    if !silent.is_empty() {
+        let why = format!("the release that runs is not known of {}", names(silent));
+        return Err(stop(why, "bring the agents and their etcd back first"));
+    }
+    let kind = allowed(&releases, to).map_err(|no| refused(Code::UpgradeRefused, no.why, &no.way_out))?;
+    let vanished = vanished(spec, to);
+    if !vanished.is_empty() {
+        let why = format!("the file has settings that etcd {to} does not: {}", vanished.join("; "));
+        return Err(refused(Code::UpgradeRefused, why, "change them under `etcd` in the cluster file first"));
+    }
+    let stored = |(_, now): &(&str, &super::NodeNow)| is_stored_later(now.storage.as_deref(), to);
+    if kind != Kind::Down && view.answers().any(|told| stored(&told)) {
+        let why = format!("the data is already stored in a form that etcd {to} does not read");
+        return Err(refused(Code::UpgradeRefused, why, "stay with the release that wrote it, or restore a backup"));
+    }
+    if spec.backup.is_none() && !ask.without_backup && kind != Kind::Same {
+        let why = "no store of backups is declared, and a release is not changed without a backup".to_owned();
+        return Err(refused(Code::UpgradeRefused, why, "declare `backup`, or say `--without-backup`"));
+    }
+    Ok(plan_change(&wished(view, &releases, to), spec))
+}
+
+/// The view as it is when every node has been told to run `to`.
+fn wished(view: &ClusterView, releases: &BTreeMap<String, Release>, to: Release) -> ClusterView {
+    let mut wished = view.clone();
+    for (name, seen) in &mut wished.nodes {
+        let NodeSeen::Answered(now) = seen else { continue };
+        if let Some(from) = releases.get(name).filter(|from| **from != to) {
+            now.restart = Some(Restart { why: format!("etcd {from} becomes {to}"), release: Some(to.to_string()) });
+        }
+    }
+    wished
+}
+
+/// Why an upgrade does not go on, and how to get back.
+pub(super) fn stopped(view: &ClusterView, halt: Halt) -> ChangeHalt {
+    let releases = releases(view);
+    let way_back = match (releases.values().min(), releases.values().max()) {
+        (Some(low), Some(high)) if low != high => {
+            format!("bring it back; the way back for all is `quorate cluster upgrade --to {low}`")
+        }
+        _ => "bring it back; nothing has been changed yet".to_owned(),
+    };
+    stop(halt.why, &way_back)
+}
+
+fn stop(why: String, way_out: &str) -> ChangeHalt {
+    let halt = Halt { code: Code::UpgradeStopped, why, way_out: way_out.to_owned(), lost: None };
+    ChangeHalt { refused: false, halt }
+}
+
+fn refusal(why: &str, way_out: &str) -> Refusal {
+    Refusal { why: why.to_owned(), way_out: way_out.to_owned() }
+}
+
+impl fmt::Display for Release {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}.{}", self.major, self.minor, self.patch)
+    }
+}

@@ -1,0 +1,175 @@
+//! The whole cluster as one agent, or an operator's command, sees it. "Did not answer" is a value of its own, everywhere.
+
+use std::collections::BTreeMap;
+
+use quorate_etcd_formats::membership::{ClusterId, MemberId};
+use serde::{Deserialize, Serialize};
+
+use crate::ledger::{IntentKind, LearnerSince, Ledger, State};
+use crate::spec::Spec;
+use crate::start::{ClusterSeen, Health, ListedMember};
+
+/// How far a learner may be behind and still count as caught up. etcd itself is content with nine tenths of the log.
+pub const LAG_MAX: u64 = 500;
+
+/// How long a learner may take to come up, unless someone says otherwise.
+pub const LEARNER_UP_MS: u64 = 5 * 60 * 1000;
+
+/// A backup that is younger needs no other one before a release changes: the follower adds what comes after it.
+pub const BACKUP_FRESH_MS: u64 = 10 * 60 * 1000;
+
+/// Everything that was seen.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ClusterView {
+    /// The member list that a quorum confirmed just now, with how each member is.
+    pub cluster: ClusterSeen,
+    /// Who leads, where known.
+    pub leader: Option<MemberId>,
+    /// The raft index that each member answered with.
+    pub indexes: BTreeMap<MemberId, u64>,
+    /// What the agents say, by name of the node, one's own included. One that is missing was not asked: unknown.
+    pub nodes: BTreeMap<String, NodeSeen>,
+    /// The learner that there is, and since when it is known (see [`note_learner`]).
+    pub learner: Option<LearnerSince>,
+    /// When the newest backup that can be proven was taken, in ms since 1970.
+    pub backup_ms: Option<u64>,
+    /// Now, in ms since 1970.
+    pub now_ms: u64,
+    /// How long a learner may take to come up.
+    pub learner_up_ms: u64,
+}
+
+/// The agent of a node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum NodeSeen {
+    /// It did not answer.
+    Unknown(String),
+    /// It did.
+    Answered(Box<NodeNow>),
+}
+
+/// What the agent of a node says of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NodeNow {
+    /// Its generation of the cluster.
+    pub generation: u64,
+    /// The hash of its cluster file ([`Spec::hash`]).
+    pub file: String,
+    /// How far it has come.
+    pub stage: Stage,
+    /// Which member it is, where it is one.
+    pub member: Option<MemberId>,
+    /// The release of etcd that runs there, such as `3.5.16`; `None` where none runs.
+    pub etcd: Option<String>,
+    /// The schema of its database, such as `3.6`, where etcd tells it (3.6 and later).
+    pub storage: Option<String>,
+    /// Why its etcd has to be restarted, where it has to.
+    pub restart: Option<Restart>,
+    /// What an operator asked of it, where that is not done yet, or holds on.
+    pub intent: Option<IntentKind>,
+    /// It pauses its etcd, or is about to.
+    pub pausing: bool,
+}
+
+/// How far a node has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Stage {
+    /// It holds nothing, or has only promised a founding.
+    Blank,
+    /// It joins.
+    Joining,
+    /// It runs, or ran, as a member.
+    Member,
+    /// It was removed for good.
+    Removed,
+}
+
+/// Why an etcd that runs has to be restarted.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Restart {
+    /// In a few words: `flags: snapshot-count`, `trust: peer-ca.crt`.
+    pub why: String,
+    /// The release that it starts with then, where that is another one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub release: Option<String>,
+}
+
+impl Stage {
+    /// What a ledger says.
+    pub fn of(ledger: &Ledger) -> Stage {
+        match &ledger.state {
+            State::Empty | State::Promised(_) | State::Inited(_) => Stage::Blank,
+            State::PendingAdd(_) => Stage::Joining,
+            State::Started(_) => Stage::Member,
+            // Declared again, it joins like any other.
+            State::Tombstone(stone) if stone.undeclared => Stage::Blank,
+            State::Tombstone(_) => Stage::Removed,
+        }
+    }
+}
+
+impl NodeSeen {
+    /// What it answered.
+    pub fn answer(&self) -> Option<&NodeNow> {
+        match self {
+            NodeSeen::Answered(now) => Some(now),
+            NodeSeen::Unknown(_) => None,
+        }
+    }
+}
+
+impl ClusterView {
+    /// The confirmed list.
+    pub fn members(&self) -> Option<(ClusterId, &[ListedMember])> {
+        match &self.cluster {
+            ClusterSeen::Confirmed { cluster, members } => Some((*cluster, members)),
+            ClusterSeen::Unreachable(_) => None,
+        }
+    }
+
+    /// What the agent of a node answered.
+    pub fn answer(&self, node: &str) -> Option<&NodeNow> {
+        self.nodes.get(node).and_then(NodeSeen::answer)
+    }
+
+    /// Whether a backup was taken just now.
+    pub fn has_fresh_backup(&self) -> bool {
+        self.backup_ms.is_some_and(|taken| self.now_ms.saturating_sub(taken) < BACKUP_FRESH_MS)
+    }
+
+    /// All answers.
+    pub fn answers(&self) -> impl Iterator<Item = (&str, &NodeNow)> {
+        self.nodes.iter().filter_map(|(name, seen)| seen.answer().map(|now| (name.as_str(), now)))
+    }
+}
+
+/// Whether a member takes part.
+pub fn is_up(member: &ListedMember) -> bool {
+    member.health == Health::Healthy
+}
+
+/// Whether a declared member and a listed one are the same: by name, or by address while it has no name.
+pub fn is_same(declared: &crate::spec::Member, listed: &ListedMember) -> bool {
+    let at = listed.peer_urls.iter().any(|url| declared.peer_urls.contains(url));
+    if listed.name.is_empty() { at } else { listed.name == declared.name }
+}
+
+/// The node that a listed member is on, as the file and the agents tell; otherwise its name in the list, or its id.
+pub fn node_of(spec: &Spec, view: &ClusterView, listed: &ListedMember) -> String {
+    if let Some(declared) = spec.members.iter().find(|declared| is_same(declared, listed)) {
+        return declared.name.clone();
+    }
+    let told = view.answers().find(|(_, now)| now.member == Some(listed.id)).map(|(name, _)| name.to_owned());
+    told.unwrap_or_else(|| if listed.name.is_empty() { listed.id.to_string() } else { listed.name.clone() })
+}
+
+/// Writes down since when a learner is known, and forgets one that is none any more. Unchanged where nothing is new.
+#[must_use]
+pub fn note_learner(ledger: &Ledger, members: &[ListedMember], now_ms: u64) -> Ledger {
+    let learner = members.iter().find(|member| member.learner).map(|member| member.id);
+    if ledger.learner.map(|known| known.member) == learner {
+        return ledger.clone();
+    }
+    Ledger { learner: learner.map(|member| LearnerSince { member, since_ms: now_ms }), ..ledger.clone() }
+}
