@@ -5,7 +5,7 @@
 mod change_support;
 mod cluster_support;
 
-use change_support::{LIMIT, Net, said};
+use change_support::{LIMIT, Net};
 use quorate_testkit::wait_until;
 
 #[test]
@@ -15,13 +15,7 @@ fn kills_in_the_middle_of_shrinking_delay_it_and_lose_nothing() {
     let load = net.load(0);
     load.goes_on(20);
     // The command is killed after the nodes have the file, and the leader's agent with it.
-    net.give_to(0, &net.text(&[0, 1, 2]));
-    let new = net.path("new.yaml");
-    std::fs::copy(net.path("n1.yaml"), &new).unwrap();
-    use std::io::Write;
-    std::fs::File::create(&new).unwrap().write_all(net.text(&[0]).as_bytes()).unwrap();
-    let begun = net.quorate(0, &["cluster", "apply", &net.shown("new.yaml"), "--yes", "--wait", "0s", "--name", "n1"]);
-    assert_eq!(begun.status.code(), Some(3), "{}", said(&begun));
+    net.begin(&[0]);
     let leader = net.leader(&[0, 1, 2]);
     net.kill_agent(leader);
     net.start(leader);

@@ -20,11 +20,11 @@ use tokio::task::JoinSet;
 use tracing::info;
 
 use super::Agent;
-use super::cluster::{listed, quorum_list};
+use super::cluster::{hear, listed, quorum_list};
 use super::data::in_words;
 use super::execute::{Did, halted};
 use super::node::Node;
-use crate::peers::StartedRequest;
+use crate::peers::{FoundingAnswer, NodeAnswer, StartedRequest};
 
 impl Agent {
     /// Lets the plan be checked by whoever did not make it.
@@ -99,6 +99,7 @@ impl Agent {
 
     /// Adds this node as a learner, and writes the id that it is given into the ledger.
     pub(super) async fn add_learner(&mut self) -> Result<Option<Did>, Fault> {
+        self.is_expected().await?;
         let client = Client::connect(&self.node.client_of_others()?).await?;
         prove(&self.node, &quorum_list(&client).await?, Change::AddLearner, self.node.name()).await?;
         let urls = self.node.member.peer_urls.clone();
@@ -118,6 +119,26 @@ impl Agent {
         }))
         .await?;
         Ok(None)
+    }
+
+    /// Whether the others hold the file that declares this node: those who do not would take a newcomer out again. Who takes its
+    /// own place anew was a member, and asks nobody.
+    async fn is_expected(&self) -> Result<(), Fault> {
+        let ledger = self.book.read();
+        let LedgerSeen::There(known) = &ledger else { return Ok(()) };
+        if !matches!(&known.state, State::PendingAdd(add) if add.replaces.is_none()) {
+            return Ok(());
+        }
+        let (heard, hash) = (hear(&self.peers, &ledger).await, self.node.spec.hash());
+        let founded = |answer: &NodeAnswer| matches!(answer.founding, FoundingAnswer::Founded { .. });
+        let other = |answer: &NodeAnswer| founded(answer) && answer.file != hash;
+        let others = heard.iter().filter(|(_, answer)| answer.as_ref().is_ok_and(other));
+        let others: Vec<&str> = others.map(|(name, _)| name.as_str()).collect();
+        if others.is_empty() {
+            return Ok(());
+        }
+        let why = format!("waiting for {} to hold the cluster file that declares this node", names(others));
+        Err(Fault::new(Code::FilesDiffer, why).hint("give it to them: `quorate cluster apply FILE`"))
     }
 
     /// `NAME=URL,…` of the cluster that this node joins.

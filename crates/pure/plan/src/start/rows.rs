@@ -35,8 +35,8 @@ pub(super) fn decide<G: Guards>(spec: &Spec, name: &str, seen: &Observed, guards
     };
     let case = Case { spec, name, seen, ledger, guards };
     let rows = [
-        Case::tombstone,
         Case::torn_down,
+        Case::tombstone,
         Case::foreign,
         Case::newer_generation,
         Case::not_ours_yet,
@@ -181,6 +181,10 @@ impl<G: Guards> Case<'_, G> {
     }
 
     pub(super) fn undeclared_now(&self) -> Option<StartPlan> {
+        if self.ledger.intent.as_ref().is_some_and(|intent| intent.kind == IntentKind::Leave) {
+            let why = "this node was asked to leave, and joins no more";
+            return Some(StartPlan::new(Row::Undeclared, refuse(Code::StartRemoved, why, RESET)));
+        }
         if self.spec.member(self.name).is_some() {
             return None;
         }
