@@ -49,6 +49,14 @@ fn objections(schema: &Value, value: &Value, place: &str, found: &mut Vec<String
             "anyOf" => wanted.as_array().unwrap().iter().any(fits),
             "oneOf" => wanted.as_array().unwrap().iter().filter(|one| fits(one)).count() == 1,
             "allOf" => wanted.as_array().unwrap().iter().all(fits),
+            "not" => !fits(wanted),
+            "propertyNames" => value.as_object().is_none_or(|map| {
+                map.keys().all(|name| {
+                    let mut found = Vec::new();
+                    objections(wanted, &json!(name), place, &mut found);
+                    found.is_empty()
+                })
+            }),
             other => panic!("this test does not know the keyword `{other}`"),
         };
         if !good {
@@ -62,7 +70,11 @@ fn objections(schema: &Value, value: &Value, place: &str, found: &mut Vec<String
             None if schema.get("additionalProperties") == Some(&json!(false)) => {
                 found.push(format!("{place}.{key}: unknown"))
             }
-            None => {}
+            None => {
+                if let Some(schema) = schema.get("additionalProperties").filter(|schema| schema.is_object()) {
+                    objections(schema, value, &format!("{place}.{key}"), found);
+                }
+            }
         }
     }
     if let (Some(items), Some(list)) = (schema.get("items"), value.as_array()) {
