@@ -16,7 +16,7 @@ use crate::world::{Node, World};
 impl World {
     /// A cluster that was founded long ago, and machines that are not in it yet.
     pub(crate) fn living(seed: u64, settings: Settings) -> World {
-        let mut random = Random::new(seed ^ 0x006c_6976_696e_67);
+        let mut random = Random::new(seed ^ 0x006c_6976_696e_0067);
         let size = [1, 2, 3, 3, 3, 4, 5][random.below(7)];
         let total = (size + 1 + random.below(2)).min(6);
         let all: Vec<usize> = (0..size).collect();
@@ -281,8 +281,11 @@ impl World {
         let mut wanted: Vec<usize> = self.declared(self.intended).into_iter().filter(|node| !gone(node)).collect();
         wanted.extend(self.recovered);
         // Of those who are in, one at least stays: one that was asked to leave is asked no longer.
+        let newest = self.committed.iter().filter(|(cluster, _)| !self.dead.iter().any(|(dead, _)| dead == *cluster));
+        let newest = newest.max_by_key(|(_, log)| log.len()).map(|(_, log)| crate::etcd::Config::of(log));
+        let newest = newest.unwrap_or_default();
         let holds = |node: &usize| self.nodes[*node].data.is_some() && !self.nodes[*node].damaged;
-        let member = |node: &usize| matches!(self.state(*node), State::Started(_));
+        let member = |node: &usize| newest.voters().any(|voter| voter.node == *node);
         if !wanted.iter().any(|node| holds(node) && member(node)) {
             let mut inside: Vec<usize> = (0..self.nodes.len()).filter(|node| holds(node) && member(node)).collect();
             inside.sort_by_key(|node| std::cmp::Reverse(self.nodes[*node].data.as_ref().map_or(0, |data| data.commit)));

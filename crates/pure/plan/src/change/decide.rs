@@ -91,7 +91,8 @@ impl<G: Guards> Case<'_, G> {
     fn founding(&mut self) {
         let voters = self.paper.members().iter().filter(|member| !member.learner);
         let (all, stay) = (voters.clone().count(), voters.filter(|member| self.declared(member).is_some()).count());
-        if stay == 0 {
+        // A learner that is declared becomes the one that stays.
+        if !self.paper.members().iter().any(|member| self.declared(member).is_some()) {
             let why = "the file declares none of the members that there are".to_owned();
             let way_out = "keep one of them in the file until the others have joined";
             self.plan.halt = Some(refused(Code::LastMember, why, way_out));

@@ -72,7 +72,7 @@ impl<'a> Paper<'a> {
         let leader = leader.map(|member| member.node.clone());
         let distributed = plan.steps.iter().any(|step| matches!(step.act, Act::Distribute { .. }));
         let backed_up = view.has_fresh_backup();
-        let keeps_one = members.iter().any(|member| member.votes && spec.member(&member.node).is_some());
+        let keeps_one = members.iter().any(|member| spec.member(&member.node).is_some());
         let pausing = view.answers().filter(|(_, now)| now.pausing).map(|(name, _)| name.to_owned()).collect();
         Paper { spec, view, members, leader, distributed, keeps_one, pausing, backed_up, broken: Vec::new() }
     }

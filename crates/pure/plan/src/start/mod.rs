@@ -77,7 +77,7 @@ impl Row {
             Row::OtherCluster => "the others belong to another cluster",
             Row::Check => "the data has not been checked since etcd last ended",
             Row::FinishFounding => "the data dir is made, and etcd never ran on it",
-            Row::Undeclared => "the file does not declare this node",
+            Row::Undeclared => "this node is not declared, or was asked to leave",
             Row::Left => "this node was to leave, and the cluster does not list it any more",
             Row::Removed => "the cluster does not list this member",
             Row::Run => "the data is good and ours",
