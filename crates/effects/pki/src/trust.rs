@@ -120,13 +120,10 @@ pub fn ensure_trusted(dir: &Path, token: &str, order: &TrustOrder, now: Timestam
     if order.token != token {
         return Err(refused(&format!("it is of cluster `{}`", order.token.escape_debug())));
     }
-    if let Some(last) = read_order(dir)? {
-        if last.number > order.number || (last.number == order.number && !last.says_the_same(order)) {
-            return Err(refused(&format!(
-                "it has number {}, and number {} was carried out",
-                order.number, last.number
-            )));
-        }
+    let later =
+        |last: &TrustOrder| last.number > order.number || (last.number == order.number && !last.says_the_same(order));
+    if let Some(last) = read_order(dir)?.filter(later) {
+        return Err(refused(&format!("it has number {}, and number {} was carried out", order.number, last.number)));
     }
     let mut writes = Vec::new();
     for change in &order.changes {

@@ -164,15 +164,15 @@ impl Work<'_> {
             })?;
             let request = Request { founding: &founding, local, form: self.tools.form };
             match source {
-                Source::Data { .. } => self.from_copy(request)?,
-                Source::Backup { .. } => self.from_store(request, revision)?,
+                Source::Data { .. } => self.restore_copy(request)?,
+                Source::Backup { .. } => self.restore_backup(request, revision)?,
             }
         }
         let (cluster, member) = (Some(founding.cluster_id), Some(local.id));
         Ok(Progress::Done { revision: Some(revision), cluster, member, renamed })
     }
 
-    fn from_copy(&self, request: Request<'_>) -> Result<(), Fault> {
+    fn restore_copy(&self, request: Request<'_>) -> Result<(), Fault> {
         let snapshot = Snapshot::open(&db(&self.copy()), true)?;
         let progress = AtomicU64::new(0);
         let options = Options {
@@ -186,7 +186,7 @@ impl Work<'_> {
         restore::ensure_restored(&RealDisk, &self.node.target, request, ingredients).map(|_| ())
     }
 
-    fn from_store(&self, request: Request<'_>, revision: u64) -> Result<(), Fault> {
+    fn restore_backup(&self, request: Request<'_>, revision: u64) -> Result<(), Fault> {
         let mut session = self.store()?;
         let (place, name) = (&self.node.target, self.node.name());
         let restore = Restore { place, founding: request.founding, name, form: request.form, content: USUAL };

@@ -79,7 +79,7 @@ pub(super) fn copy_data(target: &Target, copy: &Path, wanted: (u64, u64)) -> Res
         RealDisk.create_dir(new, Access::mode(DIR_MODE))?;
     }
     for file in view.snap_files().into_iter().chain(view.db()) {
-        copy_file(&dir.join(&file.path), &snap.join(file.name), u64::MAX, &[])?;
+        copy_file(&dir.join(file.path), &snap.join(file.name), u64::MAX, &[])?;
     }
     copy_log(target, &view, &summary, end, &log)?;
     for new in [&log, &snap, &member, &data, copy] {
