@@ -45,6 +45,11 @@ fn wait_state(place: &Place, agent: &Running, name: &str, state: &str) -> Value 
     wait_row(place, agent, name, state, |row| row["state"] == state)
 }
 
+#[expect(clippy::disallowed_methods, reason = "nothing here has to survive a power cut")]
+fn rename(from: impl AsRef<Path>, to: impl AsRef<Path>) {
+    std::fs::rename(from, to).unwrap();
+}
+
 fn touch(path: &Path) {
     std::fs::File::create(path).unwrap();
 }
@@ -219,7 +224,7 @@ fn the_next_agent_finds_them_and_follows_the_file() {
     let before = pids(&place, &agent);
     wait_state(&place, &agent, "goes", "ready");
     agent.kill();
-    std::fs::rename(dir.join("run"), dir.join("ran")).unwrap();
+    rename(dir.join("run"), dir.join("ran"));
     assert!(lives("86390") && lives("86389"));
     // The same file: the very same processes, and no hook is run again.
     let mut agent = place.start();
@@ -266,10 +271,10 @@ fn a_web_server_serves_in_its_box_and_is_replaced_when_it_is_not_well() {
     assert_eq!(get(port.number(), "/page"), Some((200, "hello".to_owned())));
     assert_eq!(get(port.number(), "/../../../etc/passwd").map(|(code, _)| code), Some(404));
     // Its health is what it says of it.
-    std::fs::rename(dir.join("well"), dir.join("ill")).unwrap();
+    rename(dir.join("well"), dir.join("ill"));
     let gone = wait_row(&place, &agent, "web", "replaced", |row| row["restarts"].as_u64() > Some(0));
     assert!(gone["last_end"].as_str().is_some_and(|how| how.contains("answers 404")), "{gone}");
-    std::fs::rename(dir.join("ill"), dir.join("well")).unwrap();
+    rename(dir.join("ill"), dir.join("well"));
     let again =
         wait_row(&place, &agent, "web", "ready again", |row| row["state"] == "ready" && row["pid"] != first["pid"]);
     assert!(again["pid"].is_u64(), "{again}");
