@@ -166,6 +166,11 @@ impl World {
     /// Beside a running etcd: notes how far others are, keeps the memory of who started, and asks for its vote.
     fn tend(&mut self, node: usize) {
         let Some(mine) = self.nodes[node].data.clone() else { return };
+        if self.living && self.is_outdated(node) {
+            let it = &mut self.nodes[node];
+            (it.runs, it.leads, it.checked, it.pausing) = (false, false, None, false);
+            return self.tell(Some(node), "stops its etcd: a peer has a newer generation".to_owned());
+        }
         let Some(leader) = self.leader_for(node, node) else { return };
         let config = self.nodes[leader].data.as_ref().map(Data::config).unwrap_or_default();
         for member in &config.members {
@@ -205,6 +210,14 @@ impl World {
             }
         }
         self.take_turn(node);
+    }
+
+    /// Whether a declared peer that can be asked has a newer generation of the cluster.
+    fn is_outdated(&self, node: usize) -> bool {
+        let ours = self.nodes[node].ledger.as_ref().map_or(0, |ledger| ledger.generation);
+        let declared = self.files[self.nodes[node].file].spec.members.iter();
+        let peers = declared.filter_map(|member| self.index_of(&member.name)).filter(|peer| *peer != node);
+        peers.filter_map(|peer| self.answer(peer, node)).any(|answer| answer.generation > ours)
     }
 
     /// The state of a node's ledger.
