@@ -228,7 +228,7 @@ impl Paper {
         let there = audit.answers().any(|(_, peer)| Some(&peer.founding) == wanted.as_ref());
         let elsewhere = self.cluster.is_some_and(|cluster| {
             let belongs = |peer: &crate::start::PeerAnswer| peer.founding == PeerFounding::Founded(cluster);
-            cluster != promise.cluster && audit.answers().any(|(name, peer)| member(name) && belongs(peer))
+            cluster != promise.cluster && audit.answers().any(|(_, peer)| belongs(peer))
         });
         audit.rule(higher || there || elsewhere, "a promise is given up only for a later one, or for one that runs");
         let runs = audit.answers().any(|(_, peer)| peer.founding == PeerFounding::Founded(promise.cluster));

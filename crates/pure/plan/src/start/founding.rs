@@ -97,13 +97,12 @@ impl<G: Guards> Case<'_, G> {
         Some(StartPlan::new(Row::GiveUp, steps))
     }
 
-    /// The cluster that answers is another one, and a member of the promise belongs to it: so nothing ever came of the promise, and
-    /// nothing will. A node that was started before it could reach the cluster joins it all the same.
+    /// The cluster that answers is another one, and a peer belongs to it. Nobody starts on a promise without this node writing it
+    /// down, so where nobody has, nothing comes of it once it is given up. A node that was started before it could reach the
+    /// cluster joins it all the same.
     fn joins_instead(&self, promise: &Promise) -> Option<StartPlan> {
         let other = self.confirmed_id().filter(|cluster| *cluster != promise.cluster)?;
-        let member = |peer: &str| promise.members.iter().any(|name| name == peer);
-        let belongs =
-            self.answers().any(|(peer, answer)| member(peer) && answer.founding == PeerFounding::Founded(other));
+        let belongs = self.answers().any(|(_, answer)| answer.founding == PeerFounding::Founded(other));
         let runs = self.answers().any(|(_, answer)| answer.founding == PeerFounding::Founded(promise.cluster));
         if runs || !belongs || !self.guards.hold(Guard::OtherCluster) {
             return None;
