@@ -65,7 +65,10 @@ pub(crate) fn run(root: &Path, part: Option<&str>) -> Result<String> {
         said += &page(root, "box", "The box", &tools, &box_::rows(&quorate, &tools, &work)?)?;
     }
     if said.is_empty() {
-        bail!("there is no part `{}`: it is `offline`, `follow`, `agent`, `found`, `change` or `box`", part.unwrap_or_default());
+        bail!(
+            "there is no part `{}`: it is `offline`, `follow`, `agent`, `found`, `change` or `box`",
+            part.unwrap_or_default()
+        );
     }
     Ok(said)
 }

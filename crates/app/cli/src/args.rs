@@ -11,8 +11,8 @@ use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use quorate_faults::{Code, Exit, Fault};
 
 use crate::commands::{
-    audit, backup, box_, ca, cluster, completions, ctl, data, demo, drain, enter, exec, explain, logs, man, pid, plan, ps,
-    run, shell, shim, sidecar, status, stop, trace, wrap,
+    audit, backup, box_, ca, cluster, completions, ctl, data, demo, drain, enter, exec, explain, logs, man, pid, plan,
+    ps, run, shell, shim, sidecar, status, stop, trace, wrap,
 };
 use crate::printer::Printer;
 

@@ -7,8 +7,8 @@
 //! **Invariant:** every request names its cluster and its generation, and is refused where either is not the asked node's; no
 //! answer is Unknown, never empty; and whoever shows no certificate of the agents' authority learns nothing.
 
-mod change;
 mod care;
+mod change;
 mod client;
 mod messages;
 mod openapi;

@@ -23,12 +23,13 @@ use quorate_plan::peers::record_started;
 
 use super::messages::{FoundingAnswer, NodeAnswer, PlanAnswer, Refusal, StartedAnswer, StartedRequest};
 use super::{
-    BODY_MAX, CLUSTER_HEADER, FROM_HEADER, GENERATION_HEADER, NO_GENERATION, OPERATOR, STATE_HEADER, care, change, openapi,
+    BODY_MAX, CLUSTER_HEADER, FROM_HEADER, GENERATION_HEADER, NO_GENERATION, OPERATOR, STATE_HEADER, care, change,
+    openapi,
 };
 use crate::certificates::{self, CertificatesAnswer, CertificatesRequest};
 use crate::serve::Peer;
-use crate::{recover, trust};
 use crate::turn::{Book, CertificateNow, Node, Shared, Status, Wishes};
+use crate::{recover, trust};
 
 /// How long one request may take, from its last header on: a write to the ledger is the slowest.
 const REQUEST_LIMIT: Duration = Duration::from_secs(15);

@@ -12,7 +12,9 @@ use quorate_etcd::client::messages::{Member, StatusResponse};
 use quorate_etcd_formats::membership::{ClusterId, MemberId};
 use quorate_faults::{Code, Fault};
 use quorate_plan::change::{Restart, note_learner};
-use quorate_plan::ledger::{Confirmed, ConfirmedMember, Identity, IntentKind, Ledger, LedgerSeen, Origin, PendingAdd, State};
+use quorate_plan::ledger::{
+    Confirmed, ConfirmedMember, Identity, IntentKind, Ledger, LedgerSeen, Origin, PendingAdd, State,
+};
 use quorate_plan::peers;
 use quorate_plan::phase::Phase;
 use quorate_plan::quorum::Change;
@@ -21,16 +23,16 @@ use tokio::task::JoinSet;
 use tracing::{info, warn};
 
 use super::book::Book;
+use super::change::Took;
 use super::cluster::{hear, hear_all, listed_member, quorum_list};
 use super::data::in_words;
-use super::change::Took;
 use super::drift;
 use super::etcd::{self, Program};
 use super::execute::halted;
 use super::membership::prove;
 use super::node::Node;
-use super::recovering;
 use super::publish::{Shared, now_ms};
+use super::recovering;
 use super::role::Leader;
 use super::status::{ClusterNow, MemberNow, Notice};
 use crate::peers::Peers;
@@ -210,9 +212,9 @@ impl Beside {
             (None, false) => None,
         };
         self.program = Some(program);
-        let notice = why.as_ref().map(|why| {
-            Notice::new(Code::SettingsChanged, format!("etcd is started again in its turn: {why}"))
-        });
+        let notice = why
+            .as_ref()
+            .map(|why| Notice::new(Code::SettingsChanged, format!("etcd is started again in its turn: {why}")));
         self.shared.warnings(&[Code::SettingsChanged], notice.into_iter().collect());
         self.shared.change(|status| {
             if let Some(etcd) = &mut status.etcd {

@@ -22,9 +22,9 @@ use quorate_plan::spec::Stop;
 use quorate_plan::start::{classify, hindrance};
 use sha2::{Digest, Sha256};
 
-use super::{boxed, data};
 use super::node::Node;
 use super::trusting;
+use super::{boxed, data};
 
 /// What of our environment etcd gets: nothing that holds secrets, nothing that etcd reads as a setting.
 const ENVIRONMENT: [&str; 9] =

@@ -57,21 +57,23 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
+pub(crate) use beside::hand_over_now;
 pub(crate) use book::Book;
 pub(crate) use boxed::{level_of, usual_level};
 pub(crate) use data::in_words;
-pub(crate) use observe::end_words;
-pub(crate) use beside::hand_over_now;
 pub use execute::stamp;
 pub(crate) use listen::Wishes;
 pub use listen::{Wish, ask_status, ask_stop};
 pub use look::look;
 pub use node::Node;
+pub(crate) use observe::end_words;
 pub use preview::{Preview, offline_status, preview, stop_alone};
 pub(crate) use publish::{Shared, now_ms};
-pub(crate) use tend::watched;
-pub use status::{AgentNow, BackupNow, CertificateNow, CheckedNow, ClusterNow, EtcdNow, MemberNow, Notice, ProcessNow, Status};
+pub use status::{
+    AgentNow, BackupNow, CertificateNow, CheckedNow, ClusterNow, EtcdNow, MemberNow, Notice, ProcessNow, Status,
+};
 pub use takeover::{Adopted, Reset, adopt_member, reset_member};
+pub(crate) use tend::watched;
 pub(crate) use trusting::is_current as trust_is_current;
 
 use crate::peers::{self, Peers};

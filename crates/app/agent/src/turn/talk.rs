@@ -40,9 +40,11 @@ pub(super) struct Talk {
     runs_with: Mutex<Option<String>>,
     /// Whether the running etcd was compared with the file.
     settled: AtomicBool,
-    /// A revision that was seen, when, and until when all that was written is known to be in the store.
-    stored: Mutex<(Option<(u64, u64)>, Option<u64>)>,
+    stored: Mutex<Stored>,
 }
+
+/// A revision that was seen, when, and until when all that was written is known to be in the store.
+type Stored = (Option<(u64, u64)>, Option<u64>);
 
 /// How far a member was seen.
 #[derive(Debug, Clone, Copy, Default)]

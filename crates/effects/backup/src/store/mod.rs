@@ -220,10 +220,11 @@ impl Store {
         let mut unclear = false;
         for attempt in 1.. {
             let options = PutOptions { mode: PutMode::Create, ..PutOptions::default() };
-            let error = match self.wait(self.shared.clients.current().once.put_opts(&path, payload.clone().into(), options)) {
-                Ok(_) => return Ok(true),
-                Err(error) => error,
-            };
+            let error =
+                match self.wait(self.shared.clients.current().once.put_opts(&path, payload.clone().into(), options)) {
+                    Ok(_) => return Ok(true),
+                    Err(error) => error,
+                };
             match fault::refusal(&error) {
                 fault::Refusal::Exists if !unclear => return Ok(false),
                 fault::Refusal::Exists => return Ok(self.read_small(name)? == payload),

@@ -458,7 +458,9 @@ impl fmt::Display for RecoverStep {
             RecoverStep::Claim { node, generation } => {
                 write!(f, "{node}: stop etcd, and write down that generation {generation} is being made here")
             }
-            RecoverStep::Replay { node } => write!(f, "{node}: start etcd alone on a copy of the data, so that the whole log is applied"),
+            RecoverStep::Replay { node } => {
+                write!(f, "{node}: start etcd alone on a copy of the data, so that the whole log is applied")
+            }
             RecoverStep::Fetch { node, revision } => write!(f, "{node}: fetch the backup, up to revision {revision}"),
             RecoverStep::Rebuild { node } => {
                 write!(f, "{node}: make the data of a new cluster of it, with bumped and compacted revisions")

@@ -49,8 +49,8 @@ pub(super) enum Form {
 }
 
 use Form::{
-    AnyText, Etcd, Flag, Integer, List, Map, Named, Number, Pairs, Path, Ports, Size, SomeWords, Span, Text, Texts, Url,
-    Urls, Words,
+    AnyText, Etcd, Flag, Integer, List, Map, Named, Number, Pairs, Path, Ports, Size, SomeWords, Span, Text, Texts,
+    Url, Urls, Words,
 };
 
 const fn key(name: &'static str, form: Form, about: &'static str) -> Key {
@@ -266,10 +266,8 @@ const VOLUME: &[Key] = &[
     key("create", Flag, "Whether a directory that is missing is made, for its user alone"),
 ];
 
-const PORTS: &[Key] = &[
-    key("bind", Ports, "Where it may listen"),
-    key("connect", Ports, "Where it may connect to, on any host"),
-];
+const PORTS: &[Key] =
+    &[key("bind", Ports, "Where it may listen"), key("connect", Ports, "Where it may connect to, on any host")];
 
 const HOOKS: &[Key] = &[
     key("pre-start", Texts, "A program and its arguments, run before each start; if it fails there is none"),

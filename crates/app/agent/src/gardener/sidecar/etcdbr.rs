@@ -218,7 +218,11 @@ impl Collector for Moment {
         }
         let (received, sent) = network().unwrap_or_default();
         let plain = [
-            ("etcdbr_snapstore_latest_deltas_total", "Deltas behind the newest full", here.deltas.load(Ordering::Relaxed)),
+            (
+                "etcdbr_snapstore_latest_deltas_total",
+                "Deltas behind the newest full",
+                here.deltas.load(Ordering::Relaxed),
+            ),
             ("etcdbr_snapstore_latest_deltas_revisions_total", "Revisions in them", delta.saturating_sub(full)),
             ("etcdbr_network_received_bytes", "Bytes that arrived in this network namespace", received),
             ("etcdbr_network_transmitted_bytes", "Bytes that left this network namespace", sent),
