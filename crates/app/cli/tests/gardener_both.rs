@@ -105,13 +105,18 @@ impl Secure {
         self.ctl(&["get", "--print-value-only", key]).trim().to_owned()
     }
 
-    /// Waits until the newest delta in the store holds the newest revision.
+    /// Waits until the newest full and the deltas that follow it hold the newest revision.
     #[track_caller]
     fn wait_stored(&self, revision: u64) {
         wait_until("the writes to be stored", LIMIT, || {
             let latest = self.ask("/snapshot/latest");
             let deltas = latest["deltaSnapshots"].as_array().cloned().unwrap_or_default();
-            deltas.iter().chain([&latest["fullSnapshot"]]).any(|one| one["lastRevision"].as_u64() >= Some(revision))
+            let mut stored = latest["fullSnapshot"]["lastRevision"].as_u64().unwrap_or_default();
+            for delta in &deltas {
+                let (first, last) = (delta["startRevision"].as_u64().unwrap(), delta["lastRevision"].as_u64().unwrap());
+                stored = if first <= stored + 1 { stored.max(last) } else { stored };
+            }
+            stored >= revision
         });
     }
 

@@ -24,7 +24,9 @@ const HASH_LIMIT: Duration = Duration::from_secs(60);
 /// Looks, and shows what differs.
 pub(super) async fn look(beside: &mut Beside, survey: &Survey, heard: &Heard) {
     let notices = [clusters(beside, survey, heard), members(beside, survey), files(beside, heard)];
-    let notices: Vec<Notice> = notices.into_iter().flatten().collect();
+    let mut notices: Vec<Notice> = notices.into_iter().flatten().collect();
+    // Users and roles have the same code, and are looked at elsewhere.
+    notices.extend(beside.shared.auth());
     beside.shared.warnings(&[Code::SplitBrain, Code::OtherMembers, Code::Drift], notices);
     let due = beside.hashed.is_none_or(|at| at.elapsed() >= HASHES_EVERY);
     let all_answer = survey.members.len() > 1 && survey.members.iter().all(|(_, status)| status.is_ok());

@@ -223,6 +223,11 @@ impl Shared {
         }
     }
 
+    /// What there is to say about users and roles.
+    pub(super) fn auth(&self) -> Vec<Notice> {
+        lock(&self.talk.auth).clone()
+    }
+
     /// What was decided last.
     pub(crate) fn plan(&self) -> PlanAnswer {
         lock(&self.talk.plan).clone()
