@@ -64,9 +64,9 @@ fn new_settings_reach_every_member_in_its_turn_under_writes() {
     load.goes_on(20);
     net.more += "etcd: {heartbeat-interval: 100, election-timeout: 1000, snapshot-count: 5000}\n";
     net.apply(&[0, 1, 2]);
-    for at in 0..3 {
+    for (at, before) in before.iter().enumerate() {
         let status = net.wait(at, "current settings", |status| status["etcd"]["settings_current"] == true);
-        assert_ne!(status["etcd"]["pid"], before[at], "{status:#}");
+        assert_ne!(status["etcd"]["pid"], *before, "{status:#}");
     }
     // The watch goes through a member that was restarted, so only what was written counts here.
     net.assert_voters(&[0, 1, 2]);

@@ -1,7 +1,5 @@
 //! Clusters that grow: under load, with agents and newcomers that are killed, and with a newcomer that is never heard of again.
 
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on says where")]
-
 mod change_support;
 mod cluster_support;
 

@@ -1,7 +1,5 @@
 //! Clusters that shrink, and members that are drained: nobody leaves twice, and the last one not at all.
 
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on says where")]
-
 mod change_support;
 mod cluster_support;
 

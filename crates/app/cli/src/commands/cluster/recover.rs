@@ -71,7 +71,7 @@ pub(crate) fn run(args: &Args, printer: &mut Printer) -> Result<Exit, Fault> {
         return follow(&cluster, &founder, &order, args.wait, printer);
     }
     let plan = plan(&cluster.spec, &found, args)?;
-    let refused = plan.halt.as_ref().map(|halt| refusal(halt));
+    let refused = plan.halt.as_ref().map(refusal);
     let shown = Shown::new(&cluster.spec, &found, &plan);
     if args.dry_run || refused.is_some() {
         printer.report(&shown);
