@@ -1,5 +1,8 @@
 //! Every guard of the planner is there for a reason: without it, some life breaks a rule; and the check of plans stands in for it.
 
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use quorate_plan::start::Guard;
 use quorate_sim::{Life, Settings, live};
 
@@ -23,27 +26,44 @@ fn first_broken(guard: Guard) -> Option<(Life, bool)> {
     })
 }
 
+/// What a guard is there for, and what the check does without it.
+struct Shown {
+    guard: Guard,
+    need: Option<String>,
+    missed: Option<String>,
+}
+
+fn show(guard: Guard) -> Shown {
+    let Some((life, living)) = first_broken(guard) else { return Shown { guard, need: None, missed: None } };
+    let rule: String = life.broken.unwrap_or_default().chars().take(110).collect();
+    let need = format!("{guard:?} | seed {}{} | {rule}", life.seed, if living { " living" } else { "" });
+    let checked = live(life.seed, Settings { without: Some(guard), checked: true, living });
+    let missed = checked.broken.filter(|rule| !rule.starts_with(NEVER_ENDS));
+    Shown { guard, need: Some(need), missed }
+}
+
 #[test]
 fn without_any_one_guard_some_life_breaks_a_rule_and_the_check_prevents_it() {
-    let mut superfluous = Vec::new();
-    let mut missed = Vec::new();
-    for guard in Guard::ALL.into_iter().filter(|guard| !BY_THE_CHECK_ALONE.contains(guard)) {
-        let Some((life, living)) = first_broken(guard) else {
-            superfluous.push(guard);
-            continue;
-        };
-        let rule = life.broken.clone().unwrap_or_default();
-        println!(
-            "{guard:?} | seed {}{} | {}",
-            life.seed,
-            if living { " living" } else { "" },
-            rule.chars().take(110).collect::<String>()
-        );
-        let checked = live(life.seed, Settings { without: Some(guard), checked: true, living });
-        if checked.broken.as_ref().is_some_and(|rule| !rule.starts_with(NEVER_ENDS)) {
-            missed.push((guard, life.seed, checked.broken.unwrap_or_default()));
+    let all: Vec<Guard> = Guard::ALL.into_iter().filter(|guard| !BY_THE_CHECK_ALONE.contains(guard)).collect();
+    let (next, shown) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
+    let work = || {
+        while let Some(guard) = all.get(next.fetch_add(1, Ordering::Relaxed)) {
+            let one = show(*guard);
+            shown.lock().unwrap().push(one);
         }
+    };
+    std::thread::scope(|scope| {
+        for _ in 0..std::thread::available_parallelism().map_or(2, usize::from) {
+            scope.spawn(work);
+        }
+    });
+    let shown = shown.into_inner().unwrap();
+    assert_eq!(shown.len(), all.len());
+    for one in &shown {
+        println!("{}", one.need.as_deref().unwrap_or("nothing needs it"));
     }
+    let superfluous: Vec<Guard> = shown.iter().filter(|one| one.need.is_none()).map(|one| one.guard).collect();
     assert!(superfluous.is_empty(), "no life of {LIVES} needs these: {superfluous:?}");
+    let missed: Vec<_> = shown.iter().filter_map(|one| Some((one.guard, one.missed.as_ref()?))).collect();
     assert!(missed.is_empty(), "the check lets these through: {missed:?}");
 }
