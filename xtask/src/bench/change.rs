@@ -178,7 +178,15 @@ impl Bench<'_> {
         Ok(seconds)
     }
 
+    /// The agents hold still meanwhile: they would remove a member that their file does not declare.
     fn by_hand(&mut self) -> Result<f64> {
+        self.signal_agents(rustix::process::Signal::STOP);
+        let seconds = self.by_hand_alone();
+        self.signal_agents(rustix::process::Signal::CONT);
+        seconds
+    }
+
+    fn by_hand_alone(&mut self) -> Result<f64> {
         self.clear_fourth()?;
         self.quiet()?;
         let seat = &self.seats[3];
@@ -291,10 +299,14 @@ impl Bench<'_> {
         ))
     }
 
-    fn end(&mut self) {
+    fn signal_agents(&self, signal: rustix::process::Signal) {
         for agent in &self.agents {
-            agent.signal(rustix::process::Signal::TERM);
+            agent.signal(signal);
         }
+    }
+
+    fn end(&mut self) {
+        self.signal_agents(rustix::process::Signal::TERM);
         let began = Instant::now();
         while self.agents.iter_mut().any(|one| one.ended().is_none()) && began.elapsed() < LIMIT {
             std::thread::sleep(ASK_EVERY);
