@@ -1,6 +1,7 @@
 //! The state dir of one member: the agent's lock, what the shim was told, what it started, and how that ended.
 //!
-//! **Invariant:** one agent at a time works on a state dir, and nobody else may look into it.
+//! **Invariant:** one agent at a time works on a state dir, and nobody else may look into it; a directory of other people's is
+//! never made into one.
 
 use std::fs::OpenOptions;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
@@ -9,6 +10,11 @@ use std::path::{Path, PathBuf};
 use quorate_faults::{Code, Fault};
 
 use crate::locks::{Lock, LockState, exclusive_lock, probe_flock};
+
+/// What the shim is told is called.
+pub(crate) const ORDERS: &str = "shim.json";
+/// What only state dirs hold.
+const MARKS: [&str; 5] = ["agent.lock", "shim.lock", ORDERS, "running", "exit-record"];
 
 /// The directory, made and private.
 #[derive(Debug, Clone)]
@@ -28,7 +34,21 @@ impl StateDir {
         let fail = |error| Fault::io(format!("cannot use the state dir `{}`", path.display()), error);
         std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(fail)?;
         let path = path.canonicalize().map_err(fail)?;
-        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o700)).map_err(fail)?;
+        if path.metadata().map_err(fail)?.permissions().mode() & 0o077 != 0 {
+            if !is_for_us(&path).map_err(fail)? {
+                let said =
+                    format!("`{}` is no state dir: it is open to others, and holds other things", path.display());
+                return Err(Fault::new(Code::StateDirForeign, said).hint("name a directory that is for this alone"));
+            }
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o700)).map_err(fail)?;
+        }
+        Ok(StateDir { path })
+    }
+
+    /// One that somebody else made, as it is.
+    pub(crate) fn made(path: &Path) -> Result<StateDir, Fault> {
+        let path = path.canonicalize();
+        let path = path.map_err(|error| Fault::io("cannot find the state dir", error))?;
         Ok(StateDir { path })
     }
 
@@ -39,7 +59,7 @@ impl StateDir {
 
     /// What the shim is told.
     pub fn spec(&self) -> PathBuf {
-        self.path.join("shim.json")
+        self.path.join(ORDERS)
     }
 
     /// Which processes the shim and the program are.
@@ -76,6 +96,11 @@ impl StateDir {
     }
 }
 
+/// Whether a directory is empty, or was a state dir before.
+fn is_for_us(dir: &Path) -> std::io::Result<bool> {
+    Ok(MARKS.iter().any(|name| dir.join(name).symlink_metadata().is_ok()) || dir.read_dir()?.next().is_none())
+}
+
 /// Takes the lock on a file that is made if need be; else says who holds it, where the kernel tells.
 pub(crate) fn take(path: &Path) -> Result<Result<Lock, Option<u32>>, Fault> {
     let fail = |error| Fault::io(format!("cannot lock `{}`", path.display()), error);
@@ -105,5 +130,25 @@ mod tests {
         assert!(refused.to_string().contains(&format!("process {}", std::process::id())), "{refused}");
         drop(first);
         state.lock().unwrap();
+    }
+
+    #[test]
+    fn a_directory_of_others_is_left_as_it_is() {
+        let dir = tempfile::tempdir().unwrap();
+        let mode = |path: &Path| path.metadata().unwrap().permissions().mode() & 0o777;
+        let open = |path: &Path| std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).unwrap();
+        std::fs::create_dir(dir.path().join("etc")).unwrap();
+        open(dir.path());
+        assert_eq!(StateDir::open(dir.path()).unwrap_err().code(), Code::StateDirForeign);
+        assert_eq!(mode(dir.path()), 0o755);
+        // An empty one becomes ours, and one that was ours is closed again.
+        let own = dir.path().join("own");
+        std::fs::create_dir(&own).unwrap();
+        open(&own);
+        let state = StateDir::open(&own).unwrap();
+        drop(state.lock().unwrap());
+        open(&own);
+        StateDir::open(&own).unwrap();
+        assert_eq!(mode(&own), 0o700);
     }
 }

@@ -592,6 +592,8 @@ codes! {
     ProcessLoop = "Q1114", Temporary;
     /// A process is not well.
     ProcessUnhealthy = "Q1115", Temporary;
+    /// A directory that was to be a state dir is open to others and holds other things.
+    StateDirForeign = "Q1116", Refused;
 
     /// No process of that name is kept on this machine.
     ProcessUnknown = "Q1150", CannotMeet;

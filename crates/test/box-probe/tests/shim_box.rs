@@ -39,6 +39,29 @@ impl Place {
         self.dir.path().join("data")
     }
 
+    /// What every process of the box has in its environment.
+    fn mark(&self) -> String {
+        self.dir.path().display().to_string()
+    }
+
+    fn processes(&self) -> Vec<PathBuf> {
+        let word = format!("PLACE={}", self.mark());
+        let has_it = |dir: &PathBuf| {
+            let environ = std::fs::read(dir.join("environ")).unwrap_or_default();
+            environ.split(|byte| *byte == 0).any(|one| one == word.as_bytes())
+        };
+        std::fs::read_dir("/proc").unwrap().flatten().map(|entry| entry.path()).filter(has_it).collect()
+    }
+
+    /// No process of the box, no mount and no cgroup. `shim`: who made it, and has ended.
+    #[track_caller]
+    fn assert_nothing_is_left(&self, shim: u32) {
+        assert_eq!(self.processes(), Vec::<PathBuf>::new());
+        let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap();
+        assert!(!mounts.contains(&self.mark()), "{mounts}");
+        assert_eq!(groups_of(shim), Vec::<PathBuf>::new());
+    }
+
     fn box_spec(&self) -> BoxSpec {
         let mut spec = BoxSpec::new(if machine_gives_strict() { Level::Strict } else { Level::Basic });
         spec.execs = vec!["/usr/bin".to_owned()];
@@ -56,7 +79,7 @@ impl Place {
             name: "it".to_owned(),
             program: "/bin/sh".into(),
             args: vec!["-c".to_owned(), script.to_owned()],
-            env: vec![("PATH".to_owned(), "/usr/bin:/bin".to_owned())],
+            env: vec![("PATH".to_owned(), "/usr/bin:/bin".to_owned()), ("PLACE".to_owned(), self.mark())],
             dir: self.data(),
             log_dir: self.dir.path().join("log"),
             rotation: Rotation::default(),
@@ -132,8 +155,13 @@ fn it_is_boxed_logged_stopped_and_recorded() {
     assert_eq!(running.child().executable, Path::new("/bin/sh").canonicalize().unwrap());
     assert!(running.child().pid != running.shim().pid && lives(running.child().pid));
     assert_eq!(running.status().unwrap().child, *running.child());
+    let shim = running.shim().pid;
+    if is_root() {
+        assert!(!groups_of(shim).is_empty(), "there is something that could be left");
+    }
     stop(&running, &[Send::Term, Send::Kill]);
     let record = record(running);
+    place.assert_nothing_is_left(shim);
     assert_eq!((record.reason, record.code, record.clean), (Reason::Stopped, Some(0), true), "{record:?}");
     assert!(place.log().contains("bye"));
     assert!(matches!(adopt(&place.state).unwrap(), Adoption::Gone(_)));
@@ -148,8 +176,11 @@ fn ends_of_every_kind_are_recorded() {
     ];
     for (script, reason, code, signal) in ends {
         let place = Place::new();
-        let record = record(place.start(script));
+        let running = place.start(script);
+        let shim = running.shim().pid;
+        let record = record(running);
         assert_eq!((record.reason, record.code, record.signal), (reason, code, signal), "{script}: {record:?}");
+        place.assert_nothing_is_left(shim);
     }
 }
 
@@ -159,11 +190,11 @@ fn one_that_does_not_listen_is_killed_with_all_of_its_box() {
     let running =
         place.start("trap '' TERM; setsid sleep 1000 & echo $! > child; echo deaf; while :; do sleep 1; done");
     place.wait_for("deaf");
-    let pid = running.child().pid;
+    let shim = running.shim().pid;
     stop(&running, &[Send::Kill]);
     let record = record(running);
     assert_eq!((record.reason, record.signal), (Reason::Killed, Some(9)), "{record:?}");
-    assert!(!lives(pid));
+    place.assert_nothing_is_left(shim);
 }
 
 #[test]
@@ -182,7 +213,9 @@ fn the_program_outlives_its_shim_and_is_adopted_and_stopped() {
     assert!(!alone.is_kept() && lives(pid));
     stop(&alone, &[Send::Term, Send::Kill]);
     assert!(matches!(alone.wait(LIMIT).unwrap(), Some(Ended::NoRecord(_))));
-    wait_until("the program to be gone", LIMIT, || !lives(pid));
+    // Nobody but the kernel ends the rest of it now.
+    wait_until("the box to be gone", LIMIT, || !lives(pid) && place.processes().is_empty());
+    place.assert_nothing_is_left(shim);
 }
 
 #[test]
@@ -214,7 +247,8 @@ fn memory_that_runs_out_ends_it_is_recorded_and_leaves_no_group() {
     // The kernel ends it; where each process has its own limit, the shell gives up by itself.
     let ends = if whole { (Reason::Signalled, None, Some(9)) } else { (Reason::Exited, Some(2), None) };
     assert_eq!((record.reason, record.code, record.signal), ends, "{record:?}");
-    assert!(!lives(pid) && groups_of(shim).is_empty(), "{:?}", groups_of(shim));
+    assert!(!lives(pid));
+    place.assert_nothing_is_left(shim);
 }
 
 #[test]
@@ -230,7 +264,8 @@ fn a_fork_bomb_below_the_shim_ends_with_its_box() {
     // The shell gives up when it cannot fork, and what it has started goes with it.
     assert_eq!((record.reason, place.log().contains("done")), (Reason::Exited, false), "{record:?} {}", place.log());
     assert!(record.code != Some(0), "{record:?}");
-    assert!(!lives(pid) && groups_of(shim).is_empty(), "{:?}", groups_of(shim));
+    assert!(!lives(pid));
+    place.assert_nothing_is_left(shim);
 }
 
 #[test]
@@ -249,5 +284,6 @@ fn a_limit_of_processor_time_holds_it_back() {
     }
     stop(&running, &[Send::Kill]);
     assert_eq!(record(running).reason, Reason::Killed);
-    assert!(!lives(pid) && groups_of(shim).is_empty(), "{:?}", groups_of(shim));
+    assert!(!lives(pid));
+    place.assert_nothing_is_left(shim);
 }

@@ -5,12 +5,14 @@
 
 use std::fs::File;
 use std::io::{self, Write};
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use quorate_plan::boxes::Limits;
 use rustix::fs::{Access, AtFlags, CWD, access, unlinkat};
 
+use super::raw::{clone_careless, clone_into, is_alone};
 use crate::process::stat;
 
 /// What our groups are called.
@@ -101,7 +103,24 @@ fn put(file: &Path, value: &str) -> io::Result<()> {
 /// The groups of one box; removed when dropped.
 #[derive(Debug, Default)]
 pub(super) struct Groups {
-    dirs: Vec<PathBuf>,
+    dirs: Vec<Group>,
+}
+
+/// One of them. Whoever puts another process into a group waits until every processor has passed a quiet moment, which takes
+/// many milliseconds; so a process is begun in its group, or puts itself in.
+#[derive(Debug)]
+struct Group {
+    dir: PathBuf,
+    /// Of version 1: where a process of one thread puts itself in.
+    own_way: Option<File>,
+    /// Of version 2: the process was begun in it.
+    begun: bool,
+}
+
+impl Group {
+    fn new(dir: PathBuf) -> Group {
+        Group { dir, own_way: None, begun: false }
+    }
 }
 
 impl Groups {
@@ -109,7 +128,7 @@ impl Groups {
     pub(super) fn make(places: &Places, limits: &Limits) -> io::Result<Groups> {
         let mut groups = Groups::default();
         let pid = std::process::id();
-        let name = format!("{PREFIX}{pid}-{}-{}", stat(pid)?.started_ticks, pid_namespace()?);
+        let name = name_of(pid, stat(pid)?.started_ticks)?;
         if let (Some(place), Some(bytes)) = (&places.memory, limits.memory_bytes) {
             let dir = groups.dir(place, &name)?;
             put(&dir.join(if place.v2 { "memory.max" } else { "memory.limit_in_bytes" }), &bytes.to_string())?;
@@ -133,39 +152,69 @@ impl Groups {
         Ok(groups)
     }
 
+    /// The groups that a maker has left, which is gone.
+    pub(super) fn left_by(pid: u32, started_ticks: u64) -> io::Result<Groups> {
+        let (Places { memory, pids, cpu }, name) = (Places::observe(), name_of(pid, started_ticks)?);
+        let dirs = [memory, pids, cpu].into_iter().flatten().map(|place| place.dir.join(&name));
+        Ok(Groups { dirs: dirs.filter(|dir| dir.is_dir()).map(Group::new).collect() })
+    }
+
     fn dir(&mut self, place: &Place, name: &str) -> io::Result<PathBuf> {
         sweep(&place.dir);
         let dir = place.dir.join(name);
-        if !self.dirs.contains(&dir) {
+        if !self.dirs.iter().any(|group| group.dir == dir) {
             match std::fs::create_dir(&dir) {
                 Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
                 Ok(()) | Err(_) => {}
             }
-            self.dirs.push(dir.clone());
+            self.dirs.push(Group::new(dir.clone()));
+            if let (false, Some(group)) = (place.v2, self.dirs.last_mut()) {
+                group.own_way = Some(File::options().write(true).open(dir.join("tasks"))?);
+            }
         }
         Ok(dir)
     }
 
-    /// Puts a process, and all it will start, into the groups.
-    pub(super) fn take_in(&self, pid: u32) -> io::Result<()> {
-        self.dirs.iter().try_for_each(|dir| put(&dir.join("cgroup.procs"), &pid.to_string()))
+    /// Makes a process of one that has one thread; where the kernel can, it begins in its group of version 2.
+    pub(super) fn clone_process(&mut self, namespaces: u64) -> io::Result<Option<u32>> {
+        is_alone()?;
+        if let Some(group) = self.dirs.iter_mut().find(|group| group.own_way.is_none())
+            && let Ok(dir) = File::open(&group.dir)
+            && let Ok(made) = clone_into(namespaces, dir.as_fd())
+        {
+            group.begun = true;
+            return Ok(made);
+        }
+        clone_careless(namespaces)
     }
 
-    /// Leaves the groups to whoever comes later.
-    pub(super) fn forget(mut self) {
-        self.dirs.clear();
+    /// Puts a process, and all it will start, into the groups that it is not in and cannot go into itself.
+    pub(super) fn take_in(&self, pid: u32) -> io::Result<()> {
+        let others = self.dirs.iter().filter(|group| group.own_way.is_none() && !group.begun);
+        others.map(|group| &group.dir).try_for_each(|dir| put(&dir.join("cgroup.procs"), &pid.to_string()))
+    }
+
+    /// Puts this process, which has one thread, and all it will start into the other groups, and leaves them to their maker.
+    pub(super) fn go_in(mut self) -> io::Result<()> {
+        let groups = std::mem::take(&mut self.dirs);
+        // 0: whoever writes it.
+        groups.into_iter().filter_map(|group| group.own_way).try_for_each(|mut way| way.write_all(b"0"))
     }
 }
 
 impl Drop for Groups {
     fn drop(&mut self) {
         let start = Instant::now();
-        for dir in &self.dirs {
+        for Group { dir, .. } in &self.dirs {
             while remove(dir) == Err(rustix::io::Errno::BUSY) && start.elapsed() < REMOVE_LIMIT {
                 std::thread::sleep(Duration::from_millis(1));
             }
         }
     }
+}
+
+fn name_of(pid: u32, started_ticks: u64) -> io::Result<String> {
+    Ok(format!("{PREFIX}{pid}-{started_ticks}-{}", pid_namespace()?))
 }
 
 fn remove(dir: &Path) -> Result<(), rustix::io::Errno> {
@@ -246,6 +295,29 @@ mod tests {
         assert_eq!(places.memory, Some(Place { dir: dir.path().join("memory/own"), v2: false }));
         assert_eq!(places.pids, Some(Place { dir: dir.path().join("pids"), v2: false }));
         assert_eq!(places.cpu, None);
+    }
+
+    #[test]
+    fn a_process_begins_in_its_group_of_version_2() {
+        let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap();
+        let words = mounts.lines().map(|line| line.split(' ').collect::<Vec<_>>());
+        let top = words.into_iter().find(|words| words[2] == "cgroup2").map(|words| PathBuf::from(words[1]));
+        // Without limits it takes nothing but a tree of version 2 that is ours to write to.
+        let Some(top) = top.filter(|top| writable(top)) else { return };
+        let dir = top.join(format!("quorate-test-{}", std::process::id()));
+        std::fs::create_dir(&dir).unwrap();
+        let made = clone_into(0, File::open(&dir).unwrap().as_fd()).unwrap();
+        let Some(pid) = made else {
+            loop {
+                let _ = rustix::event::poll(&mut [], None);
+            }
+        };
+        let inside = std::fs::read_to_string(dir.join("cgroup.procs")).unwrap();
+        let process = rustix::process::Pid::from_raw(i32::try_from(pid).unwrap()).unwrap();
+        rustix::process::kill_process(process, rustix::process::Signal::KILL).unwrap();
+        rustix::process::waitpid(Some(process), rustix::process::WaitOptions::empty()).unwrap();
+        drop(Groups { dirs: vec![Group::new(dir.clone())] });
+        assert_eq!((inside.trim(), dir.exists()), (pid.to_string().as_str(), false));
     }
 
     #[test]

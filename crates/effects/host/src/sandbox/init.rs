@@ -12,6 +12,7 @@ use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, socketpair}
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, set_parent_process_death_signal, wait};
 
 use super::audit::{Audit, take_over};
+use super::cgroup::Groups;
 use super::program::{Recipe, Ways, become_it};
 use super::raw::{Caught, Signals, clone_process, close_all_but, exit_now, give_back_memory, hold_all_signals};
 use super::root::{Rooms, Step, enter};
@@ -25,9 +26,9 @@ const NAME: &[u8] = b"box";
 const NOT_MADE: i32 = 125;
 
 /// Is the first process, until the program has ended.
-pub(super) fn be_init(recipe: &Recipe, keeper: OwnedFd) -> ! {
+pub(super) fn be_init(recipe: &Recipe, keeper: OwnedFd, groups: Groups) -> ! {
     hold_all_signals();
-    let ended = serve(recipe, keeper);
+    let ended = serve(recipe, keeper, groups);
     exit_now(if ended { 0 } else { NOT_MADE })
 }
 
@@ -42,9 +43,11 @@ fn part(recipe: &Recipe, keeper: &OwnedFd) -> io::Result<()> {
     close_all_but(&keep)
 }
 
-fn serve(recipe: &Recipe, keeper: OwnedFd) -> bool {
-    if let Err(error) = part(recipe, &keeper) {
-        let what = "part from its keeper".to_owned();
+fn serve(recipe: &Recipe, keeper: OwnedFd, groups: Groups) -> bool {
+    // Before anything takes memory or starts a process. What the groups were opened by is closed with the rest.
+    let apart =
+        at("go into its cgroups", groups.go_in()).and_then(|()| at("part from its keeper", part(recipe, &keeper)));
+    if let Err((what, error)) = apart {
         let _ = say(&keeper, &Word::Failed { what, error: error.to_string() });
         return false;
     }

@@ -9,6 +9,7 @@
 
 mod audit;
 mod cgroup;
+mod filter;
 mod foreground;
 mod held;
 mod init;
@@ -28,10 +29,16 @@ mod view;
 
 pub use foreground::foreground;
 pub use held::Held;
-pub use kernel::{kernel_release, observe_machine};
+pub use kernel::{expect_machine, kernel_release, observe_machine};
 pub use start::{Kept, Launch, Waiting, prepare};
 pub use talk::End;
 
 pub(crate) use held::Hold;
 pub(crate) use lend::{Lent, lent_dirs};
-pub(crate) use raw::{execute, give_back_memory};
+pub(crate) use raw::{execute, give_back_memory, share_heap};
+
+/// Clears away after a keeper that is gone, once its program has ended: waits a moment for the last of the box.
+pub(crate) fn clear_after(keeper: &crate::process::Identity) {
+    // What stays is removed by whoever makes the next box.
+    drop(cgroup::Groups::left_by(keeper.pid, keeper.started_ticks));
+}

@@ -6,16 +6,22 @@ use std::ffi::{CStr, CString};
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
-use seccompiler::sock_filter;
+use libc::sock_filter;
 
 /// Makes a process as `fork` does, in new namespaces. `None`: this is the new process.
 ///
 /// Refused when this process has several threads: the new one would have the locks of those that it does not have.
 pub(super) fn clone_process(namespaces: u64) -> io::Result<Option<u32>> {
-    if threads()? != 1 {
-        return Err(io::Error::other("a box is made by a process with one thread"));
-    }
+    is_alone()?;
     clone_careless(namespaces)
+}
+
+/// That this process has one thread.
+pub(super) fn is_alone() -> io::Result<()> {
+    match threads()? {
+        1 => Ok(()),
+        _ => Err(io::Error::other("a box is made by a process with one thread")),
+    }
 }
 
 /// The same without the question; what the new process does then must neither allocate nor lock.
@@ -24,6 +30,24 @@ pub(super) fn clone_careless(namespaces: u64) -> io::Result<Option<u32>> {
     // SAFETY: without CLONE_VM and with no stack given this is fork: the new process has a copy of everything.
     #[expect(unsafe_code, reason = "the standard library cannot make a process in new namespaces")]
     let pid = unsafe { libc::syscall(libc::SYS_clone, flags, 0, 0, 0, 0) };
+    match pid {
+        -1 => Err(io::Error::last_os_error()),
+        0 => Ok(None),
+        pid => Ok(Some(u32::try_from(pid).map_err(io::Error::other)?)),
+    }
+}
+
+/// The same careless one, begun in a control group of version 2, which is an open directory.
+pub(super) fn clone_into(namespaces: u64, group: BorrowedFd<'_>) -> io::Result<Option<u32>> {
+    const INTO_CGROUP: u64 = 0x2_0000_0000;
+    // The kernel's `clone_args`: flags first, the signal of its end fifth, the group last.
+    let mut args = [0_u64; 11];
+    args[0] = namespaces | INTO_CGROUP;
+    args[4] = libc::SIGCHLD as u64;
+    args[10] = u64::try_from(group.as_raw_fd()).map_err(io::Error::other)?;
+    // SAFETY: as above, this is fork; the kernel reads as many bytes as are said, which are there.
+    #[expect(unsafe_code, reason = "the standard library cannot make a process in a control group")]
+    let pid = unsafe { libc::syscall(libc::SYS_clone3, args.as_ptr(), size_of_val(&args)) };
     match pid {
         -1 => Err(io::Error::last_os_error()),
         0 => Ok(None),
@@ -80,32 +104,28 @@ pub(super) fn landlock_version() -> i32 {
     i32::try_from(version).unwrap_or(0).max(0)
 }
 
+/// Installs a filter.
+pub(super) fn install_filter(program: &[sock_filter]) -> io::Result<()> {
+    seccomp(program, 0).map(drop)
+}
+
 /// Installs a filter whose refusals are asked about through the descriptor that is returned.
 pub(super) fn install_asking_filter(program: &[sock_filter]) -> io::Result<OwnedFd> {
-    #[repr(C)]
-    struct Program {
-        length: libc::c_ushort,
-        filter: *const sock_filter,
-    }
-    let length = u16::try_from(program.len()).map_err(io::Error::other)?;
-    let program = Program { length, filter: program.as_ptr() };
-    // SAFETY: the structure is the kernel's sock_fprog, and the filter outlives the call, in which the kernel copies it.
-    #[expect(unsafe_code, reason = "no safe wrapper returns the listener")]
-    let fd = unsafe {
-        libc::syscall(
-            libc::SYS_seccomp,
-            libc::SECCOMP_SET_MODE_FILTER,
-            libc::SECCOMP_FILTER_FLAG_NEW_LISTENER,
-            &raw const program,
-        )
-    };
-    let fd = i32::try_from(fd).map_err(io::Error::other)?;
-    if fd < 0 {
-        return Err(io::Error::last_os_error());
-    }
+    let fd = seccomp(program, libc::SECCOMP_FILTER_FLAG_NEW_LISTENER)?;
     // SAFETY: the kernel has just made it, and nobody else knows of it.
     #[expect(unsafe_code, reason = "a new descriptor from a system call")]
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+fn seccomp(program: &[sock_filter], flags: libc::c_ulong) -> io::Result<i32> {
+    let len = libc::c_ushort::try_from(program.len()).map_err(io::Error::other)?;
+    // The kernel only reads it.
+    let program = libc::sock_fprog { len, filter: program.as_ptr().cast_mut() };
+    // SAFETY: the filter is as long as is said, and outlives the call, in which the kernel copies it.
+    #[expect(unsafe_code, reason = "no safe wrapper for filters")]
+    let answer = unsafe { libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, flags, &raw const program) };
+    let answer = i32::try_from(answer).map_err(io::Error::other)?;
+    if answer < 0 { Err(io::Error::last_os_error()) } else { Ok(answer) }
 }
 
 /// Takes every capability out of the bounding set but those in `keep`.
@@ -245,6 +265,16 @@ pub(crate) fn give_back_memory() {
     #[expect(unsafe_code, reason = "no safe wrapper for the allocator's own call")]
     unsafe {
         libc::malloc_trim(0);
+    }
+}
+
+/// Has all threads of this process share one heap. Each would else begin one of its own, and keep it for good.
+pub(crate) fn share_heap() {
+    // SAFETY: it only sets a number of the allocator, before there is a second thread.
+    #[cfg(target_env = "gnu")]
+    #[expect(unsafe_code, reason = "no safe wrapper for the allocator's own call")]
+    unsafe {
+        libc::mallopt(libc::M_ARENA_MAX, 1);
     }
 }
 

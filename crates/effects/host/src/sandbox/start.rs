@@ -20,7 +20,6 @@ use super::init::be_init;
 use super::kernel::{NAMESPACES, USER_NAMESPACE};
 use super::needs::Needs;
 use super::program::Recipe;
-use super::raw::clone_process;
 use super::rights::{User, kept};
 use super::syscalls::Filter;
 use super::talk::{End, Word, hear, pair, say};
@@ -66,16 +65,14 @@ pub fn prepare(plan: &BoxPlan, launch: Launch) -> Result<Waiting, Fault> {
     let shown = launch.program.display().to_string();
     let recipe = recipe(plan, launch)?;
     let failed = |what: &str, error: io::Error| not_made(&shown, what, &error.to_string());
-    let groups =
+    let mut groups =
         Groups::make(&Places::observe(), &whole_limits(plan)).map_err(|error| failed("make its cgroups", error))?;
     let (ours, theirs) = pair().map_err(|error| failed("make a socket", error))?;
-    let init = match clone_process(namespaces(plan)).map_err(|error| failed("make its namespaces", error))? {
+    let init = match groups.clone_process(namespaces(plan)).map_err(|error| failed("make its namespaces", error))? {
         Some(init) => init,
         None => {
             drop(ours);
-            // The groups are the keeper's to remove.
-            groups.forget();
-            be_init(&recipe, theirs)
+            be_init(&recipe, theirs, groups)
         }
     };
     drop(theirs);
@@ -213,12 +210,16 @@ impl Kept {
             put(self.init, "oom_score_adj", &score.to_string()).map_err(at("set its out-of-memory score"))?;
         }
         self.groups.take_in(self.init).map_err(at("put it into its cgroups"))?;
-        say(&self.socket, &Word::Go).map_err(at("speak to its init"))?;
+        // One that has ended by now may have said why.
+        let told = say(&self.socket, &Word::Go);
         match hear(&self.socket, RecvFlags::empty()).map_err(at("hear from it"))? {
             Some((Word::Ready, program)) if program != 0 => Ok(program),
             Some((Word::Failed { what, error }, _)) => Err((what, error)),
             Some((word, _)) => Err(("understand it".to_owned(), format!("{word:?}"))),
-            None => Err(("hear from it".to_owned(), "it has ended".to_owned())),
+            None => {
+                told.map_err(at("speak to its init"))?;
+                Err(("hear from it".to_owned(), "it has ended".to_owned()))
+            }
         }
     }
 

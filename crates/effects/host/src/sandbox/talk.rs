@@ -64,8 +64,9 @@ pub(super) fn hear(socket: &OwnedFd, flags: RecvFlags) -> io::Result<Option<(Wor
     let read = loop {
         match recvmsg(socket, &mut [IoSliceMut::new(&mut bytes)], &mut ancillary, flags) {
             Ok(message) => break message.bytes,
-            Err(rustix::io::Errno::INTR) => {}
-            Err(rustix::io::Errno::AGAIN | rustix::io::Errno::CONNRESET) => return Ok(None),
+            // Said once when the other side ends and has not heard us out: what it said before is still there.
+            Err(rustix::io::Errno::INTR | rustix::io::Errno::CONNRESET) => {}
+            Err(rustix::io::Errno::AGAIN) => return Ok(None),
             Err(errno) => return Err(errno.into()),
         }
     };

@@ -30,8 +30,8 @@ use crate::durable::RealDisk;
 use crate::exit_record::{self, ExitRecord, Reason};
 use crate::locks::Lock;
 use crate::process::{Identity, Seen, boot_id, stat};
-use crate::sandbox::{Kept, Launch, give_back_memory, prepare};
-use crate::state::{StateDir, take};
+use crate::sandbox::{Kept, Launch, give_back_memory, prepare, share_heap};
+use crate::state::{ORDERS, StateDir, take};
 
 /// The shim's threads do little; the usual 2 MiB of stack each would only be address space, but say so.
 const STACK: usize = 256 << 10;
@@ -55,6 +55,7 @@ pub(super) enum Greeting {
 
 /// Runs the shim until its program has ended and the record is written.
 pub fn keep(spec: &Path) -> Result<(), Fault> {
+    share_heap();
     let started = start(spec);
     let greeting = match &started {
         Ok(_) => Greeting::Started,
@@ -98,9 +99,14 @@ struct Keeper {
 
 fn start(spec: &Path) -> Result<Keeper, Fault> {
     let failed = |what: &str| Fault::new(Code::ShimFailed, format!("the shim cannot {what}"));
-    let state = StateDir::open(spec.parent().unwrap_or(Path::new("/")))?;
+    let unread = || failed(&format!("read `{}`", spec.display()));
+    // Nothing is made beside what cannot be its orders.
+    if !spec.ends_with(ORDERS) || !spec.is_file() {
+        return Err(unread().caused_by("it is not there"));
+    }
+    let state = StateDir::made(spec.parent().unwrap_or(Path::new("/")))?;
     let lock = lock(&state)?;
-    let orders = Orders::read(spec).map_err(|why| failed(&format!("read `{}`", spec.display())).caused_by(why))?;
+    let orders = Orders::read(spec).map_err(|why| unread().caused_by(why))?;
     exit_record::consume(&RealDisk, &state.record())?;
     let log_dir = &orders.spec.log_dir;
     let made = std::fs::DirBuilder::new().recursive(true).mode(0o750).create(log_dir);

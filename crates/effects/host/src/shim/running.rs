@@ -196,7 +196,11 @@ impl Running {
         if !has_ended(&self.child, deadline.saturating_duration_since(Instant::now())).map_err(fail)? {
             return Ok(None);
         }
-        Ok(Some(match read(&self.state.record()) {
+        let recorded = read(&self.state.record());
+        if recorded == Recorded::Absent && self.about.held.is_some() {
+            crate::sandbox::clear_after(&self.about.shim);
+        }
+        Ok(Some(match recorded {
             Recorded::Record(record) => Ended::Record(record),
             Recorded::Unreadable(why) => Ended::NoRecord(format!("its record cannot be read: {why}")),
             Recorded::Absent if self.about.taken => {

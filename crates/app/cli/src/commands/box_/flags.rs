@@ -5,7 +5,7 @@
 use std::path::{Path, PathBuf};
 
 use quorate_faults::{Code, Fault};
-use quorate_host::sandbox::observe_machine;
+use quorate_host::sandbox::{expect_machine, observe_machine};
 use quorate_plan::boxes::{
     BoxPlan, BoxSpec, Escape, Level, Limits, List, Machine, Ports, Syscalls, parse_bytes, plan_box,
 };
@@ -151,6 +151,16 @@ pub(super) fn plan(spec: &BoxSpec) -> Result<(BoxPlan, Machine), Fault> {
             .caused_by(whys.collect::<Vec<_>>().join("; "))
     };
     Ok((plan_box(spec, &machine).map_err(refused)?, machine))
+}
+
+/// The plan for a box that is made at once: a strict one is its own trial, and [`plan`] says why when it fails.
+pub(super) fn plan_at_once(spec: &BoxSpec) -> Result<BoxPlan, Fault> {
+    if spec.level == Level::Strict
+        && let Ok(plan) = plan_box(spec, &expect_machine())
+    {
+        return Ok(plan);
+    }
+    plan(spec).map(|(plan, _)| plan)
 }
 
 /// Finds a program as a shell does.

@@ -11,7 +11,7 @@ use quorate_faults::{Code, Exit, Fault};
 use quorate_host::sandbox::{End, Launch, foreground};
 use quorate_plan::boxes::{Level, List};
 
-use super::flags::{Flags, find_program, plan};
+use super::flags::{Flags, find_program, plan, plan_at_once};
 use crate::printer::Printer;
 
 /// What of our environment the program gets without being asked: nothing that may hold a secret.
@@ -54,8 +54,8 @@ pub(crate) fn run(args: &Args, printer: &mut Printer) -> Result<Exit, Fault> {
     if spec.level == Level::Off {
         return run_bare(args, program, printer);
     }
-    let (plan, _) = plan(&spec)?;
-    for warning in plan.warnings() {
+    let boxed = plan_at_once(&spec)?;
+    for warning in boxed.warnings() {
         printer.warning(Code::BoxWeaker, &warning);
     }
     let ours = ENVIRONMENT.iter().filter_map(|name| Some((OsString::from(name), std::env::var_os(name)?)));
@@ -69,7 +69,12 @@ pub(crate) fn run(args: &Args, printer: &mut Printer) -> Result<Exit, Fault> {
         apart: false,
         with_keeper: true,
     };
-    let ended = match foreground(&plan, launch)? {
+    let ended = foreground(&boxed, launch).map_err(|fault| match fault.code() {
+        // The part that is missing, where it is one.
+        Code::BoxFailed => plan(&spec).err().unwrap_or(fault),
+        _ => fault,
+    });
+    let ended = match ended? {
         End::Code(code) => ExitStatus::from_raw(code << 8),
         End::Signal(signal) => ExitStatus::from_raw(signal),
     };
