@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use agent_support::Place;
-use quorate_testkit::{Running, quorate, wait_until};
+use quorate_testkit::{Running, project_root, quorate, wait_until};
 use serde_json::Value;
 
 const LIMIT: Duration = Duration::from_secs(60);
@@ -118,12 +118,43 @@ fn no_box_is_a_choice_and_another_one_comes_with_the_next_start() {
     assert!(agent.stop().success());
 }
 
-/// An agent that is root by its number and not by its rights.
-fn without_rights(place: &Place) -> Running {
+/// An agent that is root by its number, and not by all of its rights.
+fn with_rights(place: &Place, rights: &str) -> Running {
     let file = place.file().display().to_string();
-    let words = ["--bounding-set", "-sys_admin", "--", &quorate().display().to_string(), "run", "--config", &file];
+    let words = ["--no-new-privs", "--bounding-set", rights, "--", &quorate().display().to_string(), "run", "--config", &file];
     let args: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
     Running::start(Path::new("/usr/bin/setpriv"), &args, &place.env)
+}
+
+fn without_rights(place: &Place) -> Running {
+    with_rights(place, "-sys_admin")
+}
+
+#[test]
+fn the_rights_that_the_strict_unit_leaves_are_enough_for_a_whole_life() {
+    let place = Place::new("3.5.16");
+    if !is_root() {
+        return refused_to_a_normal_user(place);
+    }
+    let unit = project_root().join("deploy/systemd/quorate@.service.d/strict.conf");
+    let unit = std::fs::read_to_string(unit).unwrap();
+    let lines = unit.lines().filter_map(|line| line.strip_prefix("CapabilityBoundingSet="));
+    let names: Vec<String> = lines.flat_map(str::split_whitespace).map(|name| name.replace("CAP_", "+")).collect();
+    let rights = format!("-all,{}", names.join(",").to_lowercase());
+    let mut agent = with_rights(&place, &rights);
+    place.wait_ready(&mut agent);
+    let status = place.status();
+    assert_eq!(status["etcd"]["box"], "strict", "{status}");
+    let (pid, groups) = (place.etcd_pid(), groups(place.etcd_pid()));
+    place.put("k", "v");
+    // Killed and started anew, it takes etcd over, and stops it.
+    agent.kill();
+    let mut agent = with_rights(&place, &rights);
+    place.wait_ready(&mut agent);
+    assert_eq!((place.etcd_pid(), &place.status()["etcd"]["adopted"]), (pid, &true.into()));
+    assert!(agent.stop().success(), "{}", agent.log());
+    assert!(!Path::new(&format!("/proc/{pid}")).exists());
+    assert!(!groups.is_empty() && groups.iter().all(|path| !path.is_dir()), "{groups:?}");
 }
 
 #[test]
@@ -248,6 +279,16 @@ fn a_normal_user_has_a_basic_box() {
         words = flags.into_iter().chain([root.join("quorate").display().to_string()]).chain(words).collect();
         program = "/usr/bin/setpriv".into();
     }
+    // All or nothing is nothing for a normal user, and that is said.
+    place.more = "box: {level: strict}\n".to_owned();
+    place.file();
+    let mut agent = Running::start(&program, &words, &place.env);
+    let status = place.wait_phase("refused");
+    assert_eq!(status["code"], "Q1106", "{status}");
+    assert!(status["cause"].as_str().is_some_and(|cause| cause.contains("it lacks: user, ")), "{status}");
+    assert!(status["way_out"].to_string().contains("`box: {level: basic}`"), "{status}");
+    assert!(agent.stop().success(), "{}", agent.log());
+    place.more = String::new();
     place.file();
     let mut agent = Running::start(&program, &words, &place.env);
     place.wait_ready(&mut agent);

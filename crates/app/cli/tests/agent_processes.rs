@@ -247,6 +247,50 @@ fn the_next_agent_finds_them_and_follows_the_file() {
     assert!(!lives("86388") && !lives("86390"));
 }
 
+/// A copy of our program, put where the one before was, as packages are upgraded: another file under the same name.
+fn upgrade(place: &Place) -> PathBuf {
+    let (program, new) = (place.path("quorate"), place.path("quorate.new"));
+    // Another process copies: a file that this one writes could be held open by what another thread just starts.
+    let copied = std::process::Command::new("cp").arg(quorate_testkit::quorate()).arg(&new).status().unwrap();
+    assert!(copied.success());
+    rename(&new, &program);
+    program
+}
+
+#[test]
+fn another_agent_under_the_same_name_takes_all_of_them_over() {
+    let place = place(
+        "  beside:
+    executable: /usr/bin/sh
+    args: [-c, \"trap 'echo over; exit 0' TERM; echo begun; while :; do sleep 0.1; done\"]
+    volumes: [{path: /usr/bin, access: execute}]
+",
+    );
+    let file = place.file().display().to_string();
+    let words: Vec<String> = ["run", "--config", &file].map(str::to_owned).to_vec();
+    let mut agent = Running::start(&upgrade(&place), &words, &place.env);
+    place.wait_ready(&mut agent);
+    let before = wait_state(&place, &agent, "beside", "ready");
+    let etcd = place.etcd_pid();
+    agent.kill();
+    // The shims go on as what they were started as; the next agent is another program to look at.
+    let mut agent = Running::start(&upgrade(&place), &words, &place.env);
+    place.wait_ready(&mut agent);
+    let after = wait_state(&place, &agent, "beside", "ready");
+    assert_eq!((&after["pid"], &after["restarts"], place.etcd_pid()), (&before["pid"], &0.into(), etcd), "{after}");
+    assert_eq!((&after["box"], &place.status()["etcd"]["adopted"]), (&before["box"], &true.into()), "{after}");
+    let rows = place.json(&["ps"])["processes"].as_array().cloned().unwrap();
+    assert_eq!(rows.len(), 2, "{rows:?}");
+    // Their shims are heard and hear: the end is an orderly one, in the log and in the record.
+    assert!(agent.stop().success(), "{}", agent.log());
+    let said = place.quorate(&["logs", "beside"]);
+    let said = String::from_utf8_lossy(&said.stdout).into_owned();
+    assert!(said.contains("begun") && said.contains("over"), "{said}");
+    let log = agent.log();
+    let orderly = |word: &str| log.lines().any(|line| line.contains("stopped as asked") && line.contains(word));
+    assert!(orderly("process=\"beside\"") && orderly("etcd stopped as asked"), "{log}");
+}
+
 #[test]
 fn a_web_server_serves_in_its_box_and_is_replaced_when_it_is_not_well() {
     let (port, mut place) = (free_port(), place(""));

@@ -90,6 +90,17 @@ fn a_normal_user_is_refused_strict_and_told_why() {
 }
 
 #[test]
+fn a_strict_box_that_fails_on_the_way_is_refused_by_the_part_that_is_missing() {
+    // Root by its rights, on a machine that has no more mounts to give.
+    let script = "echo 0 > /proc/sys/user/max_mnt_namespaces && exec \"$0\" box run --level strict -- /bin/true";
+    let mut command = Command::new("unshare");
+    let output = command.args(["-Ur", "sh", "-c", script, BINARY]).stdin(Stdio::null()).output().unwrap();
+    let text = said(&output);
+    assert!(output.status.code() == Some(1) && text.contains("Q1100"), "{output:?}");
+    assert!(text.contains("root of its own") && text.contains("No space left on device"), "{text}");
+}
+
+#[test]
 fn a_normal_user_gets_what_can_be_had_and_is_told_what_cannot() {
     // Without a level it is basic; limits of all processes together take cgroups, another user takes root.
     let limits = ["--memory", "256MiB", "--cpu", "50", "--pids", "4000", "--user", "nobody"];

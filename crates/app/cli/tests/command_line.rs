@@ -54,6 +54,36 @@ fn commands_for_clusters_explain_themselves() {
     }
 }
 
+#[test]
+fn commands_for_processes_and_boxes_explain_themselves() {
+    for verb in ["ps", "pid", "logs", "trace", "shell", "exec", "ctl"] {
+        insta::assert_snapshot!(format!("operate_{verb}"), shown(&[verb, "--help"]));
+    }
+    insta::assert_snapshot!("box", shown(&["box", "--help"]));
+    for verb in ["run", "explain"] {
+        insta::assert_snapshot!(format!("box_{verb}"), shown(&["box", verb, "--help"]));
+    }
+}
+
+#[test]
+fn commands_for_processes_and_boxes_have_pages_that_name_no_flag_that_is_not_there() {
+    for verb in ["ps", "pid", "logs", "trace", "shell", "exec", "ctl", "box"] {
+        let path = quorate_testkit::project_root().join(format!("docs/guide/commands/{verb}.md"));
+        let page = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        for part in ["**Exit codes.**", "**JSON", "**Rights.**", "**Audit.**"] {
+            assert!(page.contains(part), "{verb} does not say {part}");
+        }
+        let mut helps = if verb == "box" { vec![vec!["box", "run"], vec!["box", "explain"]] } else { vec![vec![verb]] };
+        // Pages show what is on record.
+        helps.push(vec!["audit"]);
+        let help: String = helps.iter().map(|words| shown(&[words, &["--help"][..]].concat())).collect();
+        let words = page.split(|c: char| !(c.is_ascii_alphanumeric() || c == '-'));
+        for flag in words.filter(|word| word.starts_with("--") && word.len() > 3) {
+            assert!(help.contains(flag), "the page of {verb} names {flag}, its help does not");
+        }
+    }
+}
+
 /// The commands below one, as its own help lists them.
 fn below(words: &[&str]) -> Vec<String> {
     let help = String::from_utf8(run(&[words, &["--help"]].concat()).stdout).expect("text");

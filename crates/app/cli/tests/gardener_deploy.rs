@@ -19,13 +19,35 @@ fn systemd_takes_the_unit_without_a_word() {
     }
     // Only the program's place differs from what is installed: systemd looks whether it is there.
     let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("quorate@.service");
+    put(&dir.path().join("quorate@.service"), &unit.replace("/usr/bin/quorate", &quorate().display().to_string()));
+    let said = verified(dir.path());
+    assert!(said.is_empty(), "{said}");
+    // The same with what makes its boxes strict. It is read: a word that systemd does not know would be named.
+    let beside = "deploy/systemd/quorate@.service.d/strict.conf";
+    let strict = std::fs::read_to_string(project_root().join(beside)).unwrap();
+    std::fs::create_dir(dir.path().join("quorate@.service.d")).unwrap();
+    let installed = dir.path().join("quorate@.service.d/strict.conf");
+    put(&installed, &strict);
+    let said = verified(dir.path());
+    assert!(said.is_empty(), "{said}");
+    put(&installed, &format!("{strict}NoSuchWord=1\n"));
+    let said = verified(dir.path());
+    assert!(said.contains("NoSuchWord"), "{said}");
+}
+
+fn put(path: &std::path::Path, text: &str) {
     #[expect(clippy::disallowed_methods, reason = "a test's own file")]
-    std::fs::write(&path, unit.replace("/usr/bin/quorate", &quorate().display().to_string())).unwrap();
-    let output = Command::new("systemd-analyze").args(["verify", "--man=no"]).arg(&path).output();
+    std::fs::write(path, text).unwrap();
+}
+
+/// What systemd says about the unit.
+fn verified(dir: &std::path::Path) -> String {
+    let output =
+        Command::new("systemd-analyze").args(["verify", "--man=no"]).arg(dir.join("quorate@.service")).output();
     let output = output.unwrap_or_else(|error| panic!("`systemd-analyze` is missing: run `make tools` ({error})"));
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(output.status.success() && said.is_empty(), "{said}");
+    assert!(output.status.success() || !said.is_empty(), "{output:?}");
+    said
 }
 
 fn manifests() -> Vec<Value> {
@@ -107,6 +129,28 @@ fn manifests_have_the_form_that_kubernetes_asks_for() {
         }
     }
     assert_eq!(used, volumes, "every volume is mounted");
+}
+
+#[test]
+fn the_hook_has_the_form_that_kubernetes_asks_for() {
+    let text = std::fs::read_to_string(project_root().join("deploy/kubernetes/pre-stop.yaml")).unwrap();
+    let container: Value = serde_saphyr::from_str(&text).unwrap();
+    has_form(&container, &["env"], &["lifecycle"]);
+    has_form(&container["lifecycle"], &[], &["preStop"]);
+    has_form(&container["lifecycle"]["preStop"], &[], &["exec"]);
+    has_form(&container["lifecycle"]["preStop"]["exec"], &[], &["command"]);
+    let command = words(&container["lifecycle"]["preStop"]["exec"]["command"]);
+    assert_eq!(command[..2], ["/usr/bin/quorate", "drain"]);
+    // A variable in a command is one that the container has.
+    for variable in container["env"].as_array().unwrap() {
+        has_form(variable, &["value", "valueFrom"], &["name"]);
+    }
+    let known = |word: &str| container["env"].as_array().unwrap().iter().any(|one| one["name"] == word);
+    for word in &command {
+        if let Some(variable) = word.strip_prefix("$(").and_then(|word| word.strip_suffix(')')) {
+            assert!(known(variable), "{variable}");
+        }
+    }
 }
 
 #[test]
