@@ -3,13 +3,8 @@
 mod change_support;
 mod cluster_support;
 
-use std::time::Duration;
-
-use change_support::{ELECTION_MS, LIMIT, Net};
+use change_support::{LIMIT, Net, STALL_MAX};
 use quorate_testkit::wait_until;
-
-/// A machine that builds beside its tests stalls everything for a while; what the product promises is measured by the bench.
-const STALL_MAX: Duration = Duration::from_millis(ELECTION_MS * 20);
 
 #[test]
 fn from_one_to_five_and_back_to_one_under_writes_and_watches() {

@@ -3,11 +3,13 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on says where")]
 
+mod change_support;
 mod cluster_support;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
+use change_support::Net;
 use cluster_support::{Declared, LIMIT, Wire};
 use quorate_testkit::{VERSIONS, project_root, quorate, wait_until};
 use serde_json::Value;
@@ -16,7 +18,8 @@ use serde_json::Value;
 fn serving(version: &str, wire: Wire, more: &str) -> Declared {
     let mut cluster = Declared::new(version, 3, wire);
     cluster.more = more.to_owned();
-    cluster.file();
+    // A quorum that is lost is noticed by reads that fail.
+    cluster.file_as("cluster.yaml", &cluster.text().replace("agent:\n", "agent:\n  ready-timeout: 2s\n"));
     cluster.start_all();
     cluster.wait_serving();
     for at in 0..20 {
@@ -267,4 +270,36 @@ fn with_no_data_left_the_backup_is_taken_and_a_silent_store_is_not_passed_over()
 
 fn mv(from: &Path, to: &Path) {
     quorate_testkit::run(Command::new("mv").arg(from).arg(to));
+}
+
+#[test]
+fn an_old_quorum_that_ran_on_behind_a_partition_stops_when_it_hears_of_the_recovery() {
+    let mut net = Net::new("3.5.16", 3);
+    net.found(&[0, 1, 2]);
+    net.try_ctl(2, &["put", "k", "v"]).unwrap();
+    net.hosts.partition(2, &[0, 1]);
+    net.wait(2, "loss of the quorum", |status| status["phase"] == "waiting");
+    // The two are a quorum, and take writes that the third will never hear of.
+    wait_until("the two take writes", LIMIT, || net.try_ctl(0, &["put", "behind", "v"]).is_ok());
+    let file = net.shown("n3.yaml");
+    let words = ["cluster", "recover", "--config", &file, "--name", "n3", "--yes", "--wait", "90s"];
+    let said = net.done(2, &[&words[..], &["--confirm-dead", "n1", "--confirm-dead", "n2"]].concat());
+    assert!(said.contains("recovered: generation 1, begun by `n3`"), "{said}");
+    net.wait(2, "serving", |status| status["phase"] == "serving");
+    assert!(net.try_ctl(2, &["get", "k"]).unwrap().contains('v'));
+    assert_eq!(net.try_ctl(2, &["get", "behind"]).unwrap(), "");
+    net.try_ctl(0, &["get", "behind"]).unwrap();
+    net.hosts.heal();
+    for at in [0, 1] {
+        let status = net.wait(at, "refusal", |status| status["phase"] == "refused" && status["etcd"].is_null());
+        assert_eq!(status["code"], "Q0943", "{status:#}");
+        // All of theirs is where it was.
+        assert!(net.data(at).join("member/snap/db").exists());
+    }
+    let names = std::fs::read_dir(net.root.path()).unwrap().flatten().map(|entry| entry.file_name());
+    let renamed: Vec<String> = names.map(|name| name.to_string_lossy().into_owned()).collect();
+    let of = |at: usize| renamed.iter().filter(|name| name.starts_with(&format!("data-{at}."))).count();
+    assert_eq!((of(1), of(2), of(3)), (0, 0, 1), "{renamed:?}");
+    net.assert_voters(&[2]);
+    net.try_ctl(2, &["put", "k", "w"]).unwrap();
 }

@@ -1,10 +1,13 @@
 //! Clusters that shrink, and members that are drained: nobody leaves twice, and the last one not at all.
 
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on says where")]
+
 mod change_support;
 mod cluster_support;
 
 use change_support::{LIMIT, Net};
-use quorate_testkit::wait_until;
+use quorate_testkit::{project_root, quorate, wait_until};
+use serde_json::Value;
 
 #[test]
 fn kills_in_the_middle_of_shrinking_delay_it_and_lose_nothing() {
@@ -32,6 +35,51 @@ fn kills_in_the_middle_of_shrinking_delay_it_and_lose_nothing() {
     net.assert_voters(&[0]);
 }
 
+/// As the Director says that a disk goes.
+fn no_disk() -> (&'static str, &'static str) {
+    ("BOSH_JOB_NEXT_STATE", r#"{"persistent_disk":0}"#)
+}
+
+/// Runs BOSH's drain script on a host: one integer and nothing else, and the rest in its log.
+#[track_caller]
+fn bosh_drain(net: &Net, at: usize, state: &[(&str, &str)]) -> i32 {
+    let name = format!("n{}", at + 1);
+    let mut command = net.hosts[at].command(project_root().join("deploy/bosh/drain"));
+    command.env("QUORATE_CONFIG", net.path(&format!("{name}.yaml"))).env("QUORATE_NAME", &name);
+    command.env("QUORATE_BINARY", quorate()).env("QUORATE_DRAIN_LOG", net.path(&format!("log/{name}/drain.log")));
+    let before = drain_log(net, at).len();
+    let output = command.envs(state.iter().copied()).stdin(std::process::Stdio::null()).output().unwrap();
+    let (out, log) = (String::from_utf8_lossy(&output.stdout).into_owned(), drain_log(net, at));
+    assert!(output.status.success() && output.stderr.is_empty(), "{}\n{log}", change_support::said(&output));
+    let number: i32 = out.trim_end().parse().unwrap_or_else(|_| panic!("`{out}` is not one integer\n{log}"));
+    assert_eq!(out, format!("{number}\n"));
+    let torn_down = state.contains(&("BOSH_DEPLOYMENT_NEXT_STATE", "delete"));
+    assert!(torn_down || log.len() > before, "nothing was logged");
+    number
+}
+
+fn drain_log(net: &Net, at: usize) -> String {
+    std::fs::read_to_string(net.path(&format!("log/n{}/drain.log", at + 1))).unwrap_or_default()
+}
+
+/// Runs the command of the hook on a host, word by word, with the paths of this machine.
+fn pre_stop(net: &Net, at: usize) {
+    let text = std::fs::read_to_string(project_root().join("deploy/kubernetes/pre-stop.yaml")).unwrap();
+    let hook: Value = serde_saphyr::from_str(&text).unwrap();
+    let words: Vec<String> = serde_json::from_value(hook["lifecycle"]["preStop"]["exec"]["command"].clone()).unwrap();
+    let name = format!("n{}", at + 1);
+    let here = |word: &String| match word.as_str() {
+        "/etc/quorate/cluster.yaml" => net.shown(&format!("{name}.yaml")),
+        // What the kubelet puts in its place.
+        "$(POD_NAME)" => name.clone(),
+        other => other.to_owned(),
+    };
+    assert_eq!(words[0], "/usr/bin/quorate");
+    let words: Vec<String> = words[1..].iter().map(here).collect();
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    net.done(at, &words);
+}
+
 #[test]
 fn a_member_leaves_when_it_is_drained_once_or_twice_and_the_last_one_does_not() {
     let mut net = Net::new("3.4.23", 2);
@@ -41,17 +89,29 @@ fn a_member_leaves_when_it_is_drained_once_or_twice_and_the_last_one_does_not() 
     let (other, name) = (1 - leader, format!("n{}", leader + 1));
     let file = net.shown(&format!("{name}.yaml"));
     let config = ["--config", file.as_str(), "--name", name.as_str()];
-    // Drained to come back: it leads no more, and stays.
+    // Drained to come back, as BOSH does for a stop and for an update: it leads no more, and stays.
+    let keep = [("BOSH_DEPLOYMENT_NEXT_STATE", "keep"), ("BOSH_INSTANCE_NEXT_STATE", "keep")];
+    let disk = [("BOSH_JOB_NEXT_STATE", r#"{"persistent_disk":10240}"#)];
+    for state in [&keep[..], &[&keep[..], &disk[..]].concat()] {
+        assert_eq!(bosh_drain(&net, leader, state), 0);
+        assert_eq!(net.leader(&[0, 1]), other);
+    }
+    assert!(drain_log(&net, leader).contains("handed leadership to member"), "{}", drain_log(&net, leader));
+    // As Kubernetes does it before a pod that leads is stopped.
+    pre_stop(&net, other);
+    assert_eq!(net.leader(&[0, 1]), leader);
     let said = net.done(leader, &[&["cluster", "drain", &name], &config[..]].concat());
     assert!(said.contains("handed leadership to member"), "{said}");
     let said = net.done(leader, &[&["cluster", "drain", &name], &config[..]].concat());
     assert!(said.contains("does not lead"), "{said}");
+    // The whole deployment goes: nobody is removed for that.
+    assert_eq!(bosh_drain(&net, leader, &[("BOSH_DEPLOYMENT_NEXT_STATE", "delete"), no_disk()]), 0);
     net.assert_voters(&[0, 1]);
-    // As BOSH does it: one integer, and a second time the same.
+    // The instance and its disk go: it leaves, and a second time there is nothing to do.
     for _ in 0..2 {
-        let output = net.quorate(leader, &[&["drain", "--leave"], &config[..]].concat());
-        assert_eq!(String::from_utf8_lossy(&output.stdout), "0\n", "{}", change_support::said(&output));
-        assert!(output.status.success());
+        let state = [("BOSH_DEPLOYMENT_NEXT_STATE", "keep"), ("BOSH_INSTANCE_NEXT_STATE", "delete"), no_disk()];
+        assert_eq!(bosh_drain(&net, leader, &state), 0);
+        net.assert_voters(&[other]);
     }
     net.done(leader, &[&["cluster", "drain", &name, "--leave"], &config[..]].concat());
     net.assert_voters(&[other]);

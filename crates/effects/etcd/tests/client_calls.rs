@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use quorate_etcd::client::messages::{
     Compare, DeleteRangeRequest, PutRequest, RangeRequest, Request, Response, TxnRequest,
 };
-use quorate_etcd::client::{Client, Consistency, Settings};
+use quorate_etcd::client::{Client, Consistency, Downgrade, Settings};
 use quorate_faults::Code;
 use quorate_testkit::{Seat, Server, VERSIONS, etcd, free_port};
 use tempfile::TempDir;
@@ -66,6 +66,33 @@ async fn every_release_takes_every_call() {
 
         assert_eq!(client.delete("/b/1").await.unwrap(), 1);
         assert!(client.alarms().await.unwrap().alarms.is_empty());
+    }
+}
+
+#[tokio::test]
+async fn an_earlier_release_is_prepared_where_etcd_can() {
+    for version in VERSIONS {
+        let lone = lone(version);
+        let client = connect(&[lone.server.seat.client_url()]).await;
+        let words = |fault: quorate_faults::Fault| {
+            let cause = std::error::Error::source(&fault).map(ToString::to_string);
+            format!("{fault}: {}", cause.unwrap_or_default())
+        };
+        if version.starts_with("3.4.") {
+            let refused = words(client.downgrade(Downgrade::Validate, "3.3").await.unwrap_err());
+            assert!(refused.contains("unknown method Downgrade"), "{refused}");
+            continue;
+        }
+        // One minor version down, and neither two nor up.
+        assert_eq!(client.downgrade(Downgrade::Validate, "3.4").await.unwrap().version, "3.5.0", "{version}");
+        for other in ["3.3", "3.6", "nonsense"] {
+            let refused = words(client.downgrade(Downgrade::Validate, other).await.unwrap_err());
+            assert!(refused.contains("downgrade"), "{version} {other}: {refused}");
+        }
+        client.downgrade(Downgrade::Enable, "3.4").await.unwrap();
+        let again = words(client.downgrade(Downgrade::Enable, "3.4").await.unwrap_err());
+        assert!(again.contains("downgrade job in progress"), "{version}: {again}");
+        client.downgrade(Downgrade::Cancel, "").await.unwrap();
     }
 }
 

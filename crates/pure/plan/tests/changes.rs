@@ -9,8 +9,9 @@
 
 #[path = "changes/fixture.rs"]
 mod fixture;
+mod golden;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use quorate_plan::change::upgrade::{Ask, Release, plan_upgrade};
 use quorate_plan::change::{ChangePlan, plan_change, plan_for_agents};
@@ -46,33 +47,33 @@ fn said(text: &str) -> String {
 
 #[test]
 fn every_fixture_leads_to_its_plan() {
-    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/changes");
-    let mut files: Vec<_> = std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path()).collect();
-    files.retain(|path| path.extension().is_some_and(|ext| ext == "txt"));
-    files.sort();
-    let mut wrong = Vec::new();
-    for path in &files {
-        let text = std::fs::read_to_string(path).unwrap();
-        let (given, expected) = text.split_once("---\n").unwrap();
-        let said = said(given);
-        if said == expected {
-            continue;
-        }
-        if std::env::var_os("QUORATE_ACCEPT").is_some() {
-            std::fs::write(path, format!("{given}---\n{said}")).unwrap();
-        }
-        wrong.push(format!("=== {}\n{said}", path.file_name().unwrap().to_str().unwrap()));
-    }
-    assert!(wrong.is_empty(), "these plans are not the expected ones:\n{}", wrong.join("\n"));
-    assert!(files.len() >= 40, "only {} fixtures", files.len());
+    let count = golden::compare("changes", said);
+    assert!(count >= 40, "only {count} fixtures");
 }
 
 #[test]
-fn every_text_that_the_list_of_pains_names_is_there() {
+fn every_text_and_test_that_the_list_of_pains_names_is_there() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let pains = std::fs::read_to_string(root.join("../../../docs/pains.md")).unwrap();
     let named: Vec<&str> = pains.split('`').filter(|word| word.ends_with(".txt")).collect();
     let is_there = |name: &&str| ["tests/changes", "tests/plans"].iter().any(|dir| root.join(dir).join(name).exists());
     let missing: Vec<&str> = named.iter().copied().filter(|name| !is_there(name)).collect();
     assert!(missing.is_empty() && named.len() > 30, "{missing:?} of {}", named.len());
+    // `FILE::TEST`: in the tests of some crate.
+    let is_name = |word: &str| word.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_');
+    let pairs = pains.split('`').filter_map(|word| word.split_once("::"));
+    let pairs: Vec<(&str, &str)> = pairs.filter(|(file, test)| is_name(file) && is_name(test)).collect();
+    let crates: Vec<PathBuf> = ["app", "effects", "pure", "test"]
+        .iter()
+        .flat_map(|ring| std::fs::read_dir(root.join("../../../crates").join(ring)).unwrap())
+        .map(|entry| entry.unwrap().path())
+        .collect();
+    let holds = |(file, test): &(&str, &str)| {
+        crates.iter().any(|dir| {
+            let text = std::fs::read_to_string(dir.join(format!("tests/{file}.rs"))).unwrap_or_default();
+            text.contains(&format!("fn {test}("))
+        })
+    };
+    let missing: Vec<&(&str, &str)> = pairs.iter().filter(|pair| !holds(pair)).collect();
+    assert!(missing.is_empty() && pairs.len() > 25, "{missing:?} of {}", pairs.len());
 }

@@ -9,8 +9,9 @@
 
 #[path = "plans/fixture.rs"]
 mod fixture;
+mod golden;
 
-use std::path::Path;
+use std::collections::BTreeSet;
 
 use quorate_plan::check::check;
 use quorate_plan::quorum::proofs;
@@ -33,20 +34,11 @@ fn plan_of(text: &str) -> (String, quorate_plan::start::Row) {
 
 #[test]
 fn every_fixture_leads_to_its_plan() {
-    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/plans");
-    let mut files: Vec<_> = std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path()).collect();
-    files.retain(|path| path.extension().is_some_and(|ext| ext == "txt"));
-    files.sort();
-    let (mut wrong, mut rows) = (Vec::new(), std::collections::BTreeSet::new());
-    for path in &files {
-        let text = std::fs::read_to_string(path).unwrap();
-        let (given, expected) = text.split_once("---\n").unwrap();
+    let mut rows = BTreeSet::new();
+    golden::compare("plans", |given| {
         let (said, row) = plan_of(given);
         rows.insert(row);
-        if said != expected {
-            wrong.push(format!("=== {}\n{said}", path.file_name().unwrap().to_str().unwrap()));
-        }
-    }
-    assert!(wrong.is_empty(), "these plans are not the expected ones:\n{}", wrong.join("\n"));
+        said
+    });
     assert_eq!(rows.len(), 30, "rows without a fixture: only {rows:?} have one");
 }

@@ -12,11 +12,13 @@ use quorate_plan::start::{
 };
 
 use crate::etcd::{Config, Data};
+use crate::execute::peer_url;
 use crate::world::{Executing, World};
 
 impl World {
     /// The agent does one thing.
     pub(crate) fn act(&mut self, node: usize) {
+        self.nodes[node].place = self.address_of(node);
         if self.nodes[node].runs {
             self.nodes[node].plan = None;
             if self.random.permille(300) {
@@ -64,7 +66,8 @@ impl World {
             ClusterSeen::Unreachable(_) => false,
         };
         let saw_rolled_back = matches!(&seen.data, DataSeen::There(facts) if facts.last_index < known_index(&seen));
-        self.nodes[node].plan = Some(Executing { plan, at: 0, saw_learner, saw_rolled_back });
+        let intent = self.nodes[node].ledger.as_ref().and_then(|ledger| ledger.intent.clone());
+        self.nodes[node].plan = Some(Executing { plan, at: 0, saw_learner, saw_rolled_back, intent });
     }
 
     fn node_of(&self, member: &ListedMember) -> Option<usize> {
@@ -147,6 +150,9 @@ impl World {
             let same = it.data.as_ref().map(|data| data.cluster) == cluster;
             let health = match self.linked(asker, member.node) {
                 false => Health::Unknown("no answer".to_owned()),
+                true if runs && same && !self.meets(leader, member.node, config) => {
+                    Health::Unhealthy("it knows no leader".to_owned())
+                }
                 true if runs && same => Health::Healthy,
                 true => Health::Unhealthy("connection refused".to_owned()),
             };
@@ -154,7 +160,7 @@ impl World {
                 id: member.id,
                 // Founding members have theirs from the beginning.
                 name: if member.started || !member.learner { it.name.clone() } else { String::new() },
-                peer_urls: vec![format!("http://10.0.0.{}:2380", member.node + 1)],
+                peer_urls: vec![peer_url(member.node, member.at)],
                 started: member.started,
                 learner: member.learner,
                 health,

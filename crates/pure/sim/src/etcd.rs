@@ -20,6 +20,13 @@ pub(crate) enum Op {
         id: MemberId,
         node: usize,
         learner: bool,
+        /// Its address, of those that its machine may have.
+        at: u8,
+    },
+    /// A member is found at another address.
+    Move {
+        id: MemberId,
+        at: u8,
     },
     Promote(MemberId),
     Remove(MemberId),
@@ -29,7 +36,7 @@ pub(crate) enum Op {
 
 impl Op {
     pub(crate) fn changes_members(self) -> bool {
-        matches!(self, Op::Add { .. } | Op::Promote(_) | Op::Remove(_))
+        matches!(self, Op::Add { .. } | Op::Move { .. } | Op::Promote(_) | Op::Remove(_))
     }
 }
 
@@ -56,6 +63,8 @@ pub(crate) struct Member {
     pub(crate) node: usize,
     pub(crate) learner: bool,
     pub(crate) started: bool,
+    /// The address that the others know.
+    pub(crate) at: u8,
 }
 
 /// The members that a log leads to.
@@ -71,9 +80,10 @@ impl Config {
         for entry in log {
             match entry.op {
                 Op::Noop(_) | Op::Write(_) => {}
-                Op::Add { id, node, learner } => {
-                    config.members.push(Member { id, node, learner, started: false });
+                Op::Add { id, node, learner, at } => {
+                    config.members.push(Member { id, node, learner, started: false, at });
                 }
+                Op::Move { id, at } => config.each(id, |member| member.at = at),
                 Op::Promote(id) => config.each(id, |member| member.learner = false),
                 Op::Publish(id) => config.each(id, |member| member.started = true),
                 Op::Remove(id) => {
@@ -105,10 +115,19 @@ impl Config {
 impl Data {
     /// What the offline init of a founding makes.
     pub(crate) fn founded(cluster: ClusterId, members: &[(MemberId, usize)], member: MemberId, node: usize) -> Data {
-        let mut sorted = members.to_vec();
-        sorted.sort();
-        let add = |(id, node)| Entry { term: 1, op: Op::Add { id, node, learner: false } };
-        let log: Vec<Entry> = sorted.into_iter().map(add).collect();
+        let at_first: Vec<(MemberId, usize, u8)> = members.iter().map(|(id, node)| (*id, *node, 0)).collect();
+        Data::made(cluster, at_first, member, node)
+    }
+
+    /// What a restore makes: one member alone.
+    pub(crate) fn alone(cluster: ClusterId, member: MemberId, node: usize, at: u8) -> Data {
+        Data::made(cluster, vec![(member, node, at)], member, node)
+    }
+
+    fn made(cluster: ClusterId, mut members: Vec<(MemberId, usize, u8)>, member: MemberId, node: usize) -> Data {
+        members.sort_unstable();
+        let add = |(id, node, at)| Entry { term: 1, op: Op::Add { id, node, learner: false, at } };
+        let log: Vec<Entry> = members.into_iter().map(add).collect();
         let (synced, commit) = (log.len(), log.len());
         Data { cluster, member, log, synced, commit, term: 1, torn: false, corrupt: false, made_for: node }
     }

@@ -21,6 +21,10 @@ impl World {
         let Some(step) = executing.plan.steps.get(executing.at).cloned() else {
             return;
         };
+        let asked = self.nodes[node].ledger.as_ref().and_then(|ledger| ledger.intent.as_ref());
+        if asked != executing.intent.as_ref() {
+            return self.tell(Some(node), "looks again: it was asked for something else".to_owned());
+        }
         if !self.is_quiet() && self.random.permille(15) {
             return self.kill_agent(node, &format!("before this: {step}"));
         }
@@ -130,7 +134,7 @@ impl World {
         let (cluster, member) = (ClusterId(0xc000 + u64::from(number)), MemberId(0xa000 + u64::from(number)));
         let identity = Identity { cluster, member, origin: Origin::Restored };
         let Did::On = self.write(node, State::Started(identity)) else { return Did::Again("no ledger".to_owned()) };
-        self.nodes[node].data = Some(Data::founded(cluster, &[(member, node)], member, node));
+        self.nodes[node].data = Some(Data::alone(cluster, member, node, self.address_of(node)));
         self.nodes[node].checked = None;
         self.tell(Some(node), format!("is restored to revision {revision}, as cluster {cluster}"));
         Did::On
@@ -195,7 +199,7 @@ impl World {
         if self.living && wished.is_some() && there.is_some() && wished != there {
             return Did::Again("another cluster answers than the one that was wished for".to_owned());
         }
-        let leader = match self.change(node, Op::Add { id, node, learner: true }) {
+        let leader = match self.change(node, Op::Add { id, node, learner: true, at: self.address_of(node) }) {
             Ok(leader) => leader,
             Err(why) => return Did::Again(why),
         };
@@ -207,9 +211,17 @@ impl World {
             self.kill_agent(node, "before it wrote its id down");
             return Did::Again("killed".to_owned());
         }
-        let peer_urls = vec![format!("http://10.0.0.{}:2380", node + 1)];
+        let peer_urls = vec![peer_url(node, self.address_of(node))];
         let add = PendingAdd { cluster, member: Some(id), peer_urls, replaces: None, generation: 0 };
         self.write(node, State::PendingAdd(add))
+    }
+
+    /// Where a node's file says that it is. Only operators of living clusters move machines.
+    pub(crate) fn address_of(&self, node: usize) -> u8 {
+        let it = &self.nodes[node];
+        let url = self.files[it.file].spec.member(&it.name).and_then(|member| member.peer_urls.first());
+        // One that is not declared any more goes on with what the last file said.
+        url.filter(|_| self.living).map_or(it.place, |url| address_in(url))
     }
 
     fn start(&mut self, node: usize, joining: bool) -> Did {
@@ -225,11 +237,22 @@ impl World {
         if self.nodes[node].data.is_none() {
             return Did::Again("there is no data".to_owned());
         }
+        let at = self.address_of(node);
         let it = &mut self.nodes[node];
         (it.runs, it.leads, it.checked, it.halt, it.plan) = (true, false, None, None, None);
-        (it.pausing, it.restarting, it.runs_as) = (false, false, it.wants);
+        (it.pausing, it.restarting, it.runs_as, it.listens) = (false, false, it.wants, at);
         let member = it.data.as_ref().map(|data| data.member.to_string()).unwrap_or_default();
         self.tell(Some(node), format!("etcd starts as member {member}{}", if joining { ", without data" } else { "" }));
         Did::On
     }
+}
+
+/// Where peers find a node that is at its address number `at`.
+pub(crate) fn peer_url(node: usize, at: u8) -> String {
+    format!("http://10.0.{at}.{}:2380", node + 1)
+}
+
+/// The number of that address.
+pub(crate) fn address_in(url: &str) -> u8 {
+    url.trim_start_matches("http://10.0.").split('.').next().and_then(|at| at.parse().ok()).unwrap_or(0)
 }

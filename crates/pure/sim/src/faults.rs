@@ -1,10 +1,9 @@
 //! What goes wrong, and what two operators do at once. All of it by chance, and none of it beyond what a majority survives, unless
 //! the life is a harsh one.
 
-use quorate_etcd_formats::membership::{ClusterId, MemberId};
-use quorate_plan::ledger::{Identity, Origin, State};
+use quorate_plan::ledger::State;
 
-use crate::etcd::{Data, Op};
+use crate::etcd::Op;
 use crate::files;
 use crate::world::World;
 
@@ -392,19 +391,9 @@ impl World {
             self.nodes[other].back_at = self.now + 15 + self.random.below(30) as u64;
             self.nodes[other].damaged = true;
         }
-        let number = u64::from(self.number());
-        let (cluster, member) = (ClusterId(0xc000 + number), MemberId(0xa000 + number));
-        let mut ledger = self.nodes[node].ledger.clone().unwrap_or_default();
-        ledger = ledger.with(State::Started(Identity { cluster, member, origin: Origin::Restored }));
-        ledger.generation += 1;
-        ledger.peers.clear();
-        let it = &mut self.nodes[node];
-        it.ledger = Some(ledger);
-        it.data = Some(Data::founded(cluster, &[(member, node)], member, node));
-        (it.up, it.runs, it.leads, it.plan, it.checked, it.snapshot) = (true, true, true, None, None, None);
-        self.cut.clear();
-        self.recovered = Some(node);
-        self.tell(Some(node), format!("an operator recovers the cluster from it, as cluster {cluster}"));
+        let generation = self.nodes[node].ledger.as_ref().map_or(0, |ledger| ledger.generation) + 1;
+        self.make_generation(node, generation);
+        self.tell(Some(node), format!("an operator recovers the cluster from it, as generation {generation}"));
     }
 
     fn back_up(&mut self) {

@@ -43,14 +43,15 @@ pub(crate) fn all(members: usize) -> Vec<Rc<File>> {
 }
 
 /// A file that declares these nodes (counted from 0), in a cluster that is there.
-pub(crate) fn declaring(nodes: &[usize], founding: bool, number: u32) -> Rc<File> {
+pub(crate) fn declaring(nodes: &[usize], addresses: &[u8], founding: bool, number: u32) -> Rc<File> {
     let bootstrap = if founding { "bootstrap: {id: 1}\n" } else { "" };
     let edit = format!("etcd: {{snapshot-count: {}}}\n", 1000 + number);
     let mut text = format!("token: t\nplaintext: true\n{bootstrap}{edit}backup: {{store: \"file:///b\"}}\nmembers:\n");
     for node in nodes {
-        text += &format!("  - {{name: n{0}, address: 10.0.0.{0}}}\n", node + 1);
+        text += &format!("  - {{name: n{0}, address: 10.0.{1}.{0}}}\n", node + 1, addresses[*node]);
     }
-    let names: Vec<String> = nodes.iter().map(|node| format!("n{}", node + 1)).collect();
+    let place = |node: &usize| if addresses[*node] == 0 { String::new() } else { format!("@{}", addresses[*node]) };
+    let names: Vec<String> = nodes.iter().map(|node| format!("n{}{}", node + 1, place(node))).collect();
     parse(format!("file {number}: {}", names.join(" ")), &text)
 }
 

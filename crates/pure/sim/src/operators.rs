@@ -3,6 +3,7 @@
 use std::rc::Rc;
 
 use quorate_etcd_formats::membership::{ClusterId, MemberId};
+use quorate_plan::change::moved_at_once_max;
 use quorate_plan::change::recover::{RowSeen, Source, StoreNewest, SurveyRow, Survivor, plan_recovery};
 use quorate_plan::ledger::{Identity, Intent, IntentKind, Ledger, Origin, PeerMemory, State};
 use quorate_plan::start::Verdict;
@@ -20,7 +21,7 @@ impl World {
         let size = [1, 2, 3, 3, 3, 4, 5][random.below(7)];
         let total = (size + 1 + random.below(2)).min(6);
         let all: Vec<usize> = (0..size).collect();
-        let first = files::declaring(&all, true, 1);
+        let first = files::declaring(&all, &vec![0; total], true, 1);
         let mut nodes: Vec<Node> = (1..=total).map(|number| Node::new(number, 0, 0)).collect();
         if let Some(ids) = first.spec.founding_ids() {
             let members: Vec<(MemberId, usize)> =
@@ -101,14 +102,37 @@ impl World {
         if stay == 0 {
             return;
         }
+        if !self.move_one(&wanted, &config) {
+            return;
+        }
         let founding = stay > voters.len() / 2 && self.random.permille(500);
         let number = self.number();
-        self.files.push(files::declaring(&wanted, founding, number));
+        self.files.push(files::declaring(&wanted, &self.addresses, founding, number));
         let file = self.files.len() - 1;
         let words = self.files[file].words.clone();
         self.tell(None, format!("operator {operator} applies {words}"));
         self.intended = file;
         self.hand_out(file, operator);
+    }
+
+    /// Perhaps a machine gets another address with it. `cluster apply` refuses to move so many at once that those who stay could
+    /// not find each other; then nobody hands anything out.
+    fn move_one(&mut self, wanted: &[usize], config: &crate::etcd::Config) -> bool {
+        let before = self.addresses.clone();
+        if self.random.permille(250) {
+            let node = wanted[self.random.below(wanted.len())];
+            self.addresses[node] = self.addresses[node] % 3 + 1;
+        }
+        let moved =
+            |voter: &&crate::etcd::Member| wanted.contains(&voter.node) && self.addresses[voter.node] != voter.at;
+        // Those that have not been started yet where the cluster looks for them count as well.
+        let arriving = |voter: &&crate::etcd::Member| !moved(voter) && self.nodes[voter.node].listens != voter.at;
+        let (now, most) = (config.voters().filter(moved).count(), moved_at_once_max(config.voters().count()));
+        if now == 0 || now + config.voters().filter(arriving).count() <= most {
+            return true;
+        }
+        self.addresses = before;
+        false
     }
 
     fn hand_out(&mut self, file: usize, operator: usize) {
@@ -140,8 +164,10 @@ impl World {
     fn drain(&mut self, operator: usize) {
         let node = self.random.below(self.nodes.len());
         let it = &self.nodes[node];
-        let runs = it.up && it.runs && !it.ledger_unreadable;
-        let Some(ledger) = it.ledger.clone().filter(|_| runs && self.recovered.is_none()) else { return };
+        // While it runs, and in the midst of a start; never one that has not been a member.
+        let member = matches!(self.state(node), State::Started(_) | State::PendingAdd(_));
+        let asked = it.up && !it.ledger_unreadable && member;
+        let Some(ledger) = it.ledger.clone().filter(|_| asked && self.recovered.is_none()) else { return };
         let intent = Some(Intent { kind: IntentKind::Leave, why: "drained".to_owned(), at_ms: self.now });
         self.nodes[node].ledger = Some(Ledger { intent, ..ledger });
         self.tell(Some(node), format!("operator {operator} asks it to leave"));
@@ -179,7 +205,6 @@ impl World {
                 let why = "the operator said so".to_owned();
                 ledger.intent = Some(Intent { kind: IntentKind::Teardown, why, at_ms: self.now });
             }
-            it.plan = None;
             reached.push(it.name.clone());
         }
         self.torn_down = !cancel;
@@ -253,16 +278,19 @@ impl World {
         }))
     }
 
-    fn make_generation(&mut self, node: usize, generation: u64) {
+    /// A new cluster of what one node has.
+    pub(crate) fn make_generation(&mut self, node: usize, generation: u64) {
         let number = u64::from(self.number());
         let (cluster, member) = (ClusterId(0xc000 + number), MemberId(0xa000 + number));
         let ledger = self.nodes[node].ledger.clone().unwrap_or_default();
         let mut ledger = ledger.with(State::Started(Identity { cluster, member, origin: Origin::Restored }));
         (ledger.generation, ledger.confirmed, ledger.learner) = (generation, None, None);
         ledger.peers.clear();
+        let at = self.address_of(node);
         let it = &mut self.nodes[node];
         it.ledger = Some(ledger);
-        it.data = Some(Data::founded(cluster, &[(member, node)], member, node));
+        it.data = Some(Data::alone(cluster, member, node, at));
+        it.listens = at;
         (it.up, it.runs, it.leads, it.plan, it.checked, it.snapshot) = (true, true, true, None, None, None);
         self.cut.clear();
         self.recovered = Some(node);
@@ -300,7 +328,7 @@ impl World {
             }
         }
         let number = self.number();
-        self.files.push(files::declaring(&wanted, false, number));
+        self.files.push(files::declaring(&wanted, &self.addresses, false, number));
         self.intended = self.files.len() - 1;
         for node in 0..self.nodes.len() {
             self.nodes[node].file = self.intended;
@@ -320,10 +348,13 @@ impl World {
             it.up
                 && it.runs
                 && it.wants == it.runs_as
+                && it.listens == self.addresses[*node]
                 && it.data.as_ref().is_some_and(|mine| {
                     mine.cluster == data.cluster
                         && mine.commit + 3 >= data.commit
-                        && config.get(mine.member).is_some_and(|me| !me.learner && me.started)
+                        && config
+                            .get(mine.member)
+                            .is_some_and(|me| !me.learner && me.started && me.at == self.addresses[*node])
                 })
         };
         let outside = (0..self.nodes.len()).filter(|node| !declared.contains(node));

@@ -39,12 +39,22 @@ impl World {
         it.data.as_ref().filter(|data| it.runs && data.cluster == cluster && data.member == id)
     }
 
+    /// Whether two servers of a cluster talk: one of them has to know where the other one is.
+    pub(crate) fn meets(&self, from: usize, to: usize, config: &Config) -> bool {
+        let right = |node: usize| {
+            let member = config.members.iter().find(|member| member.node == node);
+            member.is_none_or(|member| member.at == self.nodes[node].listens)
+        };
+        from == to || self.linked(from, to) && (right(from) || right(to))
+    }
+
     /// Whether a leader reaches a quorum of its voters.
     fn has_quorum(&self, leader: usize) -> bool {
         let Some(data) = &self.nodes[leader].data else { return false };
         let config = data.config();
         let near = config.voters().filter(|voter| {
-            let there = self.linked(leader, voter.node).then(|| self.at(data.cluster, voter.id, voter.node)).flatten();
+            let met = self.meets(leader, voter.node, &config);
+            let there = met.then(|| self.at(data.cluster, voter.id, voter.node)).flatten();
             there.is_some_and(|there| there.term <= data.term)
         });
         near.count() >= config.quorum()
@@ -57,8 +67,9 @@ impl World {
             let it = &self.nodes[*leader];
             it.runs
                 && it.leads
-                && self.linked(node, *leader)
-                && it.data.as_ref().is_some_and(|data| data.cluster == mine.cluster && data.term >= mine.term)
+                && it.data.as_ref().is_some_and(|data| {
+                    data.cluster == mine.cluster && data.term >= mine.term && self.meets(node, *leader, &data.config())
+                })
         })
     }
 
@@ -78,7 +89,10 @@ impl World {
         }
         let near: Vec<usize> = config
             .voters()
-            .filter(|voter| self.linked(node, voter.node) && self.at(mine.cluster, voter.id, voter.node).is_some())
+            .filter(|voter| {
+                let met = self.meets(node, voter.node, &config);
+                met && self.at(mine.cluster, voter.id, voter.node).is_some()
+            })
             .map(|voter| voter.node)
             .collect();
         let data = |voter: &usize| self.nodes[*voter].data.as_ref();
@@ -115,7 +129,7 @@ impl World {
         let config = mine.config();
         let mut holds: Vec<(MemberId, usize)> = vec![(mine.member, mine.synced)];
         for member in &config.members {
-            let near = member.node != leader && self.linked(leader, member.node);
+            let near = member.node != leader && self.meets(leader, member.node, &config);
             if !near || self.at(mine.cluster, member.id, member.node).is_none() {
                 continue;
             }
@@ -149,8 +163,9 @@ impl World {
     /// Members tell that they have started.
     fn publish(&mut self, leader: usize) {
         let Some(data) = &self.nodes[leader].data else { return };
-        let silent = data.config().members.into_iter().find(|member| {
-            let near = self.linked(leader, member.node);
+        let config = data.config();
+        let silent = config.members.iter().copied().find(|member| {
+            let near = self.meets(leader, member.node, &config);
             !member.started && near && self.at(data.cluster, member.id, member.node).is_some()
         });
         let pending = |id| data.log.iter().skip(data.commit).any(|entry| entry.op == Op::Publish(id));
@@ -168,7 +183,8 @@ impl World {
         if data.log.iter().skip(data.commit).any(|entry| entry.op.changes_members()) {
             return Err("another change is not committed yet".to_owned());
         }
-        let alive = |id: MemberId, node: usize| self.linked(leader, node) && self.at(data.cluster, id, node).is_some();
+        let alive =
+            |id: MemberId, node: usize| self.meets(leader, node, &config) && self.at(data.cluster, id, node).is_some();
         match op {
             Op::Add { node, .. } if config.members.iter().any(|member| member.node == node) => {
                 return Err("peer URL exists".to_owned());
@@ -179,7 +195,9 @@ impl World {
             Op::Add { learner: true, .. } if config.members.iter().any(|member| member.learner) => {
                 return Err("too many learner members in cluster".to_owned());
             }
-            Op::Remove(id) if config.get(id).is_none() => return Err("member not found".to_owned()),
+            Op::Remove(id) | Op::Move { id, .. } if config.get(id).is_none() => {
+                return Err("member not found".to_owned());
+            }
             Op::Remove(id) => {
                 let rest: Vec<_> = config.voters().filter(|voter| voter.id != id).collect();
                 let started = rest.iter().filter(|voter| alive(voter.id, voter.node)).count();
@@ -195,7 +213,7 @@ impl World {
                     return Err("can only promote a learner member which is in sync with leader".to_owned());
                 }
             }
-            Op::Noop(_) | Op::Write(_) | Op::Publish(_) | Op::Add { .. } => {}
+            Op::Noop(_) | Op::Write(_) | Op::Publish(_) | Op::Add { .. } | Op::Move { .. } => {}
         }
         let before = self.live_quorum(data.cluster, &config);
         let cluster = data.cluster;

@@ -178,6 +178,14 @@ impl World {
         self.break_rule(broken.to_owned());
     }
 
+    /// Before the cluster is told of another address: etcd would make a voter of a learner.
+    pub(crate) fn rule_of_move(&mut self, id: MemberId) {
+        let config = self.present().map(|(_, config)| config).unwrap_or_default();
+        if config.get(id).is_some_and(|member| member.learner) {
+            self.break_rule("the address of a learner is changed".to_owned());
+        }
+    }
+
     /// Before a learner is taken out again.
     pub(crate) fn rule_of_undo(&mut self, node: usize, who: &Who) {
         let Some(target) = self.index_of(&who.node) else { return };

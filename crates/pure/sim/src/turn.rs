@@ -13,6 +13,7 @@ use quorate_plan::ledger::IntentKind;
 use quorate_plan::start::ClusterSeen;
 
 use crate::etcd::{Data, Op};
+use crate::execute::address_in;
 use crate::world::World;
 
 /// How long a learner may take to come up, in moments.
@@ -84,6 +85,11 @@ impl World {
             Act::Backup => {
                 self.backup_at = Some(self.now);
                 Ok(())
+            }
+            Act::ChangeUrls { who: Who { id: Some(id), .. }, urls } if self.living => {
+                let at = urls.first().map_or(0, |url| address_in(url));
+                self.rule_of_move(*id);
+                self.ask_members(node, Op::Move { id: *id, at }, None)
             }
             // Its own start decision does it, or nothing of it is simulated.
             Act::Promote(_)
@@ -182,7 +188,7 @@ impl World {
             return None;
         }
         let ledger = it.ledger.clone().unwrap_or_default();
-        let differs = it.runs && it.wants != it.runs_as;
+        let differs = it.runs && (it.wants != it.runs_as || self.address_of(node) != it.listens);
         let release = (it.wants.1 != it.runs_as.1).then(|| release_text(it.wants.1));
         Some(NodeNow {
             generation: ledger.generation,

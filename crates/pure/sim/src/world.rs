@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use quorate_etcd_formats::membership::{ClusterId, MemberId};
-use quorate_plan::ledger::Ledger;
+use quorate_plan::ledger::{Intent, Ledger};
 use quorate_plan::start::{Halt, StartPlan, Verdict};
 
 use crate::etcd::{Data, Entry};
@@ -60,6 +60,10 @@ pub(crate) struct Node {
     /// Flags and patch release that are wanted, and those that etcd runs with.
     pub(crate) wants: (u32, u32),
     pub(crate) runs_as: (u32, u32),
+    /// The address at which etcd was last started.
+    pub(crate) listens: u8,
+    /// The address that the last file gave it which declared it.
+    pub(crate) place: u8,
 }
 
 /// A plan that is being carried out.
@@ -71,6 +75,8 @@ pub(crate) struct Executing {
     pub(crate) saw_learner: bool,
     /// The disk was known to be rolled back when it was made.
     pub(crate) saw_rolled_back: bool,
+    /// What the node was asked for when it was made.
+    pub(crate) intent: Option<Intent>,
 }
 
 /// The store of backups.
@@ -113,6 +119,8 @@ pub(crate) struct World {
     pub(crate) living: bool,
     /// The file that was applied last.
     pub(crate) intended: usize,
+    /// Where operators want each machine to be.
+    pub(crate) addresses: Vec<u8>,
     /// Its etcd adds nobody while a voter is down.
     pub(crate) old_etcd: bool,
     pub(crate) backup_at: Option<u64>,
@@ -143,8 +151,10 @@ impl World {
     }
 
     pub(crate) fn with(random: Random, settings: Settings, nodes: Vec<Node>, files: Vec<Rc<File>>) -> World {
+        let addresses = vec![0; nodes.len()];
         World {
             settings,
+            addresses,
             random,
             now: 0,
             calm: false,
@@ -280,6 +290,8 @@ impl Node {
             restarting: false,
             wants: (1, 16),
             runs_as: (1, 16),
+            listens: 0,
+            place: 0,
         }
     }
 }

@@ -29,7 +29,7 @@ use super::data::in_words;
 use super::drift;
 use super::etcd::{self, Program};
 use super::execute::halted;
-use super::membership::prove;
+use super::membership::{Through, prove, through};
 use super::node::Node;
 use super::publish::{Shared, now_ms};
 use super::recovering;
@@ -143,8 +143,9 @@ impl Beside {
         let Some(me) = status.header.as_ref().map(|header| header.member_id) else { return Ok(()) };
         self.copy_memory().await?;
         let others = Client::connect(&self.node.client_of_others()?).await?;
-        prove(&self.node, &quorum_list(&others).await?, Change::Promote, self.node.name()).await?;
-        match others.member_promote(me).await {
+        let Through { client, list } = through(&others, &self.book.read()).await?;
+        prove(&self.node, &list, Change::Promote, self.node.name()).await?;
+        match client.member_promote(me).await {
             Ok(_) => {
                 info!("member {} has caught up, and votes", MemberId(me));
                 self.shared.done(format!("joined the cluster as member {}", MemberId(me)));

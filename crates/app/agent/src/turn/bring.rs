@@ -25,7 +25,7 @@ const LOOK_AGAIN: (Duration, Duration) = (Duration::from_secs(1), Duration::from
 /// The same where others are involved, at first: they may be a moment behind us.
 const FIRST_AMONG_PEERS: Duration = Duration::from_millis(50);
 /// And at most: who was down tells us nothing, and is asked.
-const AMONG_PEERS: Duration = Duration::from_secs(5);
+const AMONG_PEERS: Duration = Duration::from_secs(2);
 
 pub(super) enum Adopted {
     Running(Found),

@@ -5,25 +5,29 @@
 
 use std::collections::BTreeMap;
 
-use quorate_etcd::client::Client;
+use quorate_etcd::client::{Client, Downgrade};
 use quorate_etcd_formats::membership::MemberId;
 use quorate_faults::{Code, Fault};
 use quorate_plan::change::{
     Act, ChangePlan, ChangeStep, ClusterView, NodeNow, NodeSeen, Stage, Who, next_for, plan_for_agents,
 };
 use quorate_plan::check::check_change;
+use quorate_plan::etcd_config::Minor;
 use quorate_plan::ledger::{Ledger, LedgerSeen};
 use quorate_plan::quorum::Change;
 use quorate_plan::start::{ClusterSeen, Health, ListedMember};
 use tracing::info;
 
 use super::beside::{Beside, Survey};
-use super::cluster::{Heard, hear_all, listed_member, quorum_list};
+use super::cluster::{Heard, hear_all, listed_member};
 use super::data::in_words;
-use super::membership::prove;
+use super::membership::{Through, prove, through};
 use super::publish::now_ms;
 use super::status::Notice;
 use crate::peers::{PlanAnswer, Upkeep};
+
+/// What etcd says when it is asked a second time.
+const DOWNGRADE_BEGUN: &str = "downgrade job in progress";
 
 /// What this agent did of a change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -144,11 +148,20 @@ impl Beside {
             Act::ChangeUrls { who, urls } => {
                 let Some(id) = who.id else { return Ok(Took::Nothing) };
                 let client = Client::connect(&self.node.client()?).await?;
+                let Through { client, .. } = through(&client, &self.book.read()).await?;
                 client.member_update(id.0, urls.clone()).await?;
                 let now = urls.join(",");
                 self.shared.done(format!("told the cluster that peers reach {who} at `{now}`"));
                 Ok(Took::Step)
             }
+            Act::Backup => {
+                // What came of it is seen by when everything was last known to be in the store.
+                if self.shared.order_backup() {
+                    info!("{} ({})", step.act, step.why);
+                }
+                Ok(Took::Nothing)
+            }
+            Act::EnableDowngrade(minor) => self.enable_downgrade(*minor, step).await,
             Act::Restart { who, .. } | Act::Stop(who) if who.node == self.node.name() => self.pause(step).await,
             // Done by a start, by another node, by an operator, or by waiting.
             Act::Restart { .. }
@@ -157,9 +170,7 @@ impl Beside {
             | Act::AddLearner(_)
             | Act::WaitCaughtUp(_)
             | Act::WaitExit(_)
-            | Act::Bury(_)
-            | Act::Backup
-            | Act::EnableDowngrade(_) => Ok(Took::Nothing),
+            | Act::Bury(_) => Ok(Took::Nothing),
         }
     }
 
@@ -168,8 +179,7 @@ impl Beside {
         let Some(id) = who.id else { return Ok(Took::Nothing) };
         let mine = self.ledger().ids().is_some_and(|(_, member)| member == id);
         let settings = if mine { self.node.client_of_others()? } else { self.node.client()? };
-        let client = Client::connect(&settings).await?;
-        let list = quorum_list(&client).await?;
+        let Through { client, list } = through(&Client::connect(&settings).await?, &self.book.read()).await?;
         let Some(member) = list.members.iter().find(|member| member.id == id.0) else { return Ok(Took::Nothing) };
         let named = if member.name.is_empty() { who.node.clone() } else { member.name.clone() };
         prove(&self.node, &list, change, &named).await?;
@@ -182,12 +192,28 @@ impl Beside {
         Ok(Took::Step)
     }
 
+    /// Has the cluster store its data as the earlier release reads it; the members do that by themselves, in their time.
+    async fn enable_downgrade(&self, minor: Minor, step: &ChangeStep) -> Result<Took, Fault> {
+        let client = Client::connect(&self.node.client()?).await?;
+        let Through { client, .. } = through(&client, &self.book.read()).await?;
+        match client.downgrade(Downgrade::Enable, &minor.to_string()).await {
+            Ok(_) => {
+                info!("{} ({})", step.act, step.why);
+                self.shared.done(format!("{} ({})", step.act, step.why));
+                Ok(Took::Step)
+            }
+            Err(fault) if in_words(&fault).contains(DOWNGRADE_BEGUN) => Ok(Took::Nothing),
+            Err(fault) => Err(fault),
+        }
+    }
+
     /// Has the leader hand over; it takes this from anyone who administers it.
     async fn move_leader(&self, from: &Who, to: &Who, survey: &Survey) -> Result<Took, Fault> {
         let listed = |who: &Who| survey.members.iter().find(|(member, _)| Some(MemberId(member.id)) == who.id);
         let (Some((leader, _)), Some((next, _))) = (listed(from), listed(to)) else { return Ok(Took::Nothing) };
         let url = leader.client_urls.first().cloned().into_iter().collect();
         let client = Client::connect(&self.node.client_at(url)?).await?;
+        let Through { client, .. } = through(&client, &self.book.read()).await?;
         client.move_leader(next.id).await?;
         info!("handed leadership from {from} to {to}");
         Ok(Took::Step)

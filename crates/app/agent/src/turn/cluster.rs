@@ -10,7 +10,7 @@ use quorate_etcd::client::messages::{Member, MemberListResponse};
 use quorate_etcd::client::{Client, Consistency};
 use quorate_etcd_formats::membership::{ClusterId, MemberId};
 use quorate_faults::{Code, Fault};
-use quorate_plan::ledger::{Ledger, LedgerSeen, State};
+use quorate_plan::ledger::{LedgerSeen, State};
 use quorate_plan::phase::Phase;
 use quorate_plan::start::{ClusterSeen, Health, ListedMember, PeerAnswer, PeerFounding, PeerSeen};
 use tokio::task::JoinSet;
@@ -129,10 +129,7 @@ pub(super) async fn observe_cluster(node: &Arc<Node>, heard: &Heard, ledger: &Le
 
 /// The one cluster that is ours; two that could be are none.
 fn choose(found: Vec<(String, ClusterSeen)>, mut whys: Vec<String>, ledger: &LedgerSeen) -> ClusterSeen {
-    let ours = match ledger {
-        LedgerSeen::There(ledger) => ours(ledger),
-        LedgerSeen::Absent | LedgerSeen::Unreadable(_) => None,
-    };
+    let ours = ours(ledger);
     let mut chosen: Option<(ClusterId, ClusterSeen)> = None;
     for (name, seen) in found {
         let ClusterSeen::Confirmed { cluster, .. } = &seen else { continue };
@@ -153,7 +150,9 @@ fn choose(found: Vec<(String, ClusterSeen)>, mut whys: Vec<String>, ledger: &Led
     }
 }
 
-fn ours(ledger: &Ledger) -> Option<ClusterId> {
+/// The cluster that this node is of, or is to join, by its ledger.
+pub(super) fn ours(ledger: &LedgerSeen) -> Option<ClusterId> {
+    let LedgerSeen::There(ledger) = ledger else { return None };
     match &ledger.state {
         State::Started(identity) => Some(identity.cluster),
         State::PendingAdd(add) => Some(add.cluster),

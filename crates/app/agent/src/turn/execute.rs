@@ -15,7 +15,7 @@ use quorate_etcd_formats::membership::{ClusterId, MemberId};
 use quorate_faults::{Code, Exit, Fault};
 use quorate_host::durable::RealDisk;
 use quorate_host::shim::Running;
-use quorate_plan::ledger::State;
+use quorate_plan::ledger::{LedgerSeen, State};
 use quorate_plan::phase::Phase;
 use quorate_plan::start::{Depth, Halt, Mode, Observed, StartPlan, Step, Verdict};
 use tracing::info;
@@ -49,6 +49,10 @@ impl Agent {
             return Did::Halted(Phase::Waiting, halt_of(&fault));
         }
         for (at, step) in plan.steps.iter().enumerate() {
+            if is_overtaken(&seen.ledger, &self.book.read()) {
+                info!("this node was asked for something else meanwhile: looking again");
+                return Did::Again;
+            }
             let restores_next = matches!(plan.steps.get(at + 1), Some(Step::Restore { .. }));
             match self.step(step, restores_next).await {
                 Ok(None) => {}
@@ -305,6 +309,20 @@ fn found(
     Ok(())
 }
 
+/// Whether an operator asked this node for something else after it was looked at: then the plan is one for another wish.
+fn is_overtaken(before: &LedgerSeen, now: &LedgerSeen) -> bool {
+    let intent = |seen: &LedgerSeen| match seen {
+        LedgerSeen::There(ledger) => ledger.intent.clone(),
+        LedgerSeen::Absent => None,
+        // Who cannot read it now is told so by the step that needs it.
+        LedgerSeen::Unreadable(_) => match before {
+            LedgerSeen::There(ledger) => ledger.intent.clone(),
+            LedgerSeen::Absent | LedgerSeen::Unreadable(_) => None,
+        },
+    };
+    intent(before) != intent(now)
+}
+
 /// Where a fault leads: what only a person can change is refused, the rest is waited for.
 pub(super) fn phase_of(fault: &Fault) -> Phase {
     match fault.code().exit() {
@@ -333,4 +351,27 @@ pub fn stamp() -> String {
 
 fn millis(span: std::time::Duration) -> u64 {
     u64::try_from(span.as_millis()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use quorate_plan::ledger::{Intent, IntentKind, Ledger};
+
+    use super::*;
+
+    #[test]
+    fn a_wish_that_comes_while_a_plan_is_carried_out_ends_it() {
+        let there = |kind: Option<IntentKind>| {
+            let intent = kind.map(|kind| Intent { kind, why: "drained".to_owned(), at_ms: 1 });
+            LedgerSeen::There(Box::new(Ledger { intent, ..Ledger::default() }))
+        };
+        let (none, leave, ends) = (there(None), there(Some(IntentKind::Leave)), there(Some(IntentKind::Teardown)));
+        for (before, now) in [(&none, &leave), (&LedgerSeen::Absent, &ends), (&leave, &none), (&leave, &ends)] {
+            assert!(is_overtaken(before, now), "{before:?} {now:?}");
+        }
+        let unread = LedgerSeen::Unreadable("input/output error".to_owned());
+        for (before, now) in [(&none, &none), (&leave, &leave), (&LedgerSeen::Absent, &none), (&leave, &unread)] {
+            assert!(!is_overtaken(before, now), "{before:?} {now:?}");
+        }
+    }
 }

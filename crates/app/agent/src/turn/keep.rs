@@ -4,7 +4,7 @@
 //! each time.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use quorate_etcd::client::messages::{Alarm, AlarmKind};
 use quorate_etcd::client::{Client, Settings};
@@ -27,7 +27,9 @@ use super::status::Notice;
 use crate::backups::follow::{FollowSettings, follow};
 
 /// How often the database's size is asked for.
-const UPKEEP_EVERY: Duration = Duration::from_secs(20);
+const UPKEEP_EVERY: Duration = Duration::from_secs(10);
+/// How long a leader that would pause waits for others to find that they would too: all have looked by then.
+const LEADER_WAITS: Duration = Duration::from_secs(12);
 /// And while etcd takes no writes.
 const UPKEEP_URGENT: Duration = Duration::from_secs(2);
 /// Between two attempts to follow.
@@ -35,11 +37,19 @@ const FOLLOW_AGAIN: (Duration, Duration) = (Duration::from_secs(2), Duration::fr
 /// How long the end of the agent may be put off for uploads.
 const FLUSH: Duration = Duration::from_secs(5);
 
+/// What is remembered from one look to the next.
+#[derive(Debug, Default)]
+struct Memory {
+    defragmented_ms: Option<u64>,
+    /// Since when this member would pause.
+    wanted: Option<Instant>,
+}
+
 /// Looks after the database until it is dropped.
 pub(super) async fn upkeep(turns: Turns) {
-    let mut defragmented_ms = None;
+    let mut memory = Memory::default();
     loop {
-        let urgent = match look_after(&turns, &mut defragmented_ms).await {
+        let urgent = match look_after(&turns, &mut memory).await {
             Ok(urgent) => urgent,
             // A user without the right to ask is a choice; that reads fail is told by the phase.
             Err(fault) => {
@@ -52,7 +62,7 @@ pub(super) async fn upkeep(turns: Turns) {
 }
 
 /// Looks once. Returns whether to look again soon.
-async fn look_after(turns: &Turns, defragmented_ms: &mut Option<u64>) -> Result<bool, Fault> {
+async fn look_after(turns: &Turns, memory: &mut Memory) -> Result<bool, Fault> {
     let (node, shared) = (turns.node.as_ref(), turns.shared.as_ref());
     let client = Client::connect(&node.client()?).await?;
     let status = client.status().await?;
@@ -63,7 +73,7 @@ async fn look_after(turns: &Turns, defragmented_ms: &mut Option<u64>) -> Result<
         used_bytes: u64::try_from(status.db_size_in_use).unwrap_or(0),
         quota_bytes: quota(node, status.db_size_quota),
         no_space: alarms.iter().any(|alarm| no_space(&alarm)),
-        defragmented_ms: *defragmented_ms,
+        defragmented_ms: memory.defragmented_ms,
         // Whether it may is asked only where it would.
         may_pause: true,
     };
@@ -81,8 +91,10 @@ async fn look_after(turns: &Turns, defragmented_ms: &mut Option<u64>) -> Result<
     let defrag = &node.spec.maintenance.defrag;
     let would = plan_upkeep(defrag, &seen, now_ms()).0;
     if would.iter().any(|step| matches!(step, Upkeep::Defragment(_))) {
-        seen.may_pause = turns.take(seen.no_space).await;
+        let waited = memory.wanted.get_or_insert_with(Instant::now).elapsed() >= LEADER_WAITS;
+        seen.may_pause = turns.take(seen.no_space, waited).await;
     } else {
+        memory.wanted = None;
         turns.give_back();
     }
     let waits = !seen.may_pause;
@@ -93,7 +105,7 @@ async fn look_after(turns: &Turns, defragmented_ms: &mut Option<u64>) -> Result<
         match step {
             Upkeep::Defragment(why) => {
                 info!("defragmenting: {why}");
-                *defragmented_ms = Some(now_ms());
+                *memory = Memory { defragmented_ms: Some(now_ms()), wanted: None };
                 let done = client.defragment().await;
                 turns.give_back();
                 shared.measures.defragmented(if done.is_ok() { "done" } else { "failed" });
@@ -174,6 +186,8 @@ async fn follow_while_leading(settings: FollowSettings, shared: &Shared, stop: C
     tokio::select! {
         followed = &mut follow => return followed.map(|_| ()),
         () = led => stop.cancel(),
+        // Its end puts what is recorded into the store; then it goes on where it was.
+        () = shared.backup_order() => stop.cancel(),
     }
     follow.await.map(|_| ())
 }

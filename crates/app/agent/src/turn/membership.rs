@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use quorate_etcd::client::messages::MemberListResponse;
-use quorate_etcd::client::{Client, Consistency, Joins};
+use quorate_etcd::client::{Client, Joins};
 use quorate_etcd_formats::membership::{ClusterId, MemberId};
 use quorate_faults::{Code, Fault};
 use quorate_plan::check::check;
@@ -20,7 +20,7 @@ use tokio::task::JoinSet;
 use tracing::info;
 
 use super::Agent;
-use super::cluster::{hear, listed, quorum_list};
+use super::cluster::{hear, listed, ours, quorum_list};
 use super::data::in_words;
 use super::execute::{Did, halted};
 use super::node::Node;
@@ -85,8 +85,7 @@ impl Agent {
 
     /// Removes a member through the others.
     pub(super) async fn remove_member(&mut self, member: MemberId) -> Result<Option<Did>, Fault> {
-        let client = Client::connect(&self.node.client_of_others()?).await?;
-        let list = quorum_list(&client).await?;
+        let Through { client, list } = self.others().await?;
         if !list.members.iter().any(|listed| listed.id == member.0) {
             return Ok(None);
         }
@@ -100,8 +99,8 @@ impl Agent {
     /// Adds this node as a learner, and writes the id that it is given into the ledger.
     pub(super) async fn add_learner(&mut self) -> Result<Option<Did>, Fault> {
         self.is_expected().await?;
-        let client = Client::connect(&self.node.client_of_others()?).await?;
-        prove(&self.node, &quorum_list(&client).await?, Change::AddLearner, self.node.name()).await?;
+        let Through { client, list } = self.others().await?;
+        prove(&self.node, &list, Change::AddLearner, self.node.name()).await?;
         let urls = self.node.member.peer_urls.clone();
         let added = client.member_add(urls.clone(), Joins::Learning).await?;
         let (Some(header), Some(member)) = (added.header, added.member) else {
@@ -119,6 +118,12 @@ impl Agent {
         }))
         .await?;
         Ok(None)
+    }
+
+    /// Another member of this node's cluster.
+    async fn others(&self) -> Result<Through, Fault> {
+        let client = Client::connect(&self.node.client_of_others()?).await?;
+        through(&client, &self.book.read()).await
     }
 
     /// Whether the others hold the file that declares this node: those who do not would take a newcomer out again. Who takes its
@@ -147,8 +152,7 @@ impl Agent {
             LedgerSeen::There(ledger) => ledger.ids().map(|(_, member)| member),
             LedgerSeen::Absent | LedgerSeen::Unreadable(_) => None,
         };
-        let client = Client::connect(&self.node.client_of_others()?).await?;
-        let list = client.member_list(Consistency::Linearizable).await?;
+        let list = self.others().await?.list;
         let mut parts = Vec::new();
         for member in &list.members {
             // etcd compares URLs; one that never started has no name, and any will do.
@@ -160,6 +164,44 @@ impl Agent {
             parts.extend(member.peer_urls.iter().map(|url| format!("{name}={url}")));
         }
         Ok(parts.join(","))
+    }
+}
+
+/// One member of the cluster that a change is meant for, and the list that a quorum confirmed through it just now.
+#[derive(Debug)]
+pub(super) struct Through {
+    /// Asks that member alone, so that a change goes where the list came from.
+    pub(super) client: Client,
+    pub(super) list: MemberListResponse,
+}
+
+/// Finds a member of the cluster that the ledger names. After a recovery, or behind an address that was given away, another
+/// cluster may answer: nothing is ever changed there.
+pub(super) async fn through(client: &Client, ledger: &LedgerSeen) -> Result<Through, Fault> {
+    let Some(wished) = ours(ledger) else {
+        return Err(Fault::new(Code::Internal, "cannot change members: the ledger names no cluster"));
+    };
+    let (mut others, mut silent) = (Vec::new(), None);
+    for client in client.each() {
+        match quorum_list(&client).await {
+            Ok(list) => match list.header.as_ref().map(|header| ClusterId(header.cluster_id)) {
+                Some(there) if there == wished => return Ok(Through { client, list }),
+                there => {
+                    let url = client.endpoints().next().unwrap_or_default();
+                    let there = there.map_or_else(|| "of no name".to_owned(), |there| format!("`{there}`"));
+                    others.push(format!("`{url}` serves cluster {there}"));
+                }
+            },
+            Err(fault) => silent = Some(fault),
+        }
+    }
+    match silent {
+        Some(fault) if others.is_empty() => Err(fault),
+        Some(_) | None => {
+            let why = format!("the members are not changed now: this node is of `{wished}`, and {}", others.join("; "));
+            Err(Fault::new(Code::UnsafeChange, why)
+                .hint("see `quorate cluster status`: two clusters have the same name"))
+        }
     }
 }
 
@@ -179,5 +221,49 @@ pub(super) async fn prove(node: &Node, list: &MemberListResponse, change: Change
         None => Ok(()),
         Some(_) => Err(Fault::new(Code::UnsafeChange, format!("the members are not changed now: {proof}"))
             .hint("bring the other members back first; see `quorate cluster status`")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![expect(clippy::unwrap_used, reason = "a test that cannot go on says where")]
+
+    use quorate_etcd::client::Settings;
+    use quorate_plan::ledger::Ledger;
+    use quorate_testkit::{Launch, Seat, Server, etcd};
+
+    use super::*;
+
+    fn wishing(cluster: ClusterId) -> LedgerSeen {
+        let add = PendingAdd { cluster, member: None, peer_urls: Vec::new(), replaces: None, generation: 0 };
+        LedgerSeen::There(Box::new(Ledger::default().with(State::PendingAdd(add))))
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn members_are_changed_in_the_wished_cluster_alone() {
+        let place = tempfile::tempdir().unwrap();
+        let start = |token: &str| {
+            let launch = Launch::new(&etcd("3.5.16"), &Seat::new("n1"), &place.path().join(token));
+            launch.arg(format!("--initial-cluster-token={token}")).start()
+        };
+        let servers: Vec<Server> = ["one", "other"].into_iter().map(start).collect();
+        let urls: Vec<String> = servers.iter().map(|server| server.seat.client_url()).collect();
+        let client = Client::connect(&Settings::new(urls.clone())).await.unwrap();
+        let mut ids = Vec::new();
+        for one in client.each() {
+            ids.push(ClusterId(one.header().await.unwrap().cluster_id));
+        }
+        assert_ne!(ids[0], ids[1]);
+        for (id, url) in ids.iter().zip(&urls) {
+            let Through { client: one, list } = through(&client, &wishing(*id)).await.unwrap();
+            assert_eq!(one.endpoints().collect::<Vec<_>>(), [url.as_str()], "the change goes to that one alone");
+            assert_eq!(ClusterId(list.header.unwrap().cluster_id), *id);
+        }
+        let refused = through(&client, &wishing(ClusterId(7))).await.unwrap_err();
+        assert_eq!(refused.code(), Code::UnsafeChange);
+        for url in &urls {
+            assert!(refused.to_string().contains(url.as_str()), "{refused}");
+        }
+        assert_eq!(through(&client, &LedgerSeen::Absent).await.unwrap_err().code(), Code::Internal);
     }
 }

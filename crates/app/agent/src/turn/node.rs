@@ -122,9 +122,19 @@ impl Node {
         }
     }
 
-    /// How to ask this very member.
+    /// How to ask this very member: where the etcd that runs was told to answer, else where the file says that it does.
     pub fn client(&self) -> Result<Settings, Fault> {
-        self.client_at(self.member.client_urls.iter().take(1).cloned().collect())
+        let (started, declared) = (self.started_at(), self.member.client_urls.first().cloned());
+        let moved = declared.filter(|declared| started.as_ref() != Some(declared));
+        self.client_at(started.into_iter().chain(moved).collect())
+    }
+
+    /// The client URL that etcd was last started with: a file that came since may name another one.
+    fn started_at(&self) -> Option<String> {
+        let text = std::fs::read_to_string(self.etcd_config()).ok()?;
+        let urls = text.lines().find_map(|line| line.strip_prefix("advertise-client-urls: "))?;
+        let urls: String = serde_json::from_str(urls).ok()?;
+        urls.split(',').next().filter(|url| !url.is_empty()).map(str::to_owned)
     }
 
     /// How to ask the other declared members, whichever answers.

@@ -53,13 +53,15 @@ pub(super) struct Turns {
 
 impl Turns {
     /// Takes the right to pause this member. `urgent`: etcd takes no writes anyway, so whoever does not answer is not waited for.
-    pub(super) async fn take(&self, urgent: bool) -> bool {
+    /// `waited`: everyone has had the time to say that they would pause too, so a leader may.
+    pub(super) async fn take(&self, urgent: bool, waited: bool) -> bool {
         if !self.node.has_peers() {
             return true;
         }
         self.shared.set_upkeep(Upkeep::Wanted);
         let heard = hear(&self.peers, &self.book.read()).await;
-        if !self.may(&heard, urgent) {
+        let too_soon = self.shared.leader().is_me() && !waited && !urgent;
+        if too_soon || !self.may(&heard, urgent) {
             return false;
         }
         self.shared.set_upkeep(Upkeep::Running);

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use quorate_etcd_formats::membership::MemberId;
 use quorate_plan::change::Restart;
@@ -15,6 +15,9 @@ use super::publish::{Shared, now_ms};
 use super::role::Leader;
 use super::status::Notice;
 use crate::peers::{Acknowledged, PlanAnswer, Upkeep};
+
+/// How long an ordered backup may take before it is ordered again: uploads have their own patience.
+const BACKUP_AGAIN: Duration = Duration::from_secs(10);
 
 /// The memory.
 #[derive(Debug)]
@@ -41,6 +44,9 @@ pub(super) struct Talk {
     /// Whether the running etcd was compared with the file.
     settled: AtomicBool,
     stored: Mutex<Stored>,
+    /// Tells that what is recorded is to be in the store now, and when that was last asked for.
+    backup: Notify,
+    backup_asked: Mutex<Option<Instant>>,
 }
 
 /// A revision that was seen, when, and until when all that was written is known to be in the store.
@@ -74,6 +80,8 @@ impl Talk {
             runs_with: Mutex::default(),
             settled: AtomicBool::new(false),
             stored: Mutex::default(),
+            backup: Notify::new(),
+            backup_asked: Mutex::default(),
         }
     }
 }
@@ -154,6 +162,22 @@ impl Shared {
             None => {}
         }
         known.0 = u64::try_from(revision).ok().map(|revision| (revision, now_ms()));
+    }
+
+    /// Has everything that is recorded put into the store now. Returns whether that is new: what is under way is given its time.
+    pub(super) fn order_backup(&self) -> bool {
+        let mut asked = lock(&self.talk.backup_asked);
+        if asked.is_some_and(|at| at.elapsed() < BACKUP_AGAIN) {
+            return false;
+        }
+        *asked = Some(Instant::now());
+        self.talk.backup.notify_one();
+        true
+    }
+
+    /// Waits for that order.
+    pub(super) async fn backup_order(&self) {
+        self.talk.backup.notified().await;
     }
 
     /// Until when all that was written is known to be in the store.

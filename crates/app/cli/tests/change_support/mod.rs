@@ -2,26 +2,31 @@
 
 #![allow(dead_code, clippy::unwrap_used, reason = "each test file uses its part; one that cannot go on says where")]
 
-use std::collections::{BTreeMap, BTreeSet};
+mod load;
+
+use std::collections::BTreeMap;
 use std::io::Write;
+use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::process::Output;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use quorate_etcd::client::{Client, KeyRange, Settings, Tls, WatchFrom, WatchTurn};
+use quorate_etcd::client::{Settings, Tls};
 use quorate_testkit::{Hosts, Running, Tools, etcd, kill_hard, project_root, quorate};
 use serde_json::Value;
 
 use crate::cluster_support::{authority, end_all_below, leaf};
+pub(crate) use load::Load;
 
 /// Two slow cores are what there may be.
 pub(crate) const LIMIT: Duration = Duration::from_secs(150);
 
 /// Short, so that tests are; long enough for a busy machine to keep its leader.
 pub(crate) const ELECTION_MS: u64 = 1000;
+
+/// A machine that builds beside its tests stalls everything for a while; what the product promises is measured by the bench.
+pub(crate) const STALL_MAX: Duration = Duration::from_millis(ELECTION_MS * 20);
 
 /// Hosts `n1` to `n<count>`, each with its own copy of the cluster file.
 pub(crate) struct Net {
@@ -32,10 +37,20 @@ pub(crate) struct Net {
     pub(crate) tools: Tools,
     /// Added to the cluster file.
     pub(crate) more: String,
+    /// What the file says of boxes.
+    pub(crate) boxes: String,
+    /// Added to each member; `NUMBER` is its own.
+    pub(crate) member_more: String,
     /// Instead of the program of `tools`.
     pub(crate) binary: Option<String>,
     /// Whether files declare the founding; not once it is used, since fewer than half of its members would found anew.
     pub(crate) bootstrap: bool,
+    /// Nodes that have moved away from the addresses of their hosts.
+    pub(crate) moved: BTreeMap<usize, Ipv4Addr>,
+    /// Data dirs elsewhere than beside the others.
+    pub(crate) places: BTreeMap<usize, PathBuf>,
+    /// What agents are started with.
+    pub(crate) env: BTreeMap<usize, Vec<(String, String)>>,
 }
 
 impl Net {
@@ -44,7 +59,8 @@ impl Net {
         let ca = authority("ca");
         put(&root.path().join("ca.pem"), &ca.pem());
         for at in 0..hosts.len() {
-            let (cert, key) = leaf(&ca, &[&hosts[at].address().to_string(), "127.0.0.1"]);
+            let (here, there) = (hosts[at].address().to_string(), elsewhere(hosts[at].address()).to_string());
+            let (cert, key) = leaf(&ca, &[&here, &there, "127.0.0.1"]);
             put(&root.path().join(format!("n{}.pem", at + 1)), &cert);
             let path = root.path().join(format!("n{}.key", at + 1));
             put(&path, &key);
@@ -52,7 +68,53 @@ impl Net {
         }
         let agents = (0..count).map(|_| None).collect();
         let more = "maintenance: {join-timeout: 60s}\n".to_owned();
-        Net { agents, hosts, root, tools: etcd(version), more, binary: None, bootstrap: true }
+        let boxes = "box: {level: off}\n".to_owned();
+        let (moved, places, env) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+        Net {
+            agents,
+            hosts,
+            root,
+            tools: etcd(version),
+            more,
+            boxes,
+            member_more: String::new(),
+            binary: None,
+            bootstrap: true,
+            moved,
+            places,
+            env,
+        }
+    }
+
+    /// Where a node is.
+    pub(crate) fn address(&self, at: usize) -> Ipv4Addr {
+        self.moved.get(&at).copied().unwrap_or_else(|| self.hosts[at].address())
+    }
+
+    /// Gives a host its other address, which its certificates hold as well; the first one stays until it is dropped.
+    pub(crate) fn move_host(&mut self, at: usize) {
+        let there = elsewhere(self.hosts[at].address());
+        self.ip(at, &["address", "add", &format!("{there}/24")]);
+        self.moved.insert(at, there);
+    }
+
+    /// Takes the first address of a host away.
+    pub(crate) fn drop_address(&self, at: usize) {
+        // Others of the same net would go with it.
+        let there = format!("{}/24", self.address(at));
+        self.ip(at, &["address", "del", &format!("{}/24", self.hosts[at].address())]);
+        let left = self.hosts[at].command("ip").args(["-4", "address"]).output().unwrap();
+        if !String::from_utf8_lossy(&left.stdout).contains(&there) {
+            self.ip(at, &["address", "add", &there]);
+        }
+    }
+
+    fn ip(&self, at: usize, args: &[&str]) {
+        let links = self.hosts[at].command("ip").args(["-o", "link"]).output().unwrap();
+        let links = String::from_utf8_lossy(&links.stdout).into_owned();
+        let names = links.lines().filter_map(|line| line.split(": ").nth(1)?.split('@').next());
+        let link = names.into_iter().find(|name| name.starts_with('q')).unwrap();
+        quorate_testkit::run(self.hosts[at].command("ip").args(args).args(["dev", link]));
     }
 
     pub(crate) fn path(&self, name: &str) -> PathBuf {
@@ -64,7 +126,7 @@ impl Net {
     }
 
     pub(crate) fn client_url(&self, at: usize) -> String {
-        format!("https://{}:2379", self.hosts[at].address())
+        format!("https://{}:2379", self.address(at))
     }
 
     /// A cluster file with these members.
@@ -76,8 +138,9 @@ impl Net {
         let listed: String = members
             .iter()
             .map(|at| {
-                let (number, address) = (at + 1, self.hosts[*at].address());
-                format!("  - {{name: n{number}, address: {address}, data-dir: {dir}/data-{number}}}\n")
+                let (number, address, data) = (at + 1, self.address(*at), self.data(*at));
+                let more = self.member_more.replace("NUMBER", &number.to_string());
+                format!("  - {{name: n{number}, address: {address}, data-dir: {}{more}}}\n", data.display())
             })
             .collect();
         let bootstrap = if self.bootstrap { "bootstrap: {id: 1}\n" } else { "" };
@@ -88,9 +151,9 @@ impl Net {
             format!("etcd: {{heartbeat-interval: 100, election-timeout: {ELECTION_MS}}}\n")
         };
         format!(
-            "token: t\n{bootstrap}box: {{level: off}}\ntls: {{peer: {files}, client: {files}}}\nmembers:\n{listed}agent:\n  \
+            "token: t\n{bootstrap}{}tls: {{peer: {files}, client: {files}}}\nmembers:\n{listed}agent:\n  \
              state-dir: {dir}/state\n  health-listen: https://127.0.0.1:2383\n  etcd-binary: \"{binary}\"\n{etcd}{}",
-            self.more
+            self.boxes, self.more
         )
     }
 
@@ -109,7 +172,8 @@ impl Net {
     pub(crate) fn start(&mut self, at: usize) {
         let name = format!("n{}", at + 1);
         let words = ["run", "--config", &self.shown(&format!("{name}.yaml")), "--name", &name].map(str::to_owned);
-        self.agents[at] = Some(self.hosts[at].start(&quorate(), &words, &[]));
+        let env = self.env.get(&at).cloned().unwrap_or_default();
+        self.agents[at] = Some(self.hosts[at].start(&quorate(), &words, &env));
     }
 
     /// SIGKILL to the agent alone.
@@ -138,7 +202,7 @@ impl Net {
     }
 
     pub(crate) fn data(&self, at: usize) -> PathBuf {
-        self.path(&format!("data-{}", at + 1))
+        self.places.get(&at).cloned().unwrap_or_else(|| self.path(&format!("data-{}", at + 1)))
     }
 
     /// `quorate` on a host.
@@ -258,13 +322,18 @@ impl Net {
         self.agents.iter().enumerate().map(log).collect()
     }
 
-    /// Writes and watches through member `at` until it is asked for what it saw.
+    /// Writes and watches through member `at` until it is asked for what it saw. It is to be up all the time.
     pub(crate) fn load(&self, at: usize) -> Load {
+        self.load_from(at, &[at])
+    }
+
+    /// The same from a host, through whichever of these members answers: a watch that breaks goes on where it was.
+    pub(crate) fn load_from(&self, at: usize, through: &[usize]) -> Load {
         let path = |name: &str| Some(self.path(name));
-        let mut settings = Settings::new([self.client_url(at)]);
+        let mut settings = Settings::new(through.iter().map(|at| self.client_url(*at)));
         settings.tls = Tls { ca: path("ca.pem"), cert: path("n1.pem"), key: path("n1.key"), server_name: None };
         settings.timeout = Duration::from_secs(5);
-        Load::start(Arc::clone(&self.hosts), at, settings)
+        Load::start(Arc::clone(&self.hosts), at, settings, through.len() > 1)
     }
 }
 
@@ -275,6 +344,12 @@ impl Drop for Net {
         }
         end_all_below(self.root.path());
     }
+}
+
+/// The other address that a host may have.
+fn elsewhere(address: Ipv4Addr) -> Ipv4Addr {
+    let [a, b, c, d] = address.octets();
+    Ipv4Addr::new(a, b, c, d + 100)
 }
 
 /// Where releases lie side by side, as `make tools` puts them.
@@ -290,140 +365,4 @@ pub(crate) fn said(output: &Output) -> String {
 
 fn put(path: &Path, text: &str) {
     std::fs::File::create(path).unwrap().write_all(text.as_bytes()).unwrap();
-}
-
-/// Writes one key after the other and watches them all, through one member.
-pub(crate) struct Load {
-    stop: Arc<AtomicBool>,
-    written: Arc<AtomicU64>,
-    work: Option<JoinHandle<Seen>>,
-}
-
-/// What a load saw.
-#[derive(Debug, Default)]
-pub(crate) struct Seen {
-    /// Keys `w/0` to `w/<n-1>` were acknowledged.
-    pub(crate) acknowledged: u64,
-    /// The longest time between two acknowledged writes.
-    pub(crate) longest: Duration,
-    /// Revisions that the watch told, in its order.
-    pub(crate) revisions: Vec<i64>,
-    /// Keys that it told.
-    pub(crate) keys: BTreeSet<String>,
-    /// Keys that are there at the end.
-    pub(crate) kept: BTreeSet<String>,
-}
-
-impl Load {
-    fn start(hosts: Arc<Hosts>, at: usize, settings: Settings) -> Load {
-        let (stop, written) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
-        let (ends, counts) = (Arc::clone(&stop), Arc::clone(&written));
-        let work = std::thread::spawn(move || {
-            hosts[at].within(|| {
-                let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-                runtime.block_on(write_and_watch(settings, &ends, &counts))
-            })
-        });
-        Load { stop, written, work: Some(work) }
-    }
-
-    /// Waits until so many more writes were acknowledged.
-    #[track_caller]
-    pub(crate) fn goes_on(&self, more: u64) {
-        let (from, begun) = (self.written.load(Ordering::Relaxed), Instant::now());
-        while self.written.load(Ordering::Relaxed) < from + more {
-            assert!(begun.elapsed() < LIMIT, "writes do not go on");
-            std::thread::sleep(Duration::from_millis(10));
-        }
-    }
-
-    /// Ends it: nothing acknowledged is lost, and the watch told every event once and in order.
-    #[track_caller]
-    pub(crate) fn finish(mut self) -> Seen {
-        self.stop.store(true, Ordering::Relaxed);
-        let seen = self.work.take().unwrap().join().unwrap();
-        let wanted: BTreeSet<String> = (0..seen.acknowledged).map(key).collect();
-        let lost: Vec<&String> = wanted.difference(&seen.kept).collect();
-        assert!(lost.is_empty(), "acknowledged and lost: {lost:?}");
-        let untold: Vec<&String> = wanted.difference(&seen.keys).collect();
-        assert!(untold.is_empty(), "never told by the watch: {untold:?}");
-        assert!(seen.revisions.windows(2).all(|two| two[0] < two[1]), "an event came twice, or out of order");
-        assert!(seen.acknowledged > 0);
-        seen
-    }
-}
-
-impl Drop for Load {
-    fn drop(&mut self) {
-        self.stop.store(true, Ordering::Relaxed);
-    }
-}
-
-fn key(number: u64) -> String {
-    format!("w/{number:08}")
-}
-
-async fn write_and_watch(settings: Settings, stop: &AtomicBool, written: &AtomicU64) -> Seen {
-    let client = connect(&settings).await;
-    let range = KeyRange::prefix("w/");
-    let from = client.header().await.unwrap().revision + 1;
-    let mut watch = client.watch_range(&range, WatchFrom { revision: from, progress: false }).await.unwrap();
-    let mut seen = Seen::default();
-    let writer = async {
-        let (mut client, mut number, mut longest, mut last) = (client.clone(), 0, Duration::ZERO, Instant::now());
-        while !stop.load(Ordering::Relaxed) {
-            match client.put(key(number), "v").await {
-                Ok(_) => {
-                    longest = longest.max(last.elapsed());
-                    (number, last) = (number + 1, Instant::now());
-                    written.store(number, Ordering::Relaxed);
-                    tokio::time::sleep(Duration::from_millis(5)).await;
-                }
-                // No word is no promise: the same key is written again.
-                Err(_) => client = connect(&settings).await,
-            }
-        }
-        (number, longest)
-    };
-    let (mut revisions, mut keys) = (Vec::new(), BTreeSet::new());
-    {
-        let watcher = async {
-            loop {
-                match watch.next().await.unwrap() {
-                    WatchTurn::Events { events, .. } => {
-                        for event in events {
-                            assert!(!event.is_delete());
-                            let kv = event.kv.unwrap();
-                            revisions.push(kv.mod_revision);
-                            keys.insert(String::from_utf8(kv.key.to_vec()).unwrap());
-                        }
-                    }
-                    WatchTurn::Progress { .. } => {}
-                    WatchTurn::Compacted { oldest } => panic!("compacted up to {oldest}"),
-                }
-            }
-        };
-        tokio::pin!(watcher);
-        tokio::select! {
-            ended = writer => (seen.acknowledged, seen.longest) = ended,
-            () = &mut watcher => {}
-        }
-        // The last ones may still be under way.
-        let _ = tokio::time::timeout(Duration::from_secs(3), &mut watcher).await;
-    }
-    (seen.revisions, seen.keys) = (revisions, keys);
-    let listing = connect(&settings).await.list("w/").await.unwrap();
-    seen.kept = listing.kvs.into_iter().map(|kv| String::from_utf8(kv.key).unwrap()).collect();
-    seen
-}
-
-async fn connect(settings: &Settings) -> Client {
-    let begun = Instant::now();
-    loop {
-        match Client::connect(settings).await {
-            Ok(client) => return client,
-            Err(fault) => assert!(begun.elapsed() < LIMIT, "{fault}"),
-        }
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
 }

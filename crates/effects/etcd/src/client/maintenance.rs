@@ -9,8 +9,8 @@ use quorate_faults::Fault;
 use super::Client;
 use super::call::Procedure;
 use super::messages::{
-    Alarm, AlarmRequest, AlarmResponse, DefragmentRequest, DefragmentResponse, HashKvRequest, HashKvResponse,
-    MoveLeaderRequest, MoveLeaderResponse, StatusRequest, StatusResponse,
+    Alarm, AlarmRequest, AlarmResponse, DefragmentRequest, DefragmentResponse, DowngradeRequest, DowngradeResponse,
+    HashKvRequest, HashKvResponse, MoveLeaderRequest, MoveLeaderResponse, StatusRequest, StatusResponse,
 };
 
 const STATUS: Procedure = Procedure::read("/etcdserverpb.Maintenance/Status", "ask for the status");
@@ -19,6 +19,19 @@ const ALARM: Procedure = Procedure::read("/etcdserverpb.Maintenance/Alarm", "lis
 const DISARM: Procedure = Procedure::write("/etcdserverpb.Maintenance/Alarm", "clear an alarm");
 const DEFRAGMENT: Procedure = Procedure::write("/etcdserverpb.Maintenance/Defragment", "defragment");
 const MOVE_LEADER: Procedure = Procedure::write("/etcdserverpb.Maintenance/MoveLeader", "move the leader");
+const DOWNGRADE: Procedure = Procedure::write("/etcdserverpb.Maintenance/Downgrade", "prepare an earlier release");
+
+/// What is to become of the way to an earlier release. The numbers are etcd's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(i32)]
+pub enum Downgrade {
+    /// Nothing: say whether it is possible.
+    Validate = 0,
+    /// From here on the cluster stores its data as that release reads it.
+    Enable = 1,
+    /// It goes on as it is.
+    Cancel = 2,
+}
 
 /// How etcd calls the clearing of an alarm.
 const DEACTIVATE: i32 = 2;
@@ -50,6 +63,11 @@ impl Client {
     /// Rewrites the db of the member that answers without its free pages. That member serves nobody meanwhile.
     pub async fn defragment(&self) -> Result<DefragmentResponse, Fault> {
         self.with_timeout(DEFRAGMENT_LIMIT.max(self.timeout())).call(DEFRAGMENT, DefragmentRequest {}).await
+    }
+
+    /// Prepares the cluster for an earlier release, such as `3.5`; etcd has this since 3.5, and earlier ones say so.
+    pub async fn downgrade(&self, what: Downgrade, version: &str) -> Result<DowngradeResponse, Fault> {
+        self.call(DOWNGRADE, DowngradeRequest { action: what as i32, version: version.to_owned() }).await
     }
 
     /// Makes another member the leader. Only the present leader takes this.

@@ -31,6 +31,7 @@ pub use auth::Credentials;
 pub use cluster::{Consistency, Joins};
 pub use kv::Listing;
 pub use leases::Granted;
+pub use maintenance::Downgrade;
 pub use snapshot::SnapshotStream;
 pub use tls::Tls;
 pub use users::Tried;

@@ -8,7 +8,7 @@ use quorate_faults::Code;
 
 use super::step::{Act, ChangeStep, OPERATOR, Who};
 use super::upgrade::Release;
-use super::view::{ClusterView, LAG_MAX, Stage, is_same, is_up, node_of};
+use super::view::{ClusterView, LAG_MAX, Stage, is_same, is_up, moved_at_once_max, node_of};
 use super::{ChangeHalt, ChangePlan, For};
 use crate::ledger::IntentKind;
 use crate::quorum::{Change, Proof, Standing};
@@ -24,6 +24,13 @@ pub(super) fn decide<G: Guards>(view: &ClusterView, spec: &Spec, whose: For, gua
         ClusterSeen::Unreachable(why) => {
             let why = format!("no quorum confirms who the members are: {why}");
             let way_out = "bring members back; if most of them are lost for good, `quorate cluster recover`";
+            let file = spec.hash();
+            let other = view.answers().filter(|(_, now)| whose == For::Operator && now.file != file);
+            let to: Vec<String> = other.map(|(name, _)| name.to_owned()).collect();
+            if !to.is_empty() {
+                let (act, why) = (Act::Distribute { to, file }, "they hold another file".to_owned());
+                plan.steps.push(ChangeStep { doer: OPERATOR.to_owned(), act, why, proof: None });
+            }
             plan.halt = Some(waiting(Code::StartWaiting, why, way_out));
             return plan;
         }
@@ -246,18 +253,60 @@ impl<G: Guards> Case<'_, G> {
 
     /// Members that the cluster finds under another address than the file says. Never a learner: etcd would make it a voter.
     fn urls(&mut self) {
-        for declared in &self.spec.members {
-            let Some(listed) = self.listed(declared).cloned() else { continue };
-            let same = listed.peer_urls.len() == declared.peer_urls.len()
-                && listed.peer_urls.iter().all(|url| declared.peer_urls.contains(url));
-            let moved = self.view.answer(&declared.name).is_some_and(|now| now.member == Some(listed.id));
-            if same || listed.learner || !moved || !self.healthy(None) {
+        let moved: Vec<(Member, ListedMember)> =
+            self.moved().map(|(declared, listed)| (declared.clone(), listed.clone())).collect();
+        // Whoever is to be found elsewhere from now on has to be there before the next one moves.
+        let is_arriving = |member: &&ListedMember| {
+            let restarts = self.view.answer(&member.name).is_some_and(|now| now.restart.is_some());
+            restarts && is_up(member) && !moved.iter().any(|(_, listed)| listed.id == member.id)
+        };
+        let arriving: Vec<String> =
+            self.paper.members().iter().filter(is_arriving).map(|member| member.name.clone()).collect();
+        let most = moved_at_once_max(self.paper.members().iter().filter(|member| !member.learner).count());
+        if self.whose == For::Operator && !moved.is_empty() && moved.len() + arriving.len() > most {
+            let nodes: Vec<String> = moved.iter().map(|(declared, _)| declared.name.clone()).collect();
+            let after = match arriving.is_empty() {
+                true => String::new(),
+                false => format!(", while {} restarts", quoted(&arriving)),
+            };
+            let nodes = quoted(&nodes);
+            let why = format!("another address at once for {nodes}{after}: those that stay might not find them");
+            let way_out = format!("move {most} at a time, and wait until it is done");
+            self.plan.halt = Some(refused(Code::ChangeRefused, why, &way_out));
+            return;
+        }
+        let arriving = self.whose == For::Agent && !arriving.is_empty();
+        for (declared, listed) in moved {
+            if arriving && is_up(&listed) {
                 continue;
             }
+            // Who cannot be found where the cluster looks for it is healed by this.
+            let now = self.view.answer(&declared.name).filter(|now| now.member == Some(listed.id));
+            let held = now.is_some_and(|now| now.file == self.spec.hash());
+            let (up, told) = (is_up(&listed), now.is_some());
+            if !told || (!up && !held && self.whose == For::Agent) {
+                continue;
+            }
+            if !self.healthy(Some(listed.id)) {
+                return;
+            }
+            let doer = if up { Some(declared.name.clone()) } else { self.leader() };
+            let Some(doer) = doer else { return };
             let who = Who::new(declared.name.clone(), Some(listed.id));
             let act = Act::ChangeUrls { who, urls: declared.peer_urls.clone() };
-            self.push(declared.name.clone(), act, "the file gives it another address".to_owned(), None);
+            self.push(doer, act, "the file gives it another address".to_owned(), None);
         }
+    }
+
+    /// Voters whose address in the file is another one than the cluster knows.
+    pub(super) fn moved(&self) -> impl Iterator<Item = (&Member, &ListedMember)> {
+        self.spec.members.iter().filter_map(|declared| {
+            // One that has only been added on paper is at its address.
+            let listed = self.listed(declared).filter(|listed| !listed.learner && listed.id != MemberId(0))?;
+            let same = listed.peer_urls.len() == declared.peer_urls.len()
+                && listed.peer_urls.iter().all(|url| declared.peer_urls.contains(url));
+            (!same).then_some((declared, listed))
+        })
     }
 
     pub(super) fn push(&mut self, doer: String, act: Act, why: String, proof: Option<Proof>) {

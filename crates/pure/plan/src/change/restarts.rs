@@ -3,6 +3,7 @@
 //! **Rule:** every voter takes part before each restart, the leader comes last and hands over first, and another release is not
 //! started without a backup.
 
+use quorate_etcd_formats::membership::MemberId;
 use quorate_faults::Code;
 
 use super::For;
@@ -17,6 +18,9 @@ use crate::start::guards::{Guard, Guards};
 impl<G: Guards> Case<'_, G> {
     pub(super) fn restarts(&mut self) {
         let leader = self.leader.clone();
+        // The cluster is told first where to find them.
+        let moved: Vec<MemberId> = self.moved().map(|(_, listed)| listed.id).collect();
+        let waits = |id: &MemberId| self.whose == For::Agent && moved.contains(id);
         let mut turns: Vec<(ListedMember, Restart)> = self
             .paper
             .members()
@@ -25,7 +29,7 @@ impl<G: Guards> Case<'_, G> {
                 // One that joins starts as it is wanted.
                 let now = self.view.answer(&member.name).filter(|now| now.member == Some(member.id))?;
                 let restart = now.restart.clone()?;
-                is_up(member).then(|| (member.clone(), restart))
+                (is_up(member) && !waits(&member.id)).then(|| (member.clone(), restart))
             })
             .collect();
         turns.sort_by_key(|(member, _)| (Some(&member.name) == leader.as_ref(), member.name.clone()));
@@ -33,7 +37,12 @@ impl<G: Guards> Case<'_, G> {
             return;
         }
         let first = turns.first().map(|(member, _)| member.name.clone());
-        let pauses = self.view.answers().find(|(name, now)| now.pausing && Some(*name) != first.as_deref());
+        // One that pauses and does not come back is down, which is said below.
+        let down: Vec<&str> = self.down().map(|member| member.name.as_str()).collect();
+        let pauses = self
+            .view
+            .answers()
+            .find(|(name, now)| now.pausing && Some(*name) != first.as_deref() && !down.contains(name));
         if let Some((other, _)) = pauses
             && self.guards.hold(Guard::OnePause)
         {

@@ -9,7 +9,7 @@ use super::recover::{RecoverStep, Recovery, RowSeen, Source, StoreNewest, Survey
 use super::upgrade::{Kind, Release, allowed};
 use super::*;
 use crate::check::check_change;
-use crate::ledger::{IntentKind, LearnerSince};
+use crate::ledger::{IntentKind, LearnerSince, Ledger};
 use crate::start::{Health, ListedMember, Verdict};
 
 fn spec(numbers: &[u64], more: &str) -> Spec {
@@ -153,6 +153,26 @@ fn releases_go_one_minor_version_at_a_time() {
     }
     assert_eq!(Release::parse("v3.6.0-rc.1"), Some(Release { major: 3, minor: 6, patch: 0 }));
     assert_eq!((Release::parse("3.5"), Release::parse("3.5.x"), Release::parse("")), (None, None, None));
+}
+
+#[test]
+fn a_learner_that_was_noted_by_a_clock_that_went_back_is_given_its_time_anew() {
+    let learner = ListedMember { learner: true, ..member(2) };
+    let list = [member(1), learner];
+    let noted = note_learner(&Ledger::default(), &list, 5000);
+    assert_eq!(noted.learner, Some(LearnerSince { member: id(2), since_ms: 5000 }));
+    assert_eq!(note_learner(&noted, &list, 9000), noted, "the first look counts");
+    let back = note_learner(&noted, &list, 1000);
+    assert_eq!(back.learner, Some(LearnerSince { member: id(2), since_ms: 1000 }));
+    assert_eq!(note_learner(&back, &[member(1)], 2000).learner, None);
+}
+
+#[test]
+fn those_that_stay_where_they_are_are_a_majority() {
+    for (voters, most) in [(1, 1), (2, 1), (3, 1), (4, 1), (5, 2), (6, 2), (7, 3)] {
+        assert_eq!(moved_at_once_max(voters), most);
+        assert!(voters < 3 || voters - most > voters / 2);
+    }
 }
 
 fn survivor(number: u64, index: u64, revision: u64) -> Survivor {

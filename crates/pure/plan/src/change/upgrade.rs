@@ -184,11 +184,12 @@ pub fn releases(view: &ClusterView) -> BTreeMap<String, Release> {
 pub fn plan_upgrade(view: &ClusterView, spec: &Spec, ask: &Ask) -> Result<ChangePlan, ChangeHalt> {
     let to = ask.to;
     let releases = releases(view);
-    let silent: Vec<&str> = spec.members.iter().map(|member| member.name.as_str()).collect();
-    let silent: Vec<&str> = silent.into_iter().filter(|name| !releases.contains_key(*name)).collect();
+    // One whose etcd does not run starts with what its agent is told: that is the way back for one that does not come up.
+    let unknown = |name: &&str| !releases.contains_key(*name) && view.answer(name).is_none_or(|now| now.etcd.is_some());
+    let silent: Vec<&str> = spec.members.iter().map(|member| member.name.as_str()).filter(unknown).collect();
     if !silent.is_empty() {
         let why = format!("the release that runs is not known of {}", names(silent));
-        return Err(stop(why, "bring the agents and their etcd back first"));
+        return Err(stop(why, "bring the agents back first"));
     }
     let kind = allowed(&releases, to).map_err(|no| refused(Code::UpgradeRefused, no.why, &no.way_out))?;
     let vanished = vanished(spec, to);
@@ -223,11 +224,9 @@ fn wished(view: &ClusterView, releases: &BTreeMap<String, Release>, to: Release)
 /// Why an upgrade does not go on, and how to get back.
 pub(super) fn stopped(view: &ClusterView, halt: Halt) -> ChangeHalt {
     let releases = releases(view);
-    let way_back = match (releases.values().min(), releases.values().max()) {
-        (Some(low), Some(high)) if low != high => {
-            format!("bring it back; the way back for all is `quorate cluster upgrade --to {low}`")
-        }
-        _ => "bring it back; nothing has been changed yet".to_owned(),
+    let way_back = match releases.values().min() {
+        Some(low) => format!("bring it back; the way back for all is `quorate cluster upgrade --to {low}`"),
+        None => "bring it back".to_owned(),
     };
     stop(halt.why, &way_back)
 }

@@ -15,8 +15,14 @@ pub const LAG_MAX: u64 = 500;
 /// How long a learner may take to come up, unless someone says otherwise.
 pub const LEARNER_UP_MS: u64 = 5 * 60 * 1000;
 
-/// A backup that is younger needs no other one before a release changes: the follower adds what comes after it.
-pub const BACKUP_FRESH_MS: u64 = 10 * 60 * 1000;
+/// Before a release changes on a member, all that is older than this is in the store: long enough for a member to be restarted
+/// after the backup, short enough that each member has one of its own.
+pub const BACKUP_FRESH_MS: u64 = 60 * 1000;
+
+/// How many of so many voters may get another address at once: those that stay are a majority, and everyone who moved finds them.
+pub fn moved_at_once_max(voters: usize) -> usize {
+    (voters.saturating_sub(1) / 2).max(1)
+}
 
 /// Everything that was seen.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -168,7 +174,9 @@ pub fn node_of(spec: &Spec, view: &ClusterView, listed: &ListedMember) -> String
 #[must_use]
 pub fn note_learner(ledger: &Ledger, members: &[ListedMember], now_ms: u64) -> Ledger {
     let learner = members.iter().find(|member| member.learner).map(|member| member.id);
-    if ledger.learner.map(|known| known.member) == learner {
+    // One that is known from the future was noted by a clock that has been set back.
+    let ahead = ledger.learner.is_some_and(|known| known.since_ms > now_ms);
+    if ledger.learner.map(|known| known.member) == learner && !ahead {
         return ledger.clone();
     }
     Ledger { learner: learner.map(|member| LearnerSince { member, since_ms: now_ms }), ..ledger.clone() }

@@ -109,7 +109,13 @@ impl<'a> Paper<'a> {
             Act::ChangeUrls { who, .. } => {
                 let learner = self.find(who).is_some_and(|member| !member.votes);
                 self.rule(!learner, "the address of a learner is not changed: etcd would make it a voter");
-                self.rule(doer == who.node && self.is_declared(&who.node), "a node tells its own address");
+                let down = self.find(who).is_some_and(|member| !member.up);
+                let held = self.distributed || self.now(&who.node).is_some_and(|now| now.file == self.spec.hash());
+                let for_it = down && held && self.is_voter(doer);
+                let may = self.is_declared(&who.node) && (doer == who.node || for_it);
+                self.rule(may, "a node tells its own address, or a voter does for one that cannot");
+                let settled = self.distributed || down || !self.is_one_arriving(who);
+                self.rule(settled, "who has moved is there before the next one moves");
             }
             Act::Stop(who) => {
                 let asked = self.now(&who.node).is_some_and(|now| now.intent == Some(IntentKind::Teardown));
@@ -225,6 +231,16 @@ impl<'a> Paper<'a> {
         let differs = |now: &NodeNow| now.file != file && now.stage != Stage::Blank;
         let other = self.members.iter().any(|member| self.now(&member.node).is_some_and(differs));
         self.rule(enough && !other, "nobody leaves by a file that a quorum does not hold");
+    }
+
+    /// Whether another one is known at its new address, and has not been started there yet.
+    fn is_one_arriving(&self, but: &Who) -> bool {
+        let ClusterSeen::Confirmed { members, .. } = &self.view.cluster else { return false };
+        members.iter().filter(|listed| Some(listed.id) != but.id && listed.health == Health::Healthy).any(|listed| {
+            let declared = self.spec.member(&listed.name);
+            let at_home = declared.is_some_and(|declared| listed.peer_urls == declared.peer_urls);
+            at_home && !listed.learner && self.now(&listed.name).is_some_and(|now| now.restart.is_some())
+        })
     }
 
     fn now(&self, node: &str) -> Option<&NodeNow> {

@@ -8,6 +8,8 @@ use quorate_plan::ledger::{IntentKind, LearnerSince};
 use quorate_plan::spec::Spec;
 use quorate_plan::start::{ClusterSeen, Health, ListedMember};
 
+use crate::golden;
+
 /// Later than everything.
 const NOW: u64 = 100 * LEARNER_UP_MS;
 
@@ -33,14 +35,8 @@ fn address(name: &str) -> String {
 
 impl Fixture {
     pub(crate) fn parse(text: &str) -> Fixture {
-        let lines = text.lines().filter(|line| !line.starts_with('#') && !line.trim().is_empty());
-        let facts: Vec<(&str, Vec<&str>)> = lines
-            .map(|line| {
-                let (what, rest) = line.split_once(": ").unwrap_or_else(|| panic!("no fact: {line}"));
-                (what, rest.split("; ").map(str::trim).collect())
-            })
-            .collect();
-        let fact = |wanted: &str| facts.iter().find(|(what, _)| *what == wanted).map(|(_, parts)| parts.as_slice());
+        let facts = golden::facts(text);
+        let fact = |wanted: &str| golden::fact(&facts, wanted);
         let file = fact("file").unwrap_or(&["n1 n2 n3"]);
         let spec = spec(file);
         let mut it = Fixture {

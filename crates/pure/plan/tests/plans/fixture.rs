@@ -13,6 +13,8 @@ use quorate_plan::start::{
     StoreSeen, Verdict,
 };
 
+use crate::golden;
+
 /// Ids that no founding leads to.
 const OTHER: ClusterId = ClusterId(0x0dd);
 const EARLIER: MemberId = MemberId(0x01d);
@@ -27,14 +29,8 @@ pub(crate) struct Fixture {
 
 impl Fixture {
     pub(crate) fn parse(text: &str) -> Fixture {
-        let lines = text.lines().filter(|line| !line.starts_with('#') && !line.trim().is_empty());
-        let facts: Vec<(&str, Vec<&str>)> = lines
-            .map(|line| {
-                let (what, rest) = line.split_once(": ").unwrap_or_else(|| panic!("no fact: {line}"));
-                (what, rest.split("; ").map(str::trim).collect())
-            })
-            .collect();
-        let fact = |wanted: &str| facts.iter().find(|(what, _)| *what == wanted).map(|(_, parts)| parts.as_slice());
+        let facts = golden::facts(text);
+        let fact = |wanted: &str| golden::fact(&facts, wanted);
         let file = fact("file").unwrap_or(&["n1 n2 n3", "founding 1"]);
         let names: Vec<String> = file[0].split(' ').map(str::to_owned).collect();
         let spec = spec(&names, file.iter().find_map(|part| part.strip_prefix("founding ")));

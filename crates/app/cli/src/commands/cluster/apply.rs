@@ -47,7 +47,9 @@ pub(crate) fn apply(living: &Living, args: &ChangeArgs, printer: &mut Printer) -
         if !printer.is_json() {
             printer.report(&PlanShown::of(&seen.plan));
         }
-        if !confirm(args, &seen.plan, printer)? {
+        // A plan that only waits changes nothing, and asks nobody.
+        let asks = !seen.plan.steps.is_empty() || args.plan.is_some();
+        if asks && !confirm(args, &seen.plan, printer)? {
             printer.note("nothing was changed");
             return Ok(Exit::Done);
         }

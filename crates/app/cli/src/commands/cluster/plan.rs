@@ -48,8 +48,9 @@ pub(crate) fn run(args: &Args, printer: &mut Printer) -> Result<Exit, Fault> {
     let plans: BTreeMap<String, Result<PlanAnswer, Fault>> = living.block_on(living.peers().ask_all("/v1/plan", None));
     let statuses: BTreeMap<String, Result<Status, Fault>> = living.block_on(living.peers().ask_all("/v1/status", None));
     let nodes: Vec<Node> = living.nodes().iter().map(|name| node(name, plans.get(name), statuses.get(name))).collect();
-    // Without a cluster there is nothing to change yet.
-    let change = seen.view.members().is_some().then(|| PlanShown::of(&seen.plan));
+    // Without a cluster there is nothing to change yet, unless someone has a file to apply: that has a hash in any case.
+    let there = args.file.is_some() || seen.view.members().is_some();
+    let change = there.then(|| PlanShown::of(&seen.plan));
     let refused = seen.plan.halt.as_ref().is_some_and(|halt| halt.refused) && change.is_some();
     let shown = Shown { nodes, change };
     let any = |phase: fn(&Node) -> bool| shown.nodes.iter().any(phase);

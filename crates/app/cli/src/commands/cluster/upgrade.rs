@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use quorate_agent::{cluster_file, turn};
 use quorate_faults::{Code, Exit, Fault};
-use quorate_plan::change::upgrade::{Ask, Release, plan_upgrade};
+use quorate_plan::change::upgrade::{Ask, Release, plan_upgrade, releases};
 use quorate_plan::spec::Spec;
 
 use super::operate::{ChangeArgs, Living, PlanShown, confirm};
@@ -70,9 +70,11 @@ pub(crate) fn run(args: &Args, printer: &mut Printer) -> Result<Exit, Fault> {
     keep(&args.config, &text, &living)?;
     let outcome = living.follow(args.change.wait.max(Duration::from_secs(1)), printer)?;
     if !outcome.done {
+        // The earliest that runs: the file may name the new one already.
+        let runs = releases(&living.look().view).into_values().chain(releases(&seen.view).into_values()).min();
         let before =
             cluster_file::parse(text.as_bytes(), "the file").ok().and_then(|(spec, _)| spec.agent.etcd_version);
-        let back = before.unwrap_or_else(|| "RELEASE".to_owned());
+        let back = runs.map(|release| release.to_string()).or(before).unwrap_or_else(|| "RELEASE".to_owned());
         printer.warning(Code::UpgradeStopped, &format!("the way back: `quorate cluster upgrade --to {back}`"));
     }
     Ok(outcome.conclude(printer))

@@ -151,6 +151,28 @@ pub struct MoveLeaderResponse {
     pub header: Option<ResponseHeader>,
 }
 
+/// Has the cluster store its data as an earlier release reads it, or asks whether it could.
+#[derive(Clone, PartialEq, Message)]
+pub struct DowngradeRequest {
+    /// What to do: see [`super::super::Downgrade`].
+    #[prost(int32, tag = "1")]
+    pub action: i32,
+    /// The release, such as `3.5`.
+    #[prost(string, tag = "2")]
+    pub version: String,
+}
+
+/// It was asked, begun or given up.
+#[derive(Clone, PartialEq, Message)]
+pub struct DowngradeResponse {
+    /// Who answered, and when.
+    #[prost(message, optional, tag = "1")]
+    pub header: Option<ResponseHeader>,
+    /// The version that the cluster has now.
+    #[prost(string, tag = "2")]
+    pub version: String,
+}
+
 /// Asks for the whole database.
 #[derive(Clone, Copy, PartialEq, Message)]
 pub struct SnapshotRequest {}

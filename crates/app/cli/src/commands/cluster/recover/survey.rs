@@ -168,10 +168,11 @@ impl Shown {
             token: spec.token.clone(),
             nodes: found.answers.iter().map(node).collect(),
             backup: match &found.store {
-                StoreNewest::NotDeclared => "not asked, or none is declared".to_owned(),
-                StoreNewest::Unknown(why) => format!("does not answer: {why}"),
-                StoreNewest::Empty => "holds nothing that can be proven".to_owned(),
-                StoreNewest::Newest { revision, .. } => format!("reaches revision {revision}"),
+                StoreNewest::NotDeclared if spec.backup.is_none() => "no store of backups is declared".to_owned(),
+                StoreNewest::NotDeclared => "the store of backups was not asked: a node was named".to_owned(),
+                StoreNewest::Unknown(why) => format!("the store of backups does not answer: {why}"),
+                StoreNewest::Empty => "the store of backups holds nothing that can be proven".to_owned(),
+                StoreNewest::Newest { revision, .. } => format!("the store of backups reaches revision {revision}"),
             },
             generation: plan.generation,
             source: plan.source.as_ref().map(ToString::to_string),
@@ -214,7 +215,7 @@ impl Report for Shown {
             ]
         });
         page.table(["NODE", "GENERATION", "TERM", "INDEX", "REVISION", "HASH", "STATE"], rows);
-        page.line(format!("the store of backups {}", self.backup));
+        page.line(self.backup.clone());
         page.gap();
         if let Some(source) = &self.source {
             page.line(format!("generation {} of `{}` would be made of {source}", self.generation, self.token));
