@@ -125,8 +125,12 @@ impl World {
         }
         let moved =
             |voter: &&crate::etcd::Member| wanted.contains(&voter.node) && self.addresses[voter.node] != voter.at;
-        // Those that have not been started yet where the cluster looks for them count as well.
-        let arriving = |voter: &&crate::etcd::Member| !moved(voter) && self.nodes[voter.node].listens != voter.at;
+        // Those that are down, or not started yet where the cluster looks for them, count as well.
+        let arriving = |voter: &&crate::etcd::Member| {
+            let it = &self.nodes[voter.node];
+            let settled = it.runs && it.listens == voter.at && self.address_of(voter.node) == it.listens;
+            !moved(voter) && !settled
+        };
         let (now, most) = (config.voters().filter(moved).count(), moved_at_once_max(config.voters().count()));
         if now == 0 || now + config.voters().filter(arriving).count() <= most {
             return true;

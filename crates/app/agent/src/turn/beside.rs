@@ -97,11 +97,22 @@ impl Beside {
                 }
                 Ok(Turn::Learns) => {}
                 // That reads fail is told by the phase; a user without the right to ask is a choice.
-                Err(fault) => tracing::debug!(code = %fault.code(), "beside etcd: {}", in_words(&fault)),
+                Err(fault) => {
+                    tracing::debug!(code = %fault.code(), "beside etcd: {}", in_words(&fault));
+                    self.heed_recovery().await;
+                }
             }
             // Soon at first, since most starts and most learners are quick.
             tokio::time::sleep(wait).await;
             wait = (wait * 5 / 4).min(SURVEY_EVERY);
+        }
+    }
+
+    /// Without a quorum this may be the last member that has not heard of a recovery: the others have stopped.
+    async fn heed_recovery(&self) {
+        let heard = hear_all(&self.peers, &self.book.read()).await;
+        if let Some(why) = recovering::outdated(&heard) {
+            self.shared.order_restart(why);
         }
     }
 

@@ -255,19 +255,22 @@ impl<G: Guards> Case<'_, G> {
     fn urls(&mut self) {
         let moved: Vec<(Member, ListedMember)> =
             self.moved().map(|(declared, listed)| (declared.clone(), listed.clone())).collect();
-        // Whoever is to be found elsewhere from now on has to be there before the next one moves.
+        // Whoever is to be found elsewhere from now on has to be there before the next one moves; a person is told so of those
+        // that are down as well.
+        let stays = |member: &&ListedMember| !moved.iter().any(|(_, listed)| listed.id == member.id);
         let is_arriving = |member: &&ListedMember| {
             let restarts = self.view.answer(&member.name).is_some_and(|now| now.restart.is_some());
-            restarts && is_up(member) && !moved.iter().any(|(_, listed)| listed.id == member.id)
+            let down = self.whose == For::Operator && !member.learner && !is_up(member);
+            down || restarts && is_up(member)
         };
-        let arriving: Vec<String> =
-            self.paper.members().iter().filter(is_arriving).map(|member| member.name.clone()).collect();
+        let members = self.paper.members().iter().filter(stays).filter(is_arriving);
+        let arriving: Vec<String> = members.map(|member| member.name.clone()).collect();
         let most = moved_at_once_max(self.paper.members().iter().filter(|member| !member.learner).count());
         if self.whose == For::Operator && !moved.is_empty() && moved.len() + arriving.len() > most {
             let nodes: Vec<String> = moved.iter().map(|(declared, _)| declared.name.clone()).collect();
             let after = match arriving.is_empty() {
                 true => String::new(),
-                false => format!(", while {} restarts", quoted(&arriving)),
+                false => format!(", while not settled: {}", quoted(&arriving)),
             };
             let nodes = quoted(&nodes);
             let why = format!("another address at once for {nodes}{after}: those that stay might not find them");
