@@ -95,6 +95,36 @@ fn persistent_disk_size_change() {
 }
 
 #[test]
+fn databases_are_defragmented_in_turns_and_the_leaders_last() {
+    let more = "maintenance: {defrag: {free-percent: 30, free-min: 4MiB}}\n";
+    let cluster = serving("3.5.16", Wire::Clear, more);
+    let lead = leader(&cluster);
+    let value = "x".repeat(100_000);
+    for number in 0..120 {
+        cluster.put(0, &format!("fill/{number}"), &value);
+    }
+    cluster.ctl(0, &["del", "--prefix", "fill/"]);
+    let answer: Value = serde_json::from_str(&cluster.ctl(0, &["get", "k", "--write-out=json"])).unwrap();
+    cluster.ctl(0, &["compact", "--physical", &answer["header"]["revision"].to_string()]);
+    // Times of the log sort as text does.
+    let when = |at: usize, what: &str| {
+        let log = cluster.log(at);
+        let line = log.lines().find(|line| line.contains(what))?;
+        Some(line.split_whitespace().next().unwrap_or_default().to_owned())
+    };
+    wait_until("all three are defragmented", LIMIT, || {
+        // etcd frees the pages of what it has compacted when it next writes.
+        cluster.put(0, "k", "v");
+        (0..3).all(|at| when(at, " defragmented").is_some())
+    });
+    let mut turns: Vec<_> =
+        (0..3).map(|at| (when(at, " defragmenting:").unwrap(), when(at, " defragmented").unwrap(), at)).collect();
+    turns.sort();
+    assert_eq!(turns[2].2, lead, "the leader comes last: {turns:?}");
+    assert!(turns.windows(2).all(|two| two[0].1 <= two[1].0), "one at a time: {turns:?}");
+}
+
+#[test]
 fn a_stop_hands_leadership_over_first() {
     let mut cluster = serving("3.5.16", Wire::Clear, "");
     let at = leader(&cluster);
