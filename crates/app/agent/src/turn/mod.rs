@@ -63,6 +63,7 @@ pub(crate) use boxed::{level_of, usual_level};
 pub(crate) use data::in_words;
 pub use execute::stamp;
 pub(crate) use listen::Wishes;
+pub(crate) use membership::may_remove;
 pub use listen::{Wish, ask_status, ask_stop};
 pub use look::look;
 pub use node::Node;
@@ -76,6 +77,7 @@ pub use takeover::{Adopted, Reset, adopt_member, reset_member};
 pub(crate) use tend::watched;
 pub(crate) use trusting::is_current as trust_is_current;
 
+use crate::peering::{self, Peering};
 use crate::peers::{self, Peers};
 use crate::processes::Processes;
 use crate::{certificates, cluster_file, declared, serve};
@@ -184,9 +186,14 @@ impl Life<'_> {
             book: Arc::clone(&book),
             shared: Arc::clone(&shared),
             wishes: wishes.clone(),
+            peers: Arc::clone(&peers),
+            peering: Arc::new(Peering::open(node.state_path())),
         };
         let served = self.serve(&api, &stop).await?;
         tokio::spawn(certificates::keep(keep_certificates(&node, &book, &peers, &shared), stop.clone()));
+        if !once {
+            tokio::spawn(peering::keep(api, stop.clone()));
+        }
         if node.spec.source.is_some() {
             tokio::spawn(stop.clone().run_until_cancelled_owned(ask_source(
                 Arc::clone(&node),
