@@ -67,7 +67,9 @@ impl ByHand {
 
     fn standalone(&mut self, at: usize, join_timeout: &str) {
         let mut more = self.own(at);
-        more.extend(["--standalone", "--join-timeout", join_timeout, "--glusterd-dir"].map(str::to_owned));
+        more.extend(
+            ["--standalone", "--box", "off", "--join-timeout", join_timeout, "--glusterd-dir"].map(str::to_owned),
+        );
         more.push(self.shown("glusterd"));
         self.start(at, &more);
         self.wait(at, "service", |status| status["phase"] == "serving");
@@ -270,7 +272,8 @@ fn from_one_node_to_three_by_hand_and_back_through_kills() {
     net.wait_operation(0, "n2", "joined");
     net.assert_voters(0, &[0, 1]);
     assert_eq!((net.role(0), net.role(1)), ("server".to_owned(), "server".to_owned()));
-    // A code lets one node in.
+    // A code lets one node in; while another holds, the door is open and says so.
+    net.invite(0, "10m");
     let text = net.join_refused(2, &code, "Q1211");
     assert!(text.contains("used"), "{text}");
     joins_through_kills(&mut net);
@@ -409,9 +412,10 @@ fn codes_that_do_not_hold_let_nobody_in_and_strangers_learn_nothing() {
     net.wait_operation(0, "n2", "undone");
     net.assert_voters(0, &[0]);
     net.try_ctl(0, &["put", "k", "v"]).unwrap();
+    let fresh = net.invite(0, "10m");
     net.join_refused(1, &code, "Q1224");
     // With another code it has a place again.
-    net.join(1, &net.invite(0, "10m"));
+    net.join(1, &fresh);
 }
 
 /// Ports in use and a veto, in one answer; and then nothing is there of the attempt.

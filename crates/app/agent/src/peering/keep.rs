@@ -36,6 +36,8 @@ const IDLE: Duration = Duration::from_secs(2);
 const FILE_EVERY: Duration = Duration::from_secs(5);
 /// A member list is believed for so long after a quorum confirmed it.
 const LIST_MS: u64 = 10_000;
+/// How long the door may take to open: an agent that begins anew opens it again.
+const DOOR_LIMIT: Duration = Duration::from_secs(8);
 /// A detach that nobody follows any more is taken over after so long.
 const DETACH_MS: u64 = 600_000;
 
@@ -43,6 +45,7 @@ const DETACH_MS: u64 = 600_000;
 pub(crate) async fn keep(api: Api, stop: CancellationToken) {
     let Some(_) = api.peering.local() else { return };
     let (mut door, mut looked): (Option<DropGuard>, Option<Instant>) = (None, None);
+    api.peering.door.send_replace(false);
     loop {
         let news = api.peering.news.notified();
         tokio::pin!(news);
@@ -83,13 +86,16 @@ fn tell(api: &Api, waits: Option<String>) {
 
 /// Open while someone is invited.
 async fn mind_door(api: &Api, door: &mut Option<DropGuard>) {
-    match (api.peering.kept().invitations.is_open(now_ms()), door.is_some()) {
+    let kept = api.peering.kept();
+    let open = kept.invitations.is_open(kept.active().is_some(), now_ms());
+    match (open, door.is_some()) {
         (true, false) => match door::open(api).await {
             Ok(bound) => {
                 let stop = CancellationToken::new();
                 tokio::spawn(bound.serve(door::router(api), stop.clone()));
                 info!("the door is open at port {DOOR_PORT} for those who were invited");
                 *door = Some(stop.drop_guard());
+                api.peering.door.send_replace(true);
             }
             // The life before may still hold the port.
             Err(fault) => debug!(code = %fault.code(), "the door stays shut: {}", words(&fault)),
@@ -97,6 +103,7 @@ async fn mind_door(api: &Api, door: &mut Option<DropGuard>) {
         (false, true) => {
             info!("the door is shut: nobody is invited any more");
             *door = None;
+            api.peering.door.send_replace(false);
         }
         (true, true) | (false, false) => {}
     }
@@ -105,9 +112,12 @@ async fn mind_door(api: &Api, door: &mut Option<DropGuard>) {
 /// Who was removed is detached; a cluster that grew has servers.
 fn mind_role(api: &Api) -> Result<(), Fault> {
     let removed = matches!(api.book.read(), LedgerSeen::There(ledger) if matches!(ledger.state, State::Tombstone(_)));
+    // Who was away hears it from the others, and its data stays as it is: no word of another renames it.
+    let status = api.shared.status();
+    let heard = status.etcd.is_none() && status.code.as_deref() == Some(Code::StartRemoved.as_str());
     let role = api.peering.local().map(|local| local.role);
     match role {
-        Some(Role::Standalone | Role::Server) if removed => {
+        Some(Role::Standalone | Role::Server) if removed || heard => {
             info!("this node is detached: no etcd runs here");
             api.peering.become_(Role::Detached)
         }
@@ -284,8 +294,19 @@ async fn follow_file(api: &Api) -> Result<(), Fault> {
     take_here(api, FileRequest { text: file.text, replaces: own }).await
 }
 
-/// Makes a join code.
-pub(crate) fn invite(api: &Api, request: &InviteRequest) -> Result<InviteAnswer, Fault> {
+/// Makes a join code, and answers when whoever gets it can come.
+pub(crate) async fn invite(api: &Api, request: &InviteRequest) -> Result<InviteAnswer, Fault> {
+    let answer = invitation(api, request)?;
+    let mut open = api.peering.door.subscribe();
+    let opened = tokio::time::timeout(DOOR_LIMIT, open.wait_for(|open| *open)).await;
+    match opened {
+        Ok(Ok(_)) => Ok(answer),
+        Ok(Err(_)) | Err(_) => Err(Fault::new(Code::ListenFailed, format!("cannot open the door at port {DOOR_PORT}"))
+            .hint(format!("see who listens there with `ss -ltnp sport = :{DOOR_PORT}`, and invite again"))),
+    }
+}
+
+fn invitation(api: &Api, request: &InviteRequest) -> Result<InviteAnswer, Fault> {
     let local = api.peering.by_hand()?;
     let refused = |what: &str, hint: &str| Err(Fault::new(Code::PeersRefused, what).hint(hint.to_owned()));
     match (local.role, request.role) {

@@ -3,8 +3,9 @@
 //! **Invariant:** a connection is used only if the pinned authority is shown, signed the certificate of the very node that
 //! invites, and that one holds the key to it.
 
+use std::io::ErrorKind;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use quorate_faults::{Code, Fault};
 use quorate_plan::certificates::agent_hostname;
@@ -26,7 +27,9 @@ use tokio_rustls::rustls::{
 use super::messages::Turn;
 
 /// How long a connection may take.
-const CONNECT_LIMIT: Duration = Duration::from_secs(5);
+const CONNECT_LIMIT: Duration = Duration::from_secs(15);
+/// How long nobody may listen there.
+const REFUSED_LIMIT: Duration = Duration::from_secs(8);
 /// How long an answer may take: signing opens keys, and the store is asked.
 const ANSWER_LIMIT: Duration = Duration::from_secs(40);
 /// Answers hold a cluster file and a few certificates.
@@ -123,10 +126,23 @@ pub(super) fn refusal(code: Code, why: &str, reasons: &[String]) -> Fault {
     Fault::new(code, format!("{why}{list}")).hint(format!("nothing was changed; see `quorate explain {code}`"))
 }
 
+/// Connects; an agent that begins anew is gone for a moment.
+async fn connect(at: std::net::SocketAddr) -> std::io::Result<TcpStream> {
+    let begun = Instant::now();
+    loop {
+        match TcpStream::connect(at).await {
+            Err(error) if error.kind() == ErrorKind::ConnectionRefused && begun.elapsed() < REFUSED_LIMIT => {
+                tokio::time::sleep(Duration::from_millis(200)).await;
+            }
+            connected => return connected,
+        }
+    }
+}
+
 async fn exchange(code: &JoinCode, path: &str, body: &[u8]) -> Result<Vec<u8>, Fault> {
     let broke = |error: std::io::Error| silent(code, error.into());
     let at = resolve(code).await?;
-    let connected = tokio::time::timeout(CONNECT_LIMIT, TcpStream::connect(at)).await;
+    let connected = tokio::time::timeout(CONNECT_LIMIT, connect(at)).await;
     let stream = connected.map_err(|_| silent(code, "it cannot be reached in time".into()))?.map_err(broke)?;
     let config = ClientConfig::builder_with_provider(Arc::new(default_provider()));
     let config = config.with_safe_default_protocol_versions().map_err(|error| silent(code, error.into()))?;
@@ -151,7 +167,7 @@ async fn exchange(code: &JoinCode, path: &str, body: &[u8]) -> Result<Vec<u8>, F
     match (&mut wire).take(ANSWER_MAX).read_to_end(&mut answer).await {
         Ok(_) => Ok(answer),
         // Closed without a goodbye; whether the answer is whole is seen by reading it.
-        Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => Ok(answer),
+        Err(error) if error.kind() == ErrorKind::UnexpectedEof => Ok(answer),
         Err(error) => Err(broke(error)),
     }
 }

@@ -44,6 +44,8 @@ pub struct StandaloneSettings {
     pub etcd_binary: Option<PathBuf>,
     /// How long a newcomer may take.
     pub join_timeout: Option<std::time::Duration>,
+    /// How etcd is held, if not as usual: `strict`, `basic` or `off`.
+    pub box_level: Option<String>,
     /// Where GlusterD 2 kept its files.
     pub glusterd_dir: PathBuf,
 }
@@ -107,6 +109,7 @@ fn file(settings: &StandaloneSettings, place: &Place) -> Result<StandaloneFile, 
         state_dir: absolute(&settings.state_dir),
         etcd_binary: settings.etcd_binary.as_deref().map(absolute),
         join_timeout: settings.join_timeout.map(duration_text),
+        box_level: settings.box_level.clone(),
     })
 }
 

@@ -11,7 +11,7 @@ use quorate_faults::{Code, Fault};
 use quorate_host::durable::RealDisk;
 use quorate_plan::peering::{Invitations, LocalState, Operation, Role, Step, Strikes};
 use serde::{Deserialize, Serialize};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 use tracing::warn;
 
 use super::place;
@@ -51,6 +51,8 @@ pub(crate) struct Peering {
     /// What the operation waits for.
     pub(super) waits: Mutex<Option<String>>,
     pub(super) news: Notify,
+    /// Whether the door is open.
+    pub(super) door: watch::Sender<bool>,
 }
 
 impl Peering {
@@ -69,6 +71,7 @@ impl Peering {
             deciding: tokio::sync::Mutex::default(),
             waits: Mutex::default(),
             news: Notify::new(),
+            door: watch::Sender::new(false),
         }
     }
 
@@ -166,7 +169,7 @@ mod tests {
         peering.change(|kept| kept.invitations.add(b"secret", Role::Server, 10, 1)).unwrap();
         let again = Peering::open(dir.path());
         assert_eq!(again.kept().active(), Some(&operation));
-        assert!(again.kept().invitations.is_open(5));
+        assert!(again.kept().invitations.is_open(false, 5));
         let over = |kept: &mut Kept| kept.operation.as_mut().unwrap().step = Step::Done(Outcome::Detached);
         again.change(over).unwrap();
         assert_eq!(again.kept().active(), None);

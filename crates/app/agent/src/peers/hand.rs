@@ -23,12 +23,7 @@ pub(super) async fn invite(
     body: Result<Json<InviteRequest>, JsonRejection>,
 ) -> Result<Json<InviteAnswer>, No> {
     let Json(request) = body.map_err(|rejection| unread(&rejection))?;
-    let made = tokio::task::spawn_blocking(move || peering::invite(&api, &request)).await;
-    match made {
-        Ok(Ok(answer)) => Ok(Json(answer)),
-        Ok(Err(fault)) => Err(no(&fault)),
-        Err(_) => Err(refuse(StatusCode::SERVICE_UNAVAILABLE, Code::Internal, "it came to a halt", None)),
-    }
+    peering::invite(&api, &request).await.map(Json).map_err(|fault| no(&fault))
 }
 
 /// Takes a node out.

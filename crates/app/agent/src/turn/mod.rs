@@ -63,9 +63,9 @@ pub(crate) use boxed::{level_of, usual_level};
 pub(crate) use data::in_words;
 pub use execute::stamp;
 pub(crate) use listen::Wishes;
-pub(crate) use membership::may_remove;
 pub use listen::{Wish, ask_status, ask_stop};
 pub use look::look;
+pub(crate) use membership::may_remove;
 pub use node::Node;
 pub(crate) use observe::end_words;
 pub use preview::{Preview, offline_status, preview, stop_alone};
@@ -119,8 +119,10 @@ pub async fn run(settings: RunSettings) -> Result<Finish, Fault> {
     let wishes: Wishes = watch::Sender::new(Vec::new());
     listen_for_signals(&wishes, keep_running)?;
     let (mut done, mut ports) = (Vec::new(), Duration::ZERO);
+    let peering = Arc::new(Peering::open(node.state_path()));
     let finish = loop {
-        let life = Life { once, shim: &shim, state: &state, wishes: &wishes, done: &mut done, ports };
+        let life =
+            Life { once, shim: &shim, state: &state, wishes: &wishes, peering: &peering, done: &mut done, ports };
         let finish = life.live(node.clone()).await;
         let reload = |wish: &Wish| wish.reload;
         let again = wishes.borrow().first().is_some_and(reload);
@@ -165,6 +167,7 @@ struct Life<'a> {
     shim: &'a Path,
     state: &'a StateDir,
     wishes: &'a Wishes,
+    peering: &'a Arc<Peering>,
     /// What was done to the data in lives before.
     done: &'a mut Vec<String>,
     /// How long ports may still be held by the life before.
@@ -187,7 +190,7 @@ impl Life<'_> {
             shared: Arc::clone(&shared),
             wishes: wishes.clone(),
             peers: Arc::clone(&peers),
-            peering: Arc::new(Peering::open(node.state_path())),
+            peering: Arc::clone(self.peering),
         };
         let served = self.serve(&api, &stop).await?;
         tokio::spawn(certificates::keep(keep_certificates(&node, &book, &peers, &shared), stop.clone()));

@@ -71,9 +71,6 @@ pub(crate) struct Args {
     #[arg(long, env = "QUORATE_NAME")]
     name: Option<String>,
 
-    #[command(flatten)]
-    by_hand: StandaloneArgs,
-
     /// One turn: look, decide, act; etcd is left running
     #[arg(long)]
     once: bool,
@@ -81,6 +78,9 @@ pub(crate) struct Args {
     /// Signals end the agent and leave etcd running
     #[arg(long)]
     keep_running: bool,
+
+    #[command(flatten)]
+    by_hand: StandaloneArgs,
 
     #[command(flatten)]
     log: LogArgs,
@@ -113,6 +113,11 @@ struct StandaloneArgs {
     /// How long a newcomer may take until it votes [default: 5m]
     #[arg(long, value_name = "TIME", requires = "standalone", value_parser = duration)]
     join_timeout: Option<Duration>,
+
+    /// How etcd is held: strict, basic or off [default: strict for root, else basic]
+    #[arg(long = "box", value_name = "LEVEL", requires = "standalone", value_parser = ["strict", "basic", "off"])]
+    #[arg(hide_possible_values = true)]
+    box_level: Option<String>,
 
     /// Where GlusterD 2 kept its files; what it left is looked at once
     #[arg(long, value_name = "DIR", default_value = "/var/lib/glusterd")]
@@ -154,6 +159,7 @@ fn whose(args: &Args, printer: &mut Printer) -> Result<NodeArgs, Fault> {
             data_dir,
             etcd_binary: by_hand.etcd_binary.clone(),
             join_timeout: by_hand.join_timeout,
+            box_level: by_hand.box_level.clone(),
             glusterd_dir: by_hand.glusterd_dir.clone(),
         })?;
         for note in notes {

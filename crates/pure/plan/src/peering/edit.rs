@@ -32,6 +32,8 @@ pub struct StandaloneFile {
     pub etcd_binary: Option<String>,
     /// How long a newcomer may take, if not the usual time.
     pub join_timeout: Option<String>,
+    /// How etcd is held, if not as usual: `strict`, `basic` or `off`.
+    pub box_level: Option<String>,
 }
 
 /// Why a file was not edited.
@@ -69,16 +71,17 @@ const BOOTSTRAP: &str = "bootstrap:";
 
 /// The text of a file of one member.
 pub fn standalone_text(file: &StandaloneFile) -> String {
-    let StandaloneFile { token, member, state_dir, etcd_binary, join_timeout } = file;
+    let StandaloneFile { token, member, state_dir, etcd_binary, join_timeout, box_level } = file;
     let binary = etcd_binary.as_ref().map(|path| format!(", etcd-binary: {}", quoted(path))).unwrap_or_default();
     let timeout = join_timeout
         .as_ref()
         .map(|text| format!("maintenance: {{join-timeout: {}}}\n", quoted(text)))
         .unwrap_or_default();
+    let held = box_level.as_ref().map(|level| format!("box: {{level: {}}}\n", quoted(level))).unwrap_or_default();
     let pki = quoted(&format!("{}/{{name}}/pki", state_dir.trim_end_matches('/')));
     format!(
         "# Written by `quorate run --standalone`. `quorate peer` adds and removes members, one line for each.\n\
-         token: {}\n{BOOTSTRAP} {{id: 1}}\n{MEMBERS}\n{}tls: {{dir: {pki}}}\nagent: {{state-dir: {}{binary}}}\n{timeout}",
+         token: {}\n{BOOTSTRAP} {{id: 1}}\n{MEMBERS}\n{}tls: {{dir: {pki}}}\nagent: {{state-dir: {}{binary}}}\n{timeout}{held}",
         quoted(token),
         line(member),
         quoted(state_dir)
@@ -200,6 +203,7 @@ mod tests {
             state_dir: "/var/lib/quorate".to_owned(),
             etcd_binary: Some("/usr/bin/etcd".to_owned()),
             join_timeout: Some("20s".to_owned()),
+            box_level: Some("off".to_owned()),
         })
     }
 

@@ -62,9 +62,9 @@ impl Invitations {
         self.all.push(Invitation { token: hashed(token), role, expires_ms, used_by: None });
     }
 
-    /// Whether anyone may still come.
-    pub fn is_open(&self, now_ms: u64) -> bool {
-        self.all.iter().any(|known| now_ms < known.expires_ms)
+    /// Whether anyone may still come. `busy`: someone is being taken in, and may not have heard the answer yet.
+    pub fn is_open(&self, busy: bool, now_ms: u64) -> bool {
+        self.all.iter().any(|known| now_ms < known.expires_ms && (busy || known.used_by.is_none()))
     }
 
     /// The invitation of a token, for who asks for `asks` to be signed; `None`: it only looks.
@@ -146,7 +146,7 @@ mod tests {
         assert!(all.find(b"secret", Some("me"), 1500).is_ok(), "who did not hear the answer asks again");
         assert_eq!(all.find(b"secret", Some("you"), 1500), Err(Turned::Used));
         assert_eq!(all.find(b"secret", Some("me"), 2000), Err(Turned::Expired));
-        assert!(all.is_open(1999) && !all.is_open(2000));
+        assert!(all.is_open(true, 1999) && !all.is_open(false, 1999) && !all.is_open(true, 2000));
         all.add(b"long", Role::Server, u64::MAX, 1000);
         assert_eq!(all.all[1].expires_ms, 1000 + TTL_MAX_MS);
     }
