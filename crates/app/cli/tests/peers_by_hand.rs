@@ -8,7 +8,7 @@ mod cluster_support;
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Output, Stdio};
 use std::time::{Duration, Instant};
 
@@ -252,6 +252,12 @@ fn said(output: &Output) -> String {
     format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
 }
 
+/// A program that is asked before changes.
+fn write_hook(path: &Path, line: &str) {
+    std::fs::File::create(path).unwrap().write_all(format!("#!/bin/sh\n{line}\n").as_bytes()).unwrap();
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).unwrap();
+}
+
 /// The same code with something else in it.
 fn forged(code: &str, with: impl FnOnce(&mut JoinCode)) -> String {
     let mut code = JoinCode::decode(code).unwrap();
@@ -324,13 +330,12 @@ fn joins_through_kills(net: &mut ByHand) {
 fn detaches_and_takes_in_again(net: &mut ByHand) {
     let hook = net.state(2).join("hooks/veto");
     std::fs::create_dir(hook.parent().unwrap()).unwrap();
-    std::fs::File::create(&hook).unwrap().write_all(b"#!/bin/sh\necho a brick is here\nexit 1\n").unwrap();
-    std::fs::set_permissions(&hook, std::fs::Permissions::from_mode(0o755)).unwrap();
+    write_hook(&hook, "echo a brick is here; exit 1");
     let text = net.refused(0, &["peer", "detach", "n3"], "", "Q1219");
     assert!(text.contains("a brick is here"), "{text}");
     std::fs::set_permissions(&hook, std::fs::Permissions::from_mode(0o644)).unwrap();
     net.refused(0, &["peer", "detach", "n3"], "", "Q1219");
-    std::fs::rename(&hook, hook.with_extension("off")).unwrap();
+    write_hook(&hook, "exit 0");
     net.done(0, &["peer", "detach", "n3"], "");
     net.assert_voters(0, &[0, 1]);
     let status = net.wait(2, "tombstone", |status| status["ledger"] == "tombstone");
@@ -422,16 +427,16 @@ fn codes_that_do_not_hold_let_nobody_in_and_strangers_learn_nothing() {
 fn everything_that_speaks_against_it_is_listed(net: &ByHand, code: &str) {
     let hooks = net.state(1).join("hooks");
     std::fs::create_dir_all(&hooks).unwrap();
+    std::fs::set_permissions(net.state(1), std::fs::Permissions::from_mode(0o700)).unwrap();
     let hook = hooks.join("veto");
-    std::fs::File::create(&hook).unwrap().write_all(b"#!/bin/sh\necho two volumes are here\nexit 1\n").unwrap();
-    std::fs::set_permissions(&hook, std::fs::Permissions::from_mode(0o755)).unwrap();
+    write_hook(&hook, "echo two volumes are here; exit 1");
     let address = net.hosts[1].address();
     let taken = net.hosts[1].within(|| std::net::TcpListener::bind((address, 2380)).unwrap());
     let text = net.join_refused(1, code, "Q1213");
     assert!(text.contains("two volumes are here") && text.contains(":2380"), "{text}");
     assert!(!net.state(1).join("cluster.yaml").exists() && !net.state(1).join("pki").exists());
     drop(taken);
-    std::fs::rename(&hook, hooks.join("off")).unwrap();
+    write_hook(&hook, "exit 0");
 }
 
 /// Every port that listens on the node is asked without a certificate.

@@ -2,6 +2,7 @@
 //!
 //! **Rule:** a program that cannot be run, or does not answer in time, objects.
 
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
@@ -13,6 +14,8 @@ use tokio::process::Command;
 const PROGRAM: &str = "hooks/veto";
 /// How long it may take.
 const LIMIT: Duration = Duration::from_secs(10);
+/// Between two attempts to run one that is being written.
+const AGAIN: Duration = Duration::from_millis(50);
 /// Of what it says, the first so many bytes are shown.
 const WORDS_MAX: u64 = 400;
 
@@ -32,9 +35,13 @@ async fn ask(program: &PathBuf, what: &str, name: &str) -> Option<String> {
     let mut command = Command::new(program);
     command.args([what, name]).kill_on_drop(true);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
-    let mut child = match command.spawn() {
-        Ok(child) => child,
-        Err(error) => return Some(format!("`{}` cannot be run: {error}", program.display())),
+    let mut child = loop {
+        match command.spawn() {
+            Ok(child) => break child,
+            // Whoever wrote it has not closed it yet; the limit above ends this.
+            Err(error) if error.kind() == ErrorKind::ExecutableFileBusy => tokio::time::sleep(AGAIN).await,
+            Err(error) => return Some(format!("`{}` cannot be run: {error}", program.display())),
+        }
     };
     let mut said = Vec::new();
     if let Some(stdout) = child.stdout.take() {

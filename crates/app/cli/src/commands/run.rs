@@ -51,9 +51,9 @@ impl NodeArgs {
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  quorate run --standalone                 a cluster of one; nothing else is needed
-  quorate run --accept-probe               wait for `quorate peer probe` of a server
-  quorate run                              as what this node is: a server, after a join
+  quorate run --standalone                 a cluster of one; nothing is needed
+  quorate run --accept-probe               wait for `quorate peer probe`
+  quorate run                              as what this node is, after a join
   quorate run --config cluster.yaml --name n1
   quorate run --config cluster.yaml --name n1 --once
   systemctl start quorate                  the same as a service

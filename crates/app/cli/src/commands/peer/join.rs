@@ -20,7 +20,7 @@ use crate::render::{Page, Report};
 #[command(after_help = "\
 Examples:
   quorate peer join                        asks for the code
-  quorate peer join --run < code.txt       from a pipe or a file, and be the agent
+  quorate peer join --run < code.txt       from a pipe; then be the agent
   quorate peer join --code-file code.txt --name n2 --listen 10.0.0.2
 
 Both sides are checked first; all that speaks against it is listed, and nothing is changed.

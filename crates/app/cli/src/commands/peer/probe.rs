@@ -17,7 +17,7 @@ use crate::render::{Page, Report};
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  quorate run --accept-probe               on the new node: waits, and shows a code
+  quorate run --accept-probe               on the new node: shows a code
   quorate peer probe n2:7700               on a server: asks for that code
 
 The same as an invitation and a join, begun from the other side.
