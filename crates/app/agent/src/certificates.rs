@@ -27,7 +27,7 @@ use quorate_pki::{
 };
 use quorate_plan::certificates::{Life, Renewal, plan_renewal};
 use quorate_plan::etcd_config::Minor;
-use quorate_plan::spec::for_member;
+use quorate_plan::spec::{Member, Spec, for_member};
 use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
@@ -130,6 +130,12 @@ pub fn answer_request(
     let signed = sign(&folder(node)?, &bundle, &Policy { days, allowed: Some(&allowed) })?;
     info!(node = member.name, days, "signed certificates for another node");
     Ok(CertificatesAnswer { certificates: signed.encode() })
+}
+
+/// Signs for a member that is about to join by this file.
+pub(crate) fn sign_for(dir: &Path, spec: &Spec, member: &Member, requests: &str) -> Result<SignedBundle, Fault> {
+    let (bundle, allowed) = (read_requests(requests)?, NodeNames::of(spec, member)?);
+    sign(dir, &bundle, &Policy { days: LEAF_DAYS, allowed: Some(&allowed) })
 }
 
 fn sign(dir: &Path, bundle: &CsrBundle, policy: &Policy<'_>) -> Result<SignedBundle, Fault> {

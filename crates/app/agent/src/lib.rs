@@ -6,6 +6,7 @@ pub mod certificates;
 pub mod cluster_file;
 pub mod declared;
 pub mod gardener;
+pub mod peering;
 pub mod peers;
 mod processes;
 pub mod recover;

@@ -11,8 +11,8 @@ use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use quorate_faults::{Code, Exit, Fault};
 
 use crate::commands::{
-    audit, backup, box_, ca, cluster, completions, ctl, data, demo, drain, enter, exec, explain, logs, man, pid, plan,
-    ps, run, shell, shim, sidecar, status, stop, trace, wrap,
+    audit, backup, box_, ca, cluster, completions, ctl, data, demo, drain, enter, exec, explain, logs, man, peer, pid,
+    plan, ps, run, shell, shim, sidecar, status, stop, trace, wrap,
 };
 use crate::printer::Printer;
 
@@ -91,6 +91,9 @@ pub(crate) enum Command {
     /// Authorities and certificates: who may talk to whom
     #[command(subcommand)]
     Ca(ca::Verb),
+    /// Clusters by hand: invite a node, join, list, detach
+    #[command(subcommand)]
+    Peer(peer::Verb),
     /// The agent: keep one member alive on this machine
     Run(run::Args),
     /// What the agent's next turn would do, and why

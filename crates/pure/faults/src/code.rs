@@ -640,6 +640,40 @@ codes! {
     LeaseGone = "Q1207", Temporary;
     /// An answer of a shared store that cannot be understood.
     CoordinationUnreadable = "Q1208", CannotMeet;
+    /// The text is no join code.
+    JoinCodeInvalid = "Q1210", ConfigInvalid;
+    /// The door does not let this token in.
+    JoinTurnedAway = "Q1211", Refused;
+    /// Too many wrong tokens from one address.
+    JoinTooOften = "Q1212", Temporary;
+    /// Something speaks against a join.
+    JoinObjections = "Q1213", Refused;
+    /// Another change of peers goes on.
+    PeersBusy = "Q1214", Temporary;
+    /// The cluster file is not in the form that is edited.
+    PeerFileEdit = "Q1215", CannotMeet;
+    /// What a node is cannot be read.
+    NodeStateUnreadable = "Q1216", Refused;
+    /// The node belongs to no cluster.
+    NodeBlank = "Q1217", ConfigInvalid;
+    /// A person's file declares the cluster.
+    NotByHand = "Q1218", Refused;
+    /// Something objects to a detach.
+    DetachVetoed = "Q1219", Refused;
+    /// A node cannot be asked before its detach.
+    DetachUnproven = "Q1220", Refused;
+    /// There is no such peer.
+    PeerUnknown = "Q1221", CannotMeet;
+    /// GlusterD 2 left its files here.
+    GlusterdLeft = "Q1222", Refused;
+    /// Whoever invites does not answer.
+    DoorSilent = "Q1223", Unreachable;
+    /// A join was undone.
+    JoinUndone = "Q1224", CannotMeet;
+    /// The node is part of something else.
+    NodeElsewhere = "Q1225", Refused;
+    /// A request about peers that is not met.
+    PeersRefused = "Q1226", Refused;
 }
 
 impl Code {

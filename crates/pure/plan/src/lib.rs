@@ -16,6 +16,7 @@ pub mod follow;
 pub mod init;
 pub mod ledger;
 pub mod links;
+pub mod peering;
 pub mod peers;
 pub mod phase;
 pub mod processes;

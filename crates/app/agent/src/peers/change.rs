@@ -102,7 +102,7 @@ fn may_intend(ledger: &Ledger, intent: Option<IntentKind>) -> Result<(), Fault> 
 }
 
 /// Checks the file, and puts it in the place of the one that is there.
-fn take(node: &Node, request: &FileRequest) -> Result<FileAnswer, Fault> {
+pub(crate) fn take(node: &Node, request: &FileRequest) -> Result<FileAnswer, Fault> {
     let (new, _) = cluster_file::parse(request.text.as_bytes(), "the file that was sent")?;
     // With a source, members are known once it has been asked.
     let (full, _) = declared::resolve_now(new.clone(), Some(node.name()), declared::ASKED_WITHIN)?;
@@ -165,7 +165,7 @@ async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T, Fault> + S
     }
 }
 
-fn no(fault: &Fault) -> No {
+pub(super) fn no(fault: &Fault) -> No {
     let status = match fault.code().exit() {
         Exit::Unreachable | Exit::Temporary | Exit::Failed => StatusCode::SERVICE_UNAVAILABLE,
         Exit::Done | Exit::CannotMeet | Exit::Waiting | Exit::ConfigInvalid | Exit::Refused | Exit::Usage => {

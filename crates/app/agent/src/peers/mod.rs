@@ -10,10 +10,12 @@
 mod care;
 mod change;
 mod client;
+mod hand;
 mod messages;
 mod openapi;
 mod server;
 
+pub(crate) use change::take;
 pub use client::{PeerError, Peers};
 pub use messages::{
     Acknowledged, FileAnswer, FileRequest, FileTold, FoundingAnswer, HandOverAnswer, IntentAnswer, IntentRequest,

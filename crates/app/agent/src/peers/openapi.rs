@@ -5,7 +5,7 @@
 use serde_json::{Value, json};
 
 /// The paths, as `(method, path, summary)`.
-pub(super) const ROUTES: [(&str, &str, &str); 13] = [
+pub(super) const ROUTES: [(&str, &str, &str); 17] = [
     ("get", "/v1/node", "What a node tells of itself: how far its founding has come, what it remembers of others"),
     (
         "post",
@@ -30,6 +30,10 @@ pub(super) const ROUTES: [(&str, &str, &str); 13] = [
     ),
     ("post", "/v1/remains", "What is left on the node: how far its data reaches, from its etcd or from its files"),
     ("post", "/v1/recover", "Orders a recovery, durably, or tells how far the one that was ordered is"),
+    ("get", "/v1/peers", "Who belongs to a cluster by hand, and what is being changed"),
+    ("post", "/v1/invite", "Makes a join code: whoever has it may join, once and in its time"),
+    ("post", "/v1/detach", "Begins to take a node out of a cluster by hand, after every check"),
+    ("post", "/v1/veto", "Asks what runs on the node whether it objects to a change of peers"),
     ("get", "/openapi.json", "This description"),
 ];
 
@@ -68,6 +72,10 @@ fn operation(method: &str, path: &str, summary: &str) -> Value {
         "/v1/file" => schema("FileAnswer"),
         "/v1/intent" => schema("IntentAnswer"),
         "/v1/hand-over" => schema("HandOverAnswer"),
+        "/v1/peers" => schema("Peers"),
+        "/v1/invite" => schema("InviteAnswer"),
+        "/v1/detach" => schema("Operation"),
+        "/v1/veto" => schema("VetoAnswer"),
         _ => json!({ "schema": { "type": "object" } }),
     };
     let refused = json!({ "description": "No, and why", "content": { "application/json": schema("Refusal") } });
@@ -90,6 +98,9 @@ fn operation(method: &str, path: &str, summary: &str) -> Value {
         "/v1/recover" => Some("RecoveryOrder"),
         "/v1/file" if method == "put" => Some("FileRequest"),
         "/v1/intent" => Some("IntentRequest"),
+        "/v1/invite" => Some("InviteRequest"),
+        "/v1/detach" => Some("DetachRequest"),
+        "/v1/veto" => Some("VetoRequest"),
         _ => None,
     };
     if let (Some(body), Some(map)) = (body, operation.as_object_mut()) {
@@ -163,6 +174,22 @@ fn schemas() -> Value {
         "Recovery": object(&["order", "progress"], json!({
             "order": { "type": "object" }, "progress": object(&["state"], json!({ "state": text }))
         })),
+        "Peers": object(&["name", "role", "cluster", "nodes", "invitations"], json!({
+            "name": text, "role": text, "cluster": text, "invitations": number,
+            "nodes": { "type": "array", "items": object(&["name", "role", "agent", "state", "answers"], json!({
+                "name": text, "role": text, "agent": text, "state": text, "answers": { "type": "boolean" }, "since_ms": number
+            })) },
+            "operation": { "$ref": "#/components/schemas/Operation" }
+        })),
+        "Operation": object(&["id", "kind", "name", "step"], json!({
+            "id": text, "kind": { "enum": ["join", "detach"] }, "name": text, "waits": { "type": ["string", "null"] },
+            "step": { "enum": ["reserved", "given", "undoing", "joined", "undone", "detached"] }
+        })),
+        "InviteRequest": object(&["role", "ttl_ms"], json!({ "role": text, "ttl_ms": number, "address": { "type": ["string", "null"] } })),
+        "InviteAnswer": object(&["code", "expires_ms"], json!({ "code": text, "expires_ms": number })),
+        "DetachRequest": object(&["name", "force"], json!({ "name": text, "force": { "type": "boolean" } })),
+        "VetoRequest": object(&["what", "name"], json!({ "what": { "enum": ["join", "detach"] }, "name": text })),
+        "VetoAnswer": object(&[], json!({ "objection": { "type": ["string", "null"] } })),
         "Refusal": object(&["code", "why"], json!({ "code": text, "why": text, "generation": number }))
     })
 }

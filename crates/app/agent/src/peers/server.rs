@@ -23,10 +23,11 @@ use quorate_plan::peers::record_started;
 
 use super::messages::{FoundingAnswer, NodeAnswer, PlanAnswer, Refusal, StartedAnswer, StartedRequest};
 use super::{
-    BODY_MAX, CLUSTER_HEADER, FROM_HEADER, GENERATION_HEADER, NO_GENERATION, OPERATOR, STATE_HEADER, care, change,
-    openapi,
+    BODY_MAX, CLUSTER_HEADER, FROM_HEADER, GENERATION_HEADER, NO_GENERATION, OPERATOR, Peers, STATE_HEADER, care,
+    change, hand, openapi,
 };
 use crate::certificates::{self, CertificatesAnswer, CertificatesRequest};
+use crate::peering::{self, Peering};
 use crate::serve::Peer;
 use crate::turn::{Book, CertificateNow, Node, Shared, Status, Wishes};
 use crate::{recover, trust};
@@ -41,6 +42,8 @@ pub(crate) struct Api {
     pub(crate) book: Arc<Book>,
     pub(crate) shared: Arc<Shared>,
     pub(crate) wishes: Wishes,
+    pub(crate) peers: Arc<Peers>,
+    pub(crate) peering: Arc<Peering>,
 }
 
 /// Every route that [`openapi::ROUTES`] describes, and no other.
@@ -60,6 +63,10 @@ pub(crate) fn router(api: &Api) -> Router {
             trust::PATH => router.route(path, post(care::trust)),
             recover::REMAINS => router.route(path, post(care::remains)),
             recover::RECOVER => router.route(path, post(care::order_recovery)),
+            peering::PEERS => router.route(path, get(hand::peers)),
+            peering::INVITE => router.route(path, post(hand::invite)),
+            peering::DETACH => router.route(path, post(hand::detach)),
+            peering::VETO => router.route(path, post(hand::veto)),
             "/openapi.json" => router.route(path, get(|| async { Json(openapi::document()) })),
             // A test asks for each of them, and finds one that is described and not there.
             _ => router,

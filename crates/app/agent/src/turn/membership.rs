@@ -224,6 +224,18 @@ pub(super) async fn prove(node: &Node, list: &MemberListResponse, change: Change
     }
 }
 
+/// Proves, with what a quorum confirms this very moment, that the cluster goes on without a member.
+pub(crate) async fn may_remove(node: &Node, name: &str) -> Result<(), Fault> {
+    let client = Client::connect(&node.client()?).await?;
+    let list = quorum_list(&client).await?;
+    let found = list.members.iter().find(|member| member.name == name);
+    match found {
+        Some(member) => prove(node, &list, Change::Remove(MemberId(member.id)), name).await,
+        // It was added, or is about to be, and never took part.
+        None => Ok(()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     #![expect(clippy::unwrap_used, reason = "a test that cannot go on says where")]

@@ -65,6 +65,7 @@ pub use execute::stamp;
 pub(crate) use listen::Wishes;
 pub use listen::{Wish, ask_status, ask_stop};
 pub use look::look;
+pub(crate) use membership::may_remove;
 pub use node::Node;
 pub(crate) use observe::end_words;
 pub use preview::{Preview, offline_status, preview, stop_alone};
@@ -76,6 +77,7 @@ pub use takeover::{Adopted, Reset, adopt_member, reset_member};
 pub(crate) use tend::watched;
 pub(crate) use trusting::is_current as trust_is_current;
 
+use crate::peering::{self, Peering};
 use crate::peers::{self, Peers};
 use crate::processes::Processes;
 use crate::{certificates, cluster_file, declared, serve};
@@ -117,8 +119,10 @@ pub async fn run(settings: RunSettings) -> Result<Finish, Fault> {
     let wishes: Wishes = watch::Sender::new(Vec::new());
     listen_for_signals(&wishes, keep_running)?;
     let (mut done, mut ports) = (Vec::new(), Duration::ZERO);
+    let peering = Arc::new(Peering::open(node.state_path()));
     let finish = loop {
-        let life = Life { once, shim: &shim, state: &state, wishes: &wishes, done: &mut done, ports };
+        let life =
+            Life { once, shim: &shim, state: &state, wishes: &wishes, peering: &peering, done: &mut done, ports };
         let finish = life.live(node.clone()).await;
         let reload = |wish: &Wish| wish.reload;
         let again = wishes.borrow().first().is_some_and(reload);
@@ -163,6 +167,7 @@ struct Life<'a> {
     shim: &'a Path,
     state: &'a StateDir,
     wishes: &'a Wishes,
+    peering: &'a Arc<Peering>,
     /// What was done to the data in lives before.
     done: &'a mut Vec<String>,
     /// How long ports may still be held by the life before.
@@ -184,9 +189,14 @@ impl Life<'_> {
             book: Arc::clone(&book),
             shared: Arc::clone(&shared),
             wishes: wishes.clone(),
+            peers: Arc::clone(&peers),
+            peering: Arc::clone(self.peering),
         };
         let served = self.serve(&api, &stop).await?;
         tokio::spawn(certificates::keep(keep_certificates(&node, &book, &peers, &shared), stop.clone()));
+        if !once {
+            tokio::spawn(peering::keep(api, stop.clone()));
+        }
         if node.spec.source.is_some() {
             tokio::spawn(stop.clone().run_until_cancelled_owned(ask_source(
                 Arc::clone(&node),

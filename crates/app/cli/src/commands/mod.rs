@@ -18,6 +18,7 @@ pub(crate) mod exec;
 pub(crate) mod explain;
 pub(crate) mod logs;
 pub(crate) mod man;
+pub(crate) mod peer;
 pub(crate) mod pid;
 pub(crate) mod plan;
 pub(crate) mod ps;
@@ -45,6 +46,7 @@ pub(crate) fn run(command: Command, printer: &mut Printer) -> Result<Exit, Fault
         Command::Box(verb) => box_::run(verb, printer),
         Command::Cluster(verb) => cluster::run(verb, printer),
         Command::Ca(verb) => ca::run(verb, printer),
+        Command::Peer(verb) => peer::run(verb, printer),
         Command::Run(args) => run::run(&args, printer),
         Command::Plan(args) => plan::run(&args, printer),
         Command::Status(args) => status::run(&args, printer),

@@ -3,10 +3,14 @@
 //! **Rule:** the first signal ends it in order, the second one at once; etcd's end is recorded either way.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
+use quorate_agent::cluster_file::{self, DEFAULT_STATE};
+use quorate_agent::peering::{self, AcceptSettings, StandaloneSettings, accept_probe, ensure_standalone};
 use quorate_agent::turn::{self, Finish, Node, RunSettings};
-use quorate_faults::{Exit, Fault};
+use quorate_faults::{Code, Exit, Fault};
 
+use crate::args::duration;
 use crate::logging::{self, LogArgs};
 use crate::printer::Printer;
 
@@ -47,6 +51,9 @@ impl NodeArgs {
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
+  quorate run --standalone                 a cluster of one; nothing is needed
+  quorate run --accept-probe               wait for `quorate peer probe`
+  quorate run                              as what this node is, after a join
   quorate run --config cluster.yaml --name n1
   quorate run --config cluster.yaml --name n1 --once
   systemctl start quorate                  the same as a service
@@ -56,8 +63,13 @@ running. SIGTERM stops etcd too, unless --keep-running; an agent that is killed 
 etcd running, and the next one takes it over. Health is at /readyz, status at `quorate
 status`.")]
 pub(crate) struct Args {
-    #[command(flatten)]
-    node: NodeArgs,
+    /// The cluster file [default: the one that the agents of a cluster by hand keep]
+    #[arg(long, value_name = "FILE", env = "QUORATE_CONFIG", conflicts_with = "standalone")]
+    config: Option<PathBuf>,
+
+    /// Which node [default: the only one of the file, or of this machine]
+    #[arg(long, env = "QUORATE_NAME")]
+    name: Option<String>,
 
     /// One turn: look, decide, act; etcd is left running
     #[arg(long)]
@@ -68,12 +80,106 @@ pub(crate) struct Args {
     keep_running: bool,
 
     #[command(flatten)]
+    by_hand: StandaloneArgs,
+
+    #[command(flatten)]
     log: LogArgs,
+}
+
+/// Clusters without a file of a person's.
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Clusters by hand")]
+struct StandaloneArgs {
+    /// Make a cluster of one, once: authorities, certificates, a file; then run it
+    #[arg(long)]
+    standalone: bool,
+
+    /// Wait to be taken in by `quorate peer probe`, then run
+    #[arg(long, conflicts_with_all = ["standalone", "config"])]
+    accept_probe: bool,
+
+    /// Where others reach this node [default: towards the default route]
+    #[arg(long, value_name = "ADDRESS", conflicts_with = "config")]
+    listen: Option<String>,
+
+    /// Where the data lies [default: /var/lib/etcd]
+    #[arg(long, value_name = "DIR", conflicts_with = "config")]
+    data_dir: Option<PathBuf>,
+
+    /// The etcd program [default: the one on the PATH]
+    #[arg(long, value_name = "FILE", conflicts_with = "config")]
+    etcd_binary: Option<PathBuf>,
+
+    /// How long a newcomer may take until it votes [default: 5m]
+    #[arg(long, value_name = "TIME", requires = "standalone", value_parser = duration)]
+    join_timeout: Option<Duration>,
+
+    /// How etcd is held: strict, basic or off [default: strict for root, else basic]
+    #[arg(long = "box", value_name = "LEVEL", requires = "standalone", value_parser = ["strict", "basic", "off"])]
+    #[arg(hide_possible_values = true)]
+    box_level: Option<String>,
+
+    /// Where GlusterD 2 kept its files; what it left is looked at once
+    #[arg(long, value_name = "DIR", default_value = "/var/lib/glusterd")]
+    glusterd_dir: PathBuf,
+
+    /// Where nodes keep their state [default: /var/lib/quorate]
+    #[arg(long, value_name = "DIR", env = "QUORATE_STATE_DIR")]
+    state_dir: Option<PathBuf>,
+}
+
+/// Which file, and which node of it.
+fn whose(args: &Args, printer: &mut Printer) -> Result<NodeArgs, Fault> {
+    let by_hand = &args.by_hand;
+    if let Some(config) = &args.config {
+        return Ok(NodeArgs::new(config.clone(), args.name.clone()));
+    }
+    let state_dir = match &by_hand.state_dir {
+        Some(dir) => dir.clone(),
+        None => cluster_file::place(DEFAULT_STATE)?,
+    };
+    let data_dir = match &by_hand.data_dir {
+        Some(dir) => dir.clone(),
+        None => cluster_file::place("/var/lib/etcd")?,
+    };
+    let place = if by_hand.accept_probe {
+        let (name, address) = (args.name.clone(), by_hand.listen.clone());
+        let etcd_binary = by_hand.etcd_binary.clone();
+        let settings = AcceptSettings { state_dir, name, address, data_dir, etcd_binary };
+        let show = |code: &str| {
+            printer
+                .aside(&format!("waiting: on a server, `quorate peer probe HOST:7700` asks for this code\n{code}\n"));
+        };
+        runtime()?.block_on(accept_probe(settings, show))?
+    } else if by_hand.standalone {
+        let (place, notes) = ensure_standalone(&StandaloneSettings {
+            state_dir,
+            name: args.name.clone(),
+            address: by_hand.listen.clone(),
+            data_dir,
+            etcd_binary: by_hand.etcd_binary.clone(),
+            join_timeout: by_hand.join_timeout,
+            box_level: by_hand.box_level.clone(),
+            glusterd_dir: by_hand.glusterd_dir.clone(),
+        })?;
+        for note in notes {
+            printer.note(&note);
+        }
+        place
+    } else {
+        let found = peering::find(&state_dir, args.name.as_deref())?;
+        let (place, _) = found.ok_or_else(|| {
+            Fault::new(Code::NodeBlank, "there is no cluster file, and this node belongs to no cluster yet")
+                .hint("`--standalone` makes one, `quorate peer join` joins one, `--config FILE` follows a file")
+        })?;
+        place
+    };
+    Ok(NodeArgs::new(place.file(), Some(place.name)))
 }
 
 /// Runs the agent.
 pub(crate) fn run(args: &Args, printer: &mut Printer) -> Result<Exit, Fault> {
-    let node = args.node.node(printer)?;
+    let node = whose(args, printer)?.node(printer)?;
     logging::start(&args.log)?;
     let settings = RunSettings { node, once: args.once, keep_running: args.keep_running, shim: own_program() };
     let runtime = runtime()?;

@@ -1,0 +1,239 @@
+//! The door: where those who were invited knock, and nobody else is told anything. Open only while someone is invited.
+//!
+//! **Invariant:** without a token that holds, a request learns that it holds none, and changes nothing but the count of its
+//! mistakes. With one, all objections are told at once, and the first change is the reservation on disk.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::extract::rejection::JsonRejection;
+use axum::extract::{ConnectInfo, DefaultBodyLimit, State};
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use axum::routing::post;
+use axum::{Json, Router};
+use quorate_etcd::aside::ensure_file;
+use quorate_etcd_formats::hex::hex;
+use quorate_faults::{Code, Fault};
+use quorate_host::durable::RealDisk;
+use quorate_pki::{Certificate, read_certificates};
+use quorate_plan::certificates::pem;
+use quorate_plan::peering::{
+    API_VERSIONS, Invitation, Kind, Operation, Outcome, Role, Side, Step, Turned, objections, token_of, with_member,
+};
+use quorate_plan::spec::{TlsFiles, for_member};
+use sha2::{Digest, Sha256};
+use tracing::{info, warn};
+
+use super::keep::begin;
+use super::messages::{JoinAsk, JoinTerms, Turn};
+use super::pinned::fill_random;
+use super::store::lock;
+use super::{DOOR_PORT, veto};
+use crate::peers::Api;
+use crate::serve::{self, Address, Bound, Peer};
+use crate::turn::{Node, now_ms};
+use crate::{certificates, cluster_file};
+
+/// The one path.
+pub(super) const JOIN: &str = "/v1/join";
+/// Requests for four certificates are a few kilobytes.
+const BODY_MAX: usize = 64 << 10;
+/// The certificate of the agent with that of its authority, in the node's folder.
+const CHAIN: &str = "door.crt";
+/// A request may take so long: the store is asked, and keys are opened.
+const REQUEST_LIMIT: Duration = Duration::from_secs(35);
+
+/// The agents' authority as it issues now, and the chain that the door shows.
+pub(super) fn authority(node: &Node) -> Result<(Certificate, Certificate), Fault> {
+    let missing = |why: &str| {
+        Fault::new(Code::CaMissing, format!("this node cannot invite: {why}"))
+            .hint("invite from the node where the cluster was begun: it has the issuing keys")
+    };
+    let Some(tls) = node.spec.tls_files() else { return Err(missing("the cluster is in the clear")) };
+    if !quorate_pki::has_issuing_keys(&certificates::folder(node)?) {
+        return Err(missing("there are no issuing keys here"));
+    }
+    let TlsFiles { cert_file, trusted_ca_file, .. } = tls.agent.as_ref().unwrap_or(&tls.peer);
+    let path = |text: &str| std::path::PathBuf::from(for_member(text, node.name()));
+    let leaf = read_certificates(&path(cert_file))?.into_iter().next();
+    let leaf = leaf.ok_or_else(|| missing("its own certificate is missing"))?;
+    let issuer = read_certificates(&path(trusted_ca_file))?.into_iter().find(|one| leaf.is_signed_by(one));
+    let issuer = issuer.ok_or_else(|| missing("no authority here signed its own certificate"))?;
+    Ok((leaf, issuer))
+}
+
+/// Takes the port.
+pub(super) async fn open(api: &Api) -> Result<Bound, Fault> {
+    let (leaf, issuer) = authority(&api.node)?;
+    let chain = api.peering.dir().join(CHAIN);
+    ensure_file(&RealDisk, &chain, format!("{}{}", pem(&leaf.der), pem(&issuer.der)).as_bytes())?;
+    let tls = api.node.spec.tls_files().map(|tls| {
+        let files = tls.agent.as_ref().unwrap_or(&tls.peer);
+        let key = std::path::PathBuf::from(for_member(&files.key_file, api.node.name()));
+        serve::TlsFiles { cert: chain, key, client_ca: None }
+    });
+    serve::bind(&Address::parse(&format!("https://0.0.0.0:{DOOR_PORT}"), tls)?).await
+}
+
+/// What it answers.
+pub(super) fn router(api: &Api) -> Router {
+    let router = Router::new().route(JOIN, post(join)).fallback(|| async { StatusCode::NOT_FOUND });
+    router.layer(DefaultBodyLimit::max(BODY_MAX)).with_state(api.clone())
+}
+
+/// No, and how it is said.
+pub(super) struct Away(pub(super) StatusCode, pub(super) Turn);
+
+impl IntoResponse for Away {
+    fn into_response(self) -> Response {
+        (self.0, Json(self.1)).into_response()
+    }
+}
+
+pub(super) fn away(status: StatusCode, code: Code, why: &str) -> Away {
+    Away(status, Turn { code: code.as_str().to_owned(), why: why.to_owned(), reasons: Vec::new() })
+}
+
+impl From<Fault> for Away {
+    fn from(fault: Fault) -> Away {
+        // Causes may name files of ours; who is invited learns the attempt.
+        warn!(code = %fault.code(), "someone who was invited could not join: {fault}");
+        away(StatusCode::CONFLICT, fault.code(), &fault.to_string())
+    }
+}
+
+async fn join(
+    State(api): State<Api>,
+    ConnectInfo(peer): ConnectInfo<Peer>,
+    body: Result<Json<JoinAsk>, JsonRejection>,
+) -> Result<Json<JoinTerms>, Away> {
+    let from = peer.from.ip().to_canonical().to_string();
+    let now = now_ms();
+    if !lock(&api.peering.strikes).is_heard(&from, now) {
+        return Err(away(StatusCode::TOO_MANY_REQUESTS, Code::JoinTooOften, "too many wrong tokens from this address"));
+    }
+    let asked = body.map(|Json(asked)| asked);
+    let token = asked.as_ref().ok().and_then(|asked| token_of(&asked.token)).unwrap_or_default();
+    let claim = asked.as_ref().ok().map(|asked| hex(&Sha256::digest(asked.claim.as_bytes())));
+    let invitations = api.peering.kept().invitations;
+    let invitation = match invitations.find(&token, claim.as_deref(), now) {
+        Ok(invitation) => invitation.clone(),
+        Err(turned) => {
+            lock(&api.peering.strikes).note(&from, now);
+            info!(from, "turned someone away at the door: {turned:?}");
+            let why = match turned {
+                Turned::Unknown => "this token lets nobody in",
+                Turned::Expired => "the time of this token is over",
+                Turned::Used => "this token was used by another node",
+            };
+            return Err(away(StatusCode::FORBIDDEN, Code::JoinTurnedAway, why));
+        }
+    };
+    // Only who holds a token learns what was wrong with its request.
+    let asked = asked.map_err(|rejection| away(StatusCode::BAD_REQUEST, Code::PeerRequest, &rejection.body_text()))?;
+    let admitted = admit(&api, &asked, &token, claim.unwrap_or_default(), &invitation);
+    match tokio::time::timeout(REQUEST_LIMIT, admitted).await {
+        Ok(answer) => answer.map(Json),
+        Err(_) => Err(away(StatusCode::REQUEST_TIMEOUT, Code::PeerRequest, "it took too long; try again")),
+    }
+}
+
+async fn admit(
+    api: &Api,
+    asked: &JoinAsk,
+    token: &[u8],
+    claim: String,
+    invitation: &Invitation,
+) -> Result<JoinTerms, Away> {
+    let _one = api.peering.deciding.lock().await;
+    let name = &asked.newcomer.name;
+    if asked.role != invitation.role {
+        return Err(away(StatusCode::CONFLICT, Code::JoinTurnedAway, "the invitation is for another role"));
+    }
+    // Who did not hear the answer asks again, and gets it again.
+    let kept = api.peering.kept();
+    let begun = kept.operation.filter(|operation| {
+        invitation.used_by.as_ref() == Some(&claim) && operation.kind == Kind::Join(asked.newcomer.clone())
+    });
+    if let Some(operation) = begun {
+        if matches!(operation.step, Step::Undoing | Step::Done(Outcome::Undone | Outcome::Detached)) {
+            let why = "the node did not come up in its time, and was taken out again: ask for another code";
+            return Err(away(StatusCode::CONFLICT, Code::JoinUndone, why));
+        }
+        return granted(api, asked, &operation).await;
+    }
+    let side = here(&api.node, api, name).await;
+    let found = objections(&side, &api.node.spec, &asked.side, &asked.newcomer);
+    if !found.is_empty() {
+        let code = Code::JoinObjections.as_str().to_owned();
+        let turn = Turn { code, why: format!("`{name}` cannot join"), reasons: found };
+        return Err(Away(StatusCode::CONFLICT, turn));
+    }
+    if asked.requests.is_none() {
+        return Ok(JoinTerms { side, file: api.node.text.to_string(), certificates: None });
+    }
+    let operation = reservation(api, asked)?;
+    let terms = granted(api, asked, &operation).await?;
+    begin(api, operation, Some((token, &claim))).await?;
+    info!(node = name, "reserved a place for a newcomer");
+    Ok(terms)
+}
+
+/// This side of the matter.
+async fn here(node: &Node, api: &Api, name: &str) -> Side {
+    Side {
+        api: API_VERSIONS,
+        etcd: api.shared.status().etcd.and_then(|etcd| etcd.version),
+        now_ms: now_ms(),
+        cluster: Some(node.spec.token.clone()),
+        state_dir: node.spec.agent.state_dir.clone(),
+        taken: Vec::new(),
+        fsync_ms: Some(0),
+        veto: veto(api.peering.dir(), "join", name).await,
+    }
+}
+
+/// The operation, and the file that it leads to. Nothing is changed yet.
+fn reservation(api: &Api, asked: &JoinAsk) -> Result<Operation, Away> {
+    if asked.role != Role::Server {
+        return Err(away(StatusCode::CONFLICT, Code::JoinTurnedAway, "only servers are taken in here"));
+    }
+    if let Some(active) = api.peering.kept().active() {
+        let why = format!("another change goes on: that of `{}`", active.kind.name());
+        return Err(away(StatusCode::CONFLICT, Code::PeersBusy, &why));
+    }
+    let text = with_member(&api.node.text, &asked.newcomer).map_err(|error| error.fault())?;
+    cluster_file::parse(text.as_bytes(), "the file with the newcomer")?;
+    let mut random = [0_u8; 8];
+    fill_random(&mut random)?;
+    let now = now_ms();
+    let wait = u64::try_from(api.node.spec.maintenance.join_timeout.as_millis()).unwrap_or(u64::MAX);
+    Ok(Operation {
+        id: hex(&random),
+        kind: Kind::Join(asked.newcomer.clone()),
+        text,
+        before: api.node.spec.hash(),
+        at_ms: now,
+        deadline_ms: now.saturating_add(wait),
+        step: Step::Reserved,
+    })
+}
+
+/// The file and the certificates.
+async fn granted(api: &Api, asked: &JoinAsk, operation: &Operation) -> Result<JoinTerms, Away> {
+    let side = here(&api.node, api, &asked.newcomer.name).await;
+    let (file, node) = (operation.text.clone(), Arc::clone(&api.node));
+    let Some(requests) = asked.requests.clone() else {
+        return Ok(JoinTerms { side, file, certificates: None });
+    };
+    let (text, name) = (file.clone(), asked.newcomer.name.clone());
+    // Opening keys takes a while.
+    let signed = tokio::task::spawn_blocking(move || {
+        let (spec, _) = cluster_file::parse(text.as_bytes(), "the file with the newcomer")?;
+        let member = spec.local(Some(&name), "the file with the newcomer")?;
+        certificates::sign_for(&certificates::folder(&node)?, &spec, member, &requests)
+    });
+    let signed = signed.await.map_err(|_| Fault::new(Code::Internal, "signing came to a halt"))??;
+    Ok(JoinTerms { side, file, certificates: Some(signed.encode()) })
+}

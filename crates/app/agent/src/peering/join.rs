@@ -1,0 +1,246 @@
+//! Joins a cluster with a code: the newcomer's side.
+//!
+//! **Invariant:** nothing of an earlier life is touched before the inviter has agreed; keys never leave this node; the role is
+//! written last. Cut off at any point and run again with the same code, it goes on.
+
+use std::path::{Path, PathBuf};
+
+use jiff::Timestamp;
+use quorate_etcd::aside::ensure_file;
+use quorate_etcd::ledger::observe_ledger;
+use quorate_etcd_formats::hex::hex;
+use quorate_faults::{Code, Fault};
+use quorate_host::durable::RealDisk;
+use quorate_host::state::StateDir;
+use quorate_pki::{Authority, Keys, NodeNames, SignedBundle, ensure_installed, ensure_requests};
+use quorate_plan::ledger::LedgerSeen;
+use quorate_plan::peering::{JoinCode, LocalState, Newcomer, Role, objections, with_member};
+use quorate_plan::spec::{Spec, for_member};
+use sha2::{Digest, Sha256};
+
+use super::door::JOIN;
+use super::facts::{Guest, guest, own_address};
+use super::messages::{JoinAsk, JoinTerms};
+use super::pinned::{ask, fill_random, refusal, resolve};
+use super::place::{Place, checked, find, hostname};
+use super::standalone::set_aside;
+use super::veto;
+use crate::cluster_file;
+use crate::turn::now_ms;
+
+/// What tells this attempt from that of another who has the same code, in the node's folder.
+const CLAIM: &str = "claim";
+
+/// How to join.
+#[derive(Debug, Clone)]
+pub struct JoinSettings {
+    /// What the inviter printed.
+    pub code: JoinCode,
+    /// Where state is kept.
+    pub state_dir: PathBuf,
+    /// The node's name; by default the machine's.
+    pub name: Option<String>,
+    /// Where others reach it; by default the address from which the inviter is reached.
+    pub address: Option<String>,
+    /// Where the data will lie.
+    pub data_dir: PathBuf,
+    /// The etcd program, if not the one on the PATH.
+    pub etcd_binary: Option<PathBuf>,
+}
+
+/// What came of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Joined {
+    /// The node's folder.
+    pub place: Place,
+    /// What it is.
+    pub local: LocalState,
+    /// What was set aside.
+    pub notes: Vec<String>,
+    /// Whether all of it had been done before.
+    pub already: bool,
+}
+
+/// Joins.
+pub async fn join(settings: &JoinSettings) -> Result<Joined, Fault> {
+    let code = &settings.code;
+    if now_ms() >= code.expires_ms {
+        return Err(Fault::new(Code::JoinTurnedAway, "the time of this join code is over")
+            .hint("ask for another one: `quorate peer invite`"));
+    }
+    let known = find(&settings.state_dir, settings.name.as_deref())?;
+    if let Some((place, local)) = &known
+        && local.role == Role::Server
+        && local.cluster == code.cluster
+        && has_been_member(place)
+    {
+        let (place, local) = (place.clone(), local.clone());
+        return Ok(Joined { place, local, notes: Vec::new(), already: true });
+    }
+    let name = match (&settings.name, &known) {
+        (Some(name), _) => checked(name)?.to_owned(),
+        (None, Some((place, _))) => place.name.clone(),
+        (None, None) => hostname()?,
+    };
+    let place = Place { state_dir: settings.state_dir.clone(), name };
+    if place.dir().is_dir() {
+        // An agent at work is not joined over.
+        drop(StateDir::open(&place.dir())?.lock()?);
+    }
+    let attempt = Attempt::prepare(settings, place, known.map(|(_, local)| local)).await?;
+    let terms: JoinTerms = ask(code, JOIN, &attempt.ask(None)).await?;
+    attempt.check(code, &terms)?;
+    attempt.carry_out(code, &terms).await
+}
+
+/// What is sent, and where things lie.
+struct Attempt {
+    place: Place,
+    before: Option<LocalState>,
+    claim: String,
+    request: JoinAsk,
+}
+
+impl Attempt {
+    async fn prepare(settings: &JoinSettings, place: Place, before: Option<LocalState>) -> Result<Attempt, Fault> {
+        let code = &settings.code;
+        let address = match &settings.address {
+            Some(address) => address.clone(),
+            None => {
+                let own = own_address(Some(resolve(code).await?));
+                let unknown = || Fault::new(Code::Usage, "it is not known where others reach this node");
+                own.ok_or_else(|| unknown().hint("name its address: `--listen 10.0.0.2`"))?.to_string()
+            }
+        };
+        let absolute = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+        let (state_dir, data_dir) = (absolute(&settings.state_dir), absolute(&settings.data_dir));
+        let newcomer =
+            Newcomer { name: place.name.clone(), address: address.clone(), data_dir: data_dir.display().to_string() };
+        let objection = veto(&place.dir(), "join", &place.name).await;
+        let belongs = before.as_ref().filter(|local| match local.role {
+            Role::Detached => false,
+            // A place that was never taken is none.
+            Role::Server => has_been_member(&place),
+            Role::Standalone | Role::Client | Role::External => true,
+        });
+        let belongs = belongs.map(|local| local.cluster.clone());
+        let belongs = belongs.or_else(|| belongs_by_file(&place, before.as_ref(), &data_dir));
+        let binary = settings.etcd_binary.clone();
+        let side = tokio::task::spawn_blocking(move || {
+            guest(Guest {
+                address: &address,
+                data_dir: &data_dir,
+                state_dir: &state_dir,
+                etcd_binary: binary.as_deref(),
+                cluster: belongs,
+                veto: objection,
+            })
+        });
+        let side = side.await.map_err(|_| Fault::new(Code::Internal, "looking at this node came to a halt"))?;
+        let claim = claim(&place)?;
+        let token = hex(&code.token);
+        let request = JoinAsk { token, claim: claim.clone(), role: code.role, side, newcomer, requests: None };
+        Ok(Attempt { place, before, claim, request })
+    }
+
+    fn ask(&self, requests: Option<String>) -> JoinAsk {
+        JoinAsk { requests, ..self.request.clone() }
+    }
+
+    /// Judges the other side by the same rules, with what it told.
+    fn check(&self, code: &JoinCode, terms: &JoinTerms) -> Result<(), Fault> {
+        let (spec, _) = cluster_file::parse(terms.file.as_bytes(), "the cluster file of the inviter")?;
+        if spec.token != code.cluster {
+            return Err(refusal(Code::JoinTurnedAway, "the inviter is of another cluster than the code", &[]));
+        }
+        // Whoever goes on with an earlier attempt is declared already.
+        if spec.member(&self.place.name).is_some() {
+            return Ok(());
+        }
+        let found = objections(&terms.side, &spec, &self.request.side, &self.request.newcomer);
+        if found.is_empty() { Ok(()) } else { Err(refusal(Code::JoinObjections, "this node cannot join", &found)) }
+    }
+
+    async fn carry_out(self, code: &JoinCode, terms: &JoinTerms) -> Result<Joined, Fault> {
+        let mut notes = Vec::new();
+        if self.before.as_ref().is_some_and(|local| local.role == Role::Detached) {
+            notes.push(set_aside(&self.place, Path::new(&self.request.newcomer.data_dir))?);
+        }
+        let state = StateDir::open(&self.place.dir())?;
+        let _lock = state.lock()?;
+        ensure_file(&RealDisk, &self.place.dir().join(CLAIM), self.claim.as_bytes())?;
+        let text = with_member(&terms.file, &self.request.newcomer).map_err(|error| error.fault())?;
+        let (spec, _) = cluster_file::parse(text.as_bytes(), "the cluster file of the inviter")?;
+        let (dir, names) = self.certificates(&spec)?;
+        let requests = ensure_requests(&dir, &names, Keys::Keep)?.bundle;
+        let granted: JoinTerms = ask(code, JOIN, &self.ask(Some(requests.encode()))).await?;
+        let (spec, _) = cluster_file::parse(granted.file.as_bytes(), "the cluster file that was granted")?;
+        if spec.token != code.cluster || spec.member(&self.place.name).is_none() {
+            return Err(refusal(Code::JoinTurnedAway, "what was granted is not what was asked for", &[]));
+        }
+        let signed = granted.certificates.unwrap_or_default();
+        let signed = SignedBundle::decode(signed.as_bytes()).map_err(|error| {
+            Fault::new(Code::BundleUnreadable, "cannot read what the inviter signed").caused_by(error)
+        })?;
+        if Sha256::digest(signed.authority(Authority::Agent)).as_slice() != code.pin {
+            return Err(refusal(Code::JoinTurnedAway, "the authority is not the one that the code names", &[]));
+        }
+        ensure_installed(&dir, &names, &signed, Timestamp::now())?;
+        ensure_file(&RealDisk, &self.place.file(), granted.file.as_bytes())?;
+        let local = LocalState {
+            role: Role::Server,
+            name: self.place.name.clone(),
+            cluster: spec.token,
+            address: self.request.newcomer.address.clone(),
+            since_ms: now_ms(),
+            notes: notes.clone(),
+        };
+        self.place.ensure_local(&local)?;
+        Ok(Joined { place: self.place, local, notes, already: false })
+    }
+
+    fn certificates(&self, spec: &Spec) -> Result<(PathBuf, NodeNames), Fault> {
+        let member = spec.local(Some(&self.place.name), "the cluster file")?;
+        let dir = spec.tls_files().and_then(|tls| tls.dir.as_deref());
+        let dir = dir.map(|dir| PathBuf::from(for_member(dir, &self.place.name))).ok_or_else(|| {
+            Fault::new(Code::NoCertificateDir, "the cluster keeps its certificates in no folder")
+                .hint("only clusters that `quorate run --standalone` made can be joined")
+        })?;
+        Ok((dir, NodeNames::of(spec, member)?))
+    }
+}
+
+/// A member that somebody's file declares, or data of etcd, is part of something.
+fn belongs_by_file(place: &Place, before: Option<&LocalState>, data_dir: &Path) -> Option<String> {
+    if before.is_some_and(|local| local.role == Role::Detached) {
+        return None;
+    }
+    let ledger = place.dir().join(quorate_etcd::ledger::FILE_NAME);
+    match () {
+        () if ledger.exists() && !place.file().exists() => Some(format!("of the ledger `{}`", ledger.display())),
+        () if data_dir.join("member").exists() => Some(format!("of the data in `{}`", data_dir.display())),
+        () => None,
+    }
+}
+
+/// Whether the node has ever had a part in etcd.
+fn has_been_member(place: &Place) -> bool {
+    match observe_ledger(&place.dir().join(quorate_etcd::ledger::FILE_NAME)) {
+        LedgerSeen::Absent => false,
+        LedgerSeen::There(ledger) => ledger.ids().is_some(),
+        LedgerSeen::Unreadable(_) => true,
+    }
+}
+
+/// The claim of this node: made once.
+fn claim(place: &Place) -> Result<String, Fault> {
+    let path = place.dir().join(CLAIM);
+    match std::fs::read_to_string(&path) {
+        Ok(text) if !text.is_empty() => Ok(text),
+        _ => {
+            let mut random = [0_u8; 16];
+            fill_random(&mut random)?;
+            Ok(hex(&random))
+        }
+    }
+}

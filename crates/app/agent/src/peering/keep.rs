@@ -1,0 +1,488 @@
+//! Keeps what was begun going: the door, the one operation, the role of this node, and the file that the cluster agreed on.
+//!
+//! **Rule:** look, decide (`plan/peering`), do one thing, look again; an operation that waits says for what.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use quorate_etcd_formats::hex::hex;
+use quorate_faults::{Code, Fault};
+use quorate_plan::ledger::{LedgerSeen, State};
+use quorate_plan::peering::{
+    JoinCode, Kind, Next, Operation, Outcome, Role, Seen, Step, TOKEN_BYTES, TTL_MAX_MS, next, without_member,
+};
+use quorate_plan::spec::duration_text;
+use sha2::{Digest, Sha256};
+use tokio_util::sync::{CancellationToken, DropGuard};
+use tracing::{debug, info, warn};
+
+use super::messages::{
+    DetachRequest, InviteAnswer, InviteRequest, NodeShown, OperationShown, PeersAnswer, VetoAnswer, VetoRequest,
+};
+use super::pinned::fill_random;
+use super::record::{NodeRecord, Records};
+use super::store::lock;
+use super::{DOOR_PORT, VETO, door, veto};
+use crate::cluster_file;
+use crate::peers::{Api, FileRequest, NodeAnswer, PeerError, take};
+use crate::turn::{Wish, may_remove, now_ms};
+
+/// Between two looks while something goes on.
+const SOON: Duration = Duration::from_millis(300);
+/// And otherwise.
+const IDLE: Duration = Duration::from_secs(2);
+/// Between two looks at the file that the cluster agreed on.
+const FILE_EVERY: Duration = Duration::from_secs(5);
+/// A member list is believed for so long after a quorum confirmed it.
+const LIST_MS: u64 = 10_000;
+/// How long the door may take to open: an agent that begins anew opens it again.
+const DOOR_LIMIT: Duration = Duration::from_secs(8);
+/// A detach that nobody follows any more is taken over after so long.
+const DETACH_MS: u64 = 600_000;
+
+/// Goes on until told to stop.
+pub(crate) async fn keep(api: Api, stop: CancellationToken) {
+    let Some(_) = api.peering.local() else { return };
+    let (mut door, mut looked): (Option<DropGuard>, Option<Instant>) = (None, None);
+    api.peering.door.send_replace(false);
+    loop {
+        let news = api.peering.news.notified();
+        tokio::pin!(news);
+        news.as_mut().enable();
+        mind_door(&api, &mut door).await;
+        if let Err(fault) = mind_role(&api) {
+            warn!(code = %fault.code(), "the role of this node was not written down: {fault}");
+        }
+        let active = api.peering.kept().active().is_some();
+        if active {
+            let waits = match drive(&api).await {
+                Ok(waits) => waits,
+                Err(fault) => Some(words(&fault)),
+            };
+            tell(&api, waits);
+        } else if looked.is_none_or(|at| at.elapsed() >= FILE_EVERY) {
+            looked = Some(Instant::now());
+            if let Err(fault) = follow_file(&api).await {
+                debug!(code = %fault.code(), "the agreed file was not looked at: {}", words(&fault));
+            }
+        }
+        tokio::select! {
+            () = stop.cancelled() => return,
+            () = tokio::time::sleep(if active { SOON } else { IDLE }) => {}
+            () = news => {}
+        }
+    }
+}
+
+/// What the operation waits for, told once.
+fn tell(api: &Api, waits: Option<String>) {
+    let mut known = lock(&api.peering.waits);
+    if let Some(text) = waits.as_ref().filter(|text| known.as_ref() != Some(text)) {
+        info!("a change of peers waits for {text}");
+    }
+    *known = waits;
+}
+
+/// Open while someone is invited.
+async fn mind_door(api: &Api, door: &mut Option<DropGuard>) {
+    let kept = api.peering.kept();
+    let open = kept.invitations.is_open(kept.active().is_some(), now_ms());
+    match (open, door.is_some()) {
+        (true, false) => match door::open(api).await {
+            Ok(bound) => {
+                let stop = CancellationToken::new();
+                tokio::spawn(bound.serve(door::router(api), stop.clone()));
+                info!("the door is open at port {DOOR_PORT} for those who were invited");
+                *door = Some(stop.drop_guard());
+                api.peering.door.send_replace(true);
+            }
+            // The life before may still hold the port.
+            Err(fault) => debug!(code = %fault.code(), "the door stays shut: {}", words(&fault)),
+        },
+        (false, true) => {
+            info!("the door is shut: nobody is invited any more");
+            *door = None;
+            api.peering.door.send_replace(false);
+        }
+        (true, true) | (false, false) => {}
+    }
+}
+
+/// Who was removed is detached; a cluster that grew has servers.
+fn mind_role(api: &Api) -> Result<(), Fault> {
+    let removed = matches!(api.book.read(), LedgerSeen::There(ledger) if matches!(ledger.state, State::Tombstone(_)));
+    // Who was away hears it from the others, and its data stays as it is: no word of another renames it.
+    let status = api.shared.status();
+    let heard = status.etcd.is_none() && status.code.as_deref() == Some(Code::StartRemoved.as_str());
+    let role = api.peering.local().map(|local| local.role);
+    match role {
+        Some(Role::Standalone | Role::Server) if removed || heard => {
+            info!("this node is detached: no etcd runs here");
+            api.peering.become_(Role::Detached)
+        }
+        Some(Role::Standalone) if api.node.spec.members.len() > 1 => api.peering.become_(Role::Server),
+        _ => Ok(()),
+    }
+}
+
+/// Takes the next step of the operation. Returns what it waits for.
+async fn drive(api: &Api) -> Result<Option<String>, Fault> {
+    let Some(operation) = api.peering.kept().active().cloned() else { return Ok(None) };
+    let (spec, _) = cluster_file::parse(operation.text.as_bytes(), "the file of a change of peers")?;
+    let hash = spec.hash();
+    let heard = hear(api).await;
+    let seen = observe(api, &operation, &hash, &heard);
+    match next(&operation, &seen) {
+        Next::Nothing => Ok(None),
+        Next::Wait(what) => Ok(Some(what)),
+        Next::Write(step) => {
+            // Whoever was killed before it had the right to change peers takes it now.
+            Records::open(&api.node).await?.claim(&operation, now_ms()).await?;
+            api.peering.change(|kept| {
+                if let Some(known) = &mut kept.operation {
+                    known.step = step;
+                }
+            })?;
+            Ok(None)
+        }
+        Next::Give => give(api, &operation, &hash, &heard).await,
+        Next::Undo => {
+            let name = operation.kind.name();
+            let text = without_member(&operation.text, name).map_err(|error| error.fault())?;
+            warn!(node = name, "the newcomer did not come in its time, and is taken out again");
+            api.peering.change(|kept| {
+                kept.operation = Some(Operation { text, before: hash, step: Step::Undoing, ..operation.clone() });
+            })?;
+            Ok(None)
+        }
+        Next::Close(outcome) => close(api, &operation, &hash, outcome).await.map(|()| None),
+    }
+}
+
+type Heard = BTreeMap<String, Result<NodeAnswer, PeerError>>;
+
+/// Every other node, those that leave included.
+async fn hear(api: &Api) -> Heard {
+    let mut asked = tokio::task::JoinSet::new();
+    for peer in api.peers.leaving().into_iter().chain(api.peers.others()) {
+        let peers = Arc::clone(&api.peers);
+        asked.spawn(async move {
+            let answer = peers.node(&peer, None).await;
+            (peer, answer)
+        });
+    }
+    asked.join_all().await.into_iter().collect()
+}
+
+fn observe(api: &Api, operation: &Operation, hash: &str, heard: &Heard) -> Seen {
+    let (now, name) = (now_ms(), operation.kind.name());
+    let answers = || heard.values().flatten();
+    let cluster = api.shared.status().cluster.filter(|cluster| now.saturating_sub(cluster.seen_ms) < LIST_MS);
+    let listed = cluster.as_ref().and_then(|cluster| {
+        // One that never started has no name yet, and may be this one.
+        let found = cluster.members.iter().find(|member| member.name == name || member.name.is_empty())?;
+        Some(found.name == name && found.role != "learner")
+    });
+    let backups = answers().filter_map(|answer| answer.backed_up_ms).chain(api.shared.backed_up_ms());
+    Seen {
+        now_ms: now,
+        held: api.node.spec.hash() == hash && answers().all(|answer| answer.file == hash),
+        listed,
+        confirmed: cluster.is_some(),
+        backed_up: api.node.spec.backup.is_none() || backups.max().is_some_and(|until| until >= operation.at_ms),
+    }
+}
+
+/// Writes an operation down, and takes the right to change peers for it: what was written down is forgotten where another has
+/// that right. `uses`: the token, and who uses it.
+pub(super) async fn begin(api: &Api, operation: Operation, uses: Option<(&[u8], &str)>) -> Result<(), Fault> {
+    let before = api.peering.kept().operation;
+    api.peering.change(|kept| {
+        if let Some((token, claim)) = uses {
+            kept.invitations.use_up(token, claim);
+        }
+        kept.operation = Some(operation.clone());
+    })?;
+    let claimed = async { Records::open(&api.node).await?.claim(&operation, now_ms()).await };
+    let Err(fault) = claimed.await else { return Ok(()) };
+    let undone = api.peering.change(|kept| {
+        let ours = |known: &Operation| known.id == operation.id && known.step == Step::Reserved;
+        let undone = kept.operation.as_ref().is_some_and(ours);
+        if undone {
+            kept.operation = before;
+            if let Some((_, claim)) = uses {
+                kept.invitations.release(claim);
+            }
+        }
+        undone
+    })?;
+    // It goes on where the right was taken meanwhile.
+    if undone { Err(fault) } else { Ok(()) }
+}
+
+/// Gives the file to whoever has another one: those that leave first, this node last.
+async fn give(api: &Api, operation: &Operation, hash: &str, heard: &Heard) -> Result<Option<String>, Fault> {
+    let behind = heard.iter().filter_map(|(peer, answer)| Some((peer, answer.as_ref().ok()?)));
+    let mut waits = None;
+    for (peer, answer) in behind.filter(|(_, answer)| answer.file != hash) {
+        let request = FileRequest { text: operation.text.clone(), replaces: answer.file.clone() };
+        match api.peers.put_file(peer, &request).await {
+            Ok(_) => info!("gave the file to `{peer}`"),
+            Err(error) => waits = Some(format!("`{peer}` to take the file ({})", words(&error.fault(peer)))),
+        }
+    }
+    if waits.is_some() || api.node.spec.hash() == hash {
+        return Ok(waits);
+    }
+    let request = FileRequest { text: operation.text.clone(), replaces: api.node.spec.hash() };
+    take_here(api, request).await?;
+    Ok(None)
+}
+
+/// Takes a file over on this very node, as if another agent had sent it.
+async fn take_here(api: &Api, request: FileRequest) -> Result<(), Fault> {
+    let node = Arc::clone(&api.node);
+    let taken = tokio::task::spawn_blocking(move || take(&node, &request)).await;
+    let taken = taken.map_err(|_| Fault::new(Code::Internal, "taking a file came to a halt"))??;
+    if taken.file != api.node.spec.hash() {
+        api.wishes.send_modify(|wishes| wishes.push(Wish::reload("a change of peers")));
+    }
+    Ok(())
+}
+
+async fn close(api: &Api, operation: &Operation, hash: &str, outcome: Outcome) -> Result<(), Fault> {
+    let record = match (&operation.kind, outcome) {
+        (Kind::Join(newcomer), Outcome::Joined) => Some(NodeRecord {
+            name: newcomer.name.clone(),
+            role: Role::Server,
+            address: newcomer.address.clone(),
+            since_ms: now_ms(),
+        }),
+        _ => None,
+    };
+    // What was never given is nobody's file.
+    let given = operation.step != Step::Reserved;
+    let records = Records::open(&api.node).await?;
+    records.close(operation, record.as_ref(), given.then_some((hash, operation.text.as_str()))).await?;
+    api.peering.change(|kept| {
+        if let Some(known) = kept.operation.as_mut().filter(|known| known.id == operation.id) {
+            known.step = Step::Done(outcome);
+        }
+    })?;
+    let name = operation.kind.name();
+    match outcome {
+        Outcome::Joined => info!(node = name, "joined: it votes, and is on record"),
+        Outcome::Undone => warn!(node = name, "undone: it did not join, and nothing of it is left"),
+        Outcome::Detached => info!(node = name, "detached: it is no member any more, and off the record"),
+    }
+    Ok(())
+}
+
+/// A node that was away takes the file that the cluster agreed on meanwhile; one that a person brought stays.
+async fn follow_file(api: &Api) -> Result<(), Fault> {
+    if !api.shared.readiness().1 {
+        return Ok(());
+    }
+    let records = Records::open(&api.node).await?;
+    let Some(file) = records.file().await? else { return Ok(()) };
+    let own = api.node.spec.hash();
+    if file.hash == own || !file.earlier.contains(&own) || records.is_busy().await? {
+        return Ok(());
+    }
+    info!("the cluster agreed on another file meanwhile, and it is taken over");
+    take_here(api, FileRequest { text: file.text, replaces: own }).await
+}
+
+/// Makes a join code, and answers when whoever gets it can come.
+pub(crate) async fn invite(api: &Api, request: &InviteRequest) -> Result<InviteAnswer, Fault> {
+    let answer = invitation(api, request)?;
+    let mut open = api.peering.door.subscribe();
+    let opened = tokio::time::timeout(DOOR_LIMIT, open.wait_for(|open| *open)).await;
+    match opened {
+        Ok(Ok(_)) => Ok(answer),
+        Ok(Err(_)) | Err(_) => Err(Fault::new(Code::ListenFailed, format!("cannot open the door at port {DOOR_PORT}"))
+            .hint(format!("see who listens there with `ss -ltnp sport = :{DOOR_PORT}`, and invite again"))),
+    }
+}
+
+fn invitation(api: &Api, request: &InviteRequest) -> Result<InviteAnswer, Fault> {
+    let local = api.peering.by_hand()?;
+    let refused = |what: &str, hint: &str| Err(Fault::new(Code::PeersRefused, what).hint(hint.to_owned()));
+    match (local.role, request.role) {
+        (Role::Standalone | Role::Server, Role::Server) => {}
+        (Role::Detached | Role::Client | Role::External, _) => {
+            return refused("this node is no server, and invites nobody", "invite from a server: `quorate peer list`");
+        }
+        (_, role) => return refused(&format!("nobody can be invited as {role}"), "invite as `server`"),
+    }
+    if request.ttl_ms == 0 || request.ttl_ms > TTL_MAX_MS {
+        let most = duration_text(Duration::from_millis(TTL_MAX_MS));
+        return refused(&format!("a code holds for at most {most}"), "ask for less, and invite again later");
+    }
+    let (_, issuer) = door::authority(&api.node)?;
+    let mut token = [0_u8; TOKEN_BYTES];
+    fill_random(&mut token)?;
+    let now = now_ms();
+    let expires_ms = now.saturating_add(request.ttl_ms);
+    let host = request.address.clone().unwrap_or_else(|| local.address.clone());
+    let host = if host.contains(':') && !host.starts_with('[') { format!("[{host}]") } else { host };
+    let code = JoinCode {
+        address: format!("{host}:{DOOR_PORT}"),
+        cluster: local.cluster,
+        inviter: local.name,
+        role: request.role,
+        token,
+        pin: Sha256::digest(&issuer.der).into(),
+        expires_ms,
+    };
+    api.peering.change(|kept| kept.invitations.add(&token, request.role, expires_ms, now))?;
+    info!("invited a {} for {}", request.role, duration_text(Duration::from_millis(request.ttl_ms)));
+    Ok(InviteAnswer { code: code.encode(), expires_ms })
+}
+
+/// Begins to take a node out, after every check.
+pub(crate) async fn detach(api: &Api, request: &DetachRequest) -> Result<OperationShown, Fault> {
+    api.peering.by_hand()?;
+    let _one = api.peering.deciding.lock().await;
+    let (name, spec) = (&request.name, &api.node.spec);
+    let kept = api.peering.kept();
+    if let Some(active) = kept.active() {
+        if active.kind == (Kind::Detach { name: name.clone() }) {
+            return Ok(operation_shown(api, active));
+        }
+        let what = format!("another change goes on: that of `{}`", active.kind.name());
+        return Err(Fault::new(Code::PeersBusy, what).hint("wait until it is done: `quorate peer status`"));
+    }
+    if spec.member(name).is_none() {
+        return Err(Fault::new(Code::PeerUnknown, format!("there is no peer `{}`", name.escape_debug()))
+            .hint("see who there is: `quorate peer list`"));
+    }
+    if spec.members.len() == 1 {
+        return Err(Fault::new(
+            Code::LastMember,
+            "the last server cannot be detached: nothing of the cluster would be left",
+        )
+        .hint("to end the cluster, `quorate cluster teardown`"));
+    }
+    if name == api.node.name() {
+        return Err(Fault::new(Code::PeersRefused, "a node does not detach itself")
+            .hint(format!("ask another one: `quorate peer detach {name}` there")));
+    }
+    ask_for_vetoes(api, request).await?;
+    may_remove(&api.node, name).await?;
+    let text = without_member(&api.node.text, name).map_err(|error| error.fault())?;
+    cluster_file::parse(text.as_bytes(), "the file without the node")?;
+    let mut random = [0_u8; 8];
+    fill_random(&mut random)?;
+    let now = now_ms();
+    let operation = Operation {
+        id: hex(&random),
+        kind: Kind::Detach { name: name.clone() },
+        text,
+        before: spec.hash(),
+        at_ms: now,
+        deadline_ms: now.saturating_add(DETACH_MS),
+        step: Step::Reserved,
+    };
+    begin(api, operation.clone(), None).await?;
+    info!(node = name, "is being detached");
+    Ok(operation_shown(api, &operation))
+}
+
+/// Asks here and there; who does not answer is detached by force alone.
+async fn ask_for_vetoes(api: &Api, request: &DetachRequest) -> Result<(), Fault> {
+    let name = &request.name;
+    let objects = |place: &str, why: &str| {
+        Fault::new(Code::DetachVetoed, format!("something that runs on {place} objects: {why}"))
+            .hint("nothing was changed; see to it there first")
+    };
+    if let Some(why) = veto(api.peering.dir(), "detach", name).await {
+        return Err(objects("this node", &why));
+    }
+    let asked = VetoRequest { what: "detach".to_owned(), name: name.clone() };
+    let answer: Result<VetoAnswer, PeerError> = api.peers.order(name, VETO, &asked).await;
+    match answer {
+        Ok(VetoAnswer { objection: None }) => Ok(()),
+        Ok(VetoAnswer { objection: Some(why) }) => Err(objects(&format!("`{name}`"), &why)),
+        Err(_) if request.force => {
+            warn!(node = name, "does not answer, and is detached by force");
+            Ok(())
+        }
+        Err(error) => Err(Fault::new(Code::DetachUnproven, format!("`{name}` does not say whether something objects"))
+            .hint("bring it back; if it is gone for good, `--force`")
+            .caused_by(error.fault(name))),
+    }
+}
+
+/// Everyone, as this node sees them.
+pub(crate) async fn shown(api: &Api) -> Result<PeersAnswer, Fault> {
+    let local = api.peering.by_hand()?;
+    let status = api.shared.status();
+    // Without a quorum there is no record, and the rest is told all the same.
+    let serves = api.shared.readiness().1;
+    let records = match serves {
+        true => match Records::open(&api.node).await {
+            Ok(records) => records.nodes().await.unwrap_or_default(),
+            Err(_) => Vec::new(),
+        },
+        false => Vec::new(),
+    };
+    let heard = hear(api).await;
+    let nodes = api.node.spec.members.iter().map(|member| {
+        let seen = status.cluster.as_ref().and_then(|seen| seen.members.iter().find(|one| one.name == member.name));
+        let mine = member.name == api.node.name();
+        NodeShown {
+            name: member.name.clone(),
+            role: Role::Server.word().to_owned(),
+            agent: api.node.spec.agent_url_of(member),
+            state: seen.map_or("not listed", |seen| seen.role.as_str()).to_owned(),
+            answers: mine || heard.get(&member.name).is_some_and(Result::is_ok),
+            since_ms: records.iter().find(|one| one.name == member.name).map_or(0, |one| one.since_ms),
+        }
+    });
+    let kept = api.peering.kept();
+    let now = now_ms();
+    let open = kept.invitations.all.iter().filter(|one| now < one.expires_ms && one.used_by.is_none()).count();
+    Ok(PeersAnswer {
+        name: local.name,
+        role: local.role,
+        cluster: local.cluster,
+        nodes: nodes.collect(),
+        operation: kept.operation.as_ref().map(|operation| operation_shown(api, operation)),
+        invitations: open,
+    })
+}
+
+fn operation_shown(api: &Api, operation: &Operation) -> OperationShown {
+    let kind = match operation.kind {
+        Kind::Join(_) => "join",
+        Kind::Detach { .. } => "detach",
+    };
+    let step = match operation.step {
+        Step::Reserved => "reserved",
+        Step::Given => "given",
+        Step::Undoing => "undoing",
+        Step::Done(Outcome::Joined) => "joined",
+        Step::Done(Outcome::Undone) => "undone",
+        Step::Done(Outcome::Detached) => "detached",
+    };
+    let over = matches!(operation.step, Step::Done(_));
+    OperationShown {
+        id: operation.id.clone(),
+        kind: kind.to_owned(),
+        name: operation.kind.name().to_owned(),
+        step: step.to_owned(),
+        waits: lock(&api.peering.waits).clone().filter(|_| !over),
+    }
+}
+
+fn words(fault: &Fault) -> String {
+    let mut text = fault.to_string();
+    let mut cause = std::error::Error::source(fault);
+    while let Some(error) = cause {
+        text = format!("{text}: {error}");
+        cause = error.source();
+    }
+    text
+}

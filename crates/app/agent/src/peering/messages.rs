@@ -1,0 +1,141 @@
+//! What is said at the door, and between operators and agents about peers.
+//!
+//! **Rule:** tokens are in requests alone, and in no text that is logged or shown.
+
+use quorate_plan::peering::{Newcomer, Role, Side};
+use serde::{Deserialize, Serialize};
+
+/// Whoever was invited asks whether it could join. Nothing changes.
+#[derive(Clone, Serialize, Deserialize)]
+pub(super) struct JoinAsk {
+    /// The one-time token, in hex.
+    pub(super) token: String,
+    /// Tells two who have the same code apart; the same in every attempt of one.
+    pub(super) claim: String,
+    pub(super) role: Role,
+    pub(super) side: Side,
+    pub(super) newcomer: Newcomer,
+    /// What it wants signed; none: it only asks.
+    #[serde(default)]
+    pub(super) requests: Option<String>,
+}
+
+/// It could, and this is what it would join.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(super) struct JoinTerms {
+    pub(super) side: Side,
+    /// The cluster file: as it is, or with the newcomer once that is decided.
+    pub(super) file: String,
+    /// Its certificates, once that is decided.
+    #[serde(default)]
+    pub(super) certificates: Option<String>,
+}
+
+/// No.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(super) struct Turn {
+    pub(super) code: String,
+    pub(super) why: String,
+    /// All that speaks against it.
+    #[serde(default)]
+    pub(super) reasons: Vec<String>,
+}
+
+/// Asks for a join code.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct InviteRequest {
+    /// As what.
+    pub role: Role,
+    /// For how long, in ms.
+    pub ttl_ms: u64,
+    /// Where the invited one reaches this node, if not at its own address.
+    #[serde(default)]
+    pub address: Option<String>,
+}
+
+/// A join code.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct InviteAnswer {
+    /// The line to be handed on. Whoever has it may join.
+    pub code: String,
+    /// Until when, in ms since 1970.
+    pub expires_ms: u64,
+}
+
+/// Takes a node out.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DetachRequest {
+    /// Which.
+    pub name: String,
+    /// Also if it does not answer.
+    pub force: bool,
+}
+
+/// What is about to be done to a node.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VetoRequest {
+    /// `join` or `detach`.
+    pub what: String,
+    /// The node.
+    pub name: String,
+}
+
+/// Whether something objects.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VetoAnswer {
+    /// Why, if so.
+    #[serde(default)]
+    pub objection: Option<String>,
+}
+
+/// Everyone who belongs to the cluster.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PeersAnswer {
+    /// Who answers.
+    pub name: String,
+    /// What it is.
+    pub role: Role,
+    /// The cluster's token.
+    pub cluster: String,
+    /// The nodes.
+    pub nodes: Vec<NodeShown>,
+    /// What is being changed, or was last.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub operation: Option<OperationShown>,
+    /// Codes that still let someone in.
+    pub invitations: usize,
+}
+
+/// One node.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeShown {
+    /// Its name.
+    pub name: String,
+    /// What it is.
+    pub role: String,
+    /// Where its agent is asked.
+    pub agent: String,
+    /// `leader`, `voter`, `learner`, or `not listed`.
+    pub state: String,
+    /// Whether it answered.
+    pub answers: bool,
+    /// Since when it belongs to the cluster, in ms since 1970; 0: not on record.
+    #[serde(default)]
+    pub since_ms: u64,
+}
+
+/// A change of peers.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OperationShown {
+    /// Which.
+    pub id: String,
+    /// `join` or `detach`.
+    pub kind: String,
+    /// The node that it is about.
+    pub name: String,
+    /// How far it is: `reserved`, `given`, `undoing`, `joined`, `undone`, `detached`.
+    pub step: String,
+    /// What is waited for.
+    #[serde(default)]
+    pub waits: Option<String>,
+}

@@ -1,0 +1,184 @@
+//! TLS with one who was never met: its authority is known by the hash of its certificate, which the join code brings along.
+//!
+//! **Invariant:** a connection is used only if the pinned authority is shown, signed the certificate of the very node that
+//! invites, and that one holds the key to it.
+
+use std::io::ErrorKind;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use quorate_faults::{Code, Fault};
+use quorate_plan::certificates::agent_hostname;
+use quorate_plan::peering::JoinCode;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use sha2::{Digest, Sha256};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::rustls::client::WebPkiServerVerifier;
+use tokio_rustls::rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use tokio_rustls::rustls::crypto::aws_lc_rs::default_provider;
+use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use tokio_rustls::rustls::{
+    CertificateError, ClientConfig, DigitallySignedStruct, Error, RootCertStore, SignatureScheme,
+};
+
+use super::messages::Turn;
+
+/// How long a connection may take.
+const CONNECT_LIMIT: Duration = Duration::from_secs(15);
+/// How long nobody may listen there.
+const REFUSED_LIMIT: Duration = Duration::from_secs(8);
+/// How long an answer may take: signing opens keys, and the store is asked.
+const ANSWER_LIMIT: Duration = Duration::from_secs(40);
+/// Answers hold a cluster file and a few certificates.
+const ANSWER_MAX: u64 = 512 << 10;
+
+/// Fills a secret.
+pub(super) fn fill_random(bytes: &mut [u8]) -> Result<(), Fault> {
+    let filled = default_provider().secure_random.fill(bytes);
+    filled.map_err(|_| Fault::new(Code::Internal, "there are no random numbers"))
+}
+
+/// Believes one authority, by its hash.
+#[derive(Debug)]
+struct Pin([u8; 32]);
+
+impl Pin {
+    fn verifier(&self, shown: &[CertificateDer<'_>]) -> Result<Arc<WebPkiServerVerifier>, Error> {
+        let pinned = shown.iter().find(|one| Sha256::digest(one.as_ref()).as_slice() == self.0);
+        let pinned = pinned.ok_or(Error::InvalidCertificate(CertificateError::UnknownIssuer))?;
+        let mut roots = RootCertStore::empty();
+        roots.add(pinned.clone().into_owned())?;
+        let built = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), Arc::new(default_provider())).build();
+        built.map_err(|error| Error::General(error.to_string()))
+    }
+}
+
+impl ServerCertVerifier for Pin {
+    fn verify_server_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        name: &ServerName<'_>,
+        ocsp: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        self.verifier(intermediates)?.verify_server_cert(end_entity, intermediates, name, ocsp, now)
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        let algorithms = default_provider().signature_verification_algorithms;
+        tokio_rustls::rustls::crypto::verify_tls12_signature(message, cert, dss, &algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        let algorithms = default_provider().signature_verification_algorithms;
+        tokio_rustls::rustls::crypto::verify_tls13_signature(message, cert, dss, &algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        default_provider().signature_verification_algorithms.supported_schemes()
+    }
+}
+
+/// Where the inviter is.
+pub(super) async fn resolve(code: &JoinCode) -> Result<std::net::SocketAddr, Fault> {
+    let found = tokio::net::lookup_host(&code.address).await;
+    let found = found.map_err(|error| silent(code, error.into()))?.next();
+    found.ok_or_else(|| silent(code, "the name has no address".into()))
+}
+
+/// Puts one request to whoever invites.
+pub(super) async fn ask<B: Serialize, T: DeserializeOwned>(code: &JoinCode, path: &str, body: &B) -> Result<T, Fault> {
+    let body = serde_json::to_vec(body)
+        .map_err(|error| Fault::new(Code::Internal, "cannot write a request").caused_by(error))?;
+    let exchanged = tokio::time::timeout(ANSWER_LIMIT, exchange(code, path, &body)).await;
+    let answer = exchanged.map_err(|_| silent(code, "it does not answer in time".into()))??;
+    let end = answer.windows(4).position(|four| four == b"\r\n\r\n");
+    let (head, content) = end.and_then(|end| answer.split_at_checked(end + 4)).unwrap_or((&answer, &[]));
+    if head.starts_with(b"HTTP/1.1 200 ") {
+        return serde_json::from_slice(content).map_err(|error| silent(code, error.into()));
+    }
+    let Ok(Turn { code: said, why, reasons }) = serde_json::from_slice::<Turn>(content) else {
+        let line = String::from_utf8_lossy(head).lines().next().unwrap_or_default().to_owned();
+        return Err(silent(code, format!("it said `{}`", shown(&line)).into()));
+    };
+    let said = Code::parse(&said).unwrap_or(Code::JoinTurnedAway);
+    let reasons: Vec<String> = reasons.iter().map(|reason| shown(reason)).collect();
+    Err(refusal(said, &shown(&why), &reasons))
+}
+
+/// All reasons, one on each line.
+pub(super) fn refusal(code: Code, why: &str, reasons: &[String]) -> Fault {
+    let list: String = reasons.iter().map(|reason| format!("\n  - {reason}")).collect();
+    Fault::new(code, format!("{why}{list}")).hint(format!("nothing was changed; see `quorate explain {code}`"))
+}
+
+/// Connects; an agent that begins anew is gone for a moment.
+async fn connect(at: std::net::SocketAddr) -> std::io::Result<TcpStream> {
+    let begun = Instant::now();
+    loop {
+        match TcpStream::connect(at).await {
+            Err(error) if error.kind() == ErrorKind::ConnectionRefused && begun.elapsed() < REFUSED_LIMIT => {
+                tokio::time::sleep(Duration::from_millis(200)).await;
+            }
+            connected => return connected,
+        }
+    }
+}
+
+async fn exchange(code: &JoinCode, path: &str, body: &[u8]) -> Result<Vec<u8>, Fault> {
+    let broke = |error: std::io::Error| silent(code, error.into());
+    let at = resolve(code).await?;
+    let connected = tokio::time::timeout(CONNECT_LIMIT, connect(at)).await;
+    let stream = connected.map_err(|_| silent(code, "it cannot be reached in time".into()))?.map_err(broke)?;
+    let config = ClientConfig::builder_with_provider(Arc::new(default_provider()));
+    let config = config.with_safe_default_protocol_versions().map_err(|error| silent(code, error.into()))?;
+    let config = config.dangerous().with_custom_certificate_verifier(Arc::new(Pin(code.pin))).with_no_client_auth();
+    let name = agent_hostname(&code.inviter, &code.cluster).to_ascii_lowercase();
+    let server = ServerName::try_from(name.clone()).map_err(|error| silent(code, error.into()))?;
+    let secured = TlsConnector::from(Arc::new(config)).connect(server, stream).await;
+    let mut wire = secured.map_err(|error| {
+        Fault::new(Code::DoorSilent, format!("`{}` is not the node that the code names", code.address))
+            .hint("nothing was sent; ask for another code, and see that nobody stands between the two")
+            .caused_by(error)
+    })?;
+    let head = format!(
+        "POST {path} HTTP/1.1\r\nHost: {name}\r\nConnection: close\r\nContent-Type: application/json\r\n\
+         Content-Length: {}\r\n\r\n",
+        body.len()
+    );
+    wire.write_all(head.as_bytes()).await.map_err(broke)?;
+    wire.write_all(body).await.map_err(broke)?;
+    wire.flush().await.map_err(broke)?;
+    let mut answer = Vec::new();
+    match (&mut wire).take(ANSWER_MAX).read_to_end(&mut answer).await {
+        Ok(_) => Ok(answer),
+        // Closed without a goodbye; whether the answer is whole is seen by reading it.
+        Err(error) if error.kind() == ErrorKind::UnexpectedEof => Ok(answer),
+        Err(error) => Err(broke(error)),
+    }
+}
+
+fn silent(code: &JoinCode, cause: Box<dyn std::error::Error + Send + Sync>) -> Fault {
+    Fault::new(Code::DoorSilent, format!("no answer from `{}`, which invites", shown(&code.address)))
+        .hint("see that its agent runs, that the code has not ended, and that the port can be reached from here")
+        .caused_by(cause)
+}
+
+/// What others say may be long, and must not break our lines.
+fn shown(text: &str) -> String {
+    text.chars().filter(|c| !c.is_control()).take(300).collect()
+}

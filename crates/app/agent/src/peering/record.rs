@@ -1,0 +1,160 @@
+//! What the cluster itself remembers of its peers, in its own store: who they are, which file holds, and what is being changed.
+//!
+//! **Invariant:** one change of peers at a time in the whole cluster; and a record is written in the transaction that closes the
+//! change which led to it.
+
+use quorate_coordination::{Change, Compare, Outcome, Place, Scope, Settings, Store, Txn};
+use quorate_faults::{Code, Fault};
+use quorate_plan::peering::{Kind, Operation, Role};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use crate::turn::Node;
+
+const OPERATION: &str = "operation";
+const FILE: &str = "file";
+const NODES: &str = "node/";
+/// A change that nobody has closed so long after its deadline is taken over: whoever began it is gone.
+const ABANDONED_MS: u64 = 120_000;
+/// Files from before that are told apart from those that a person brought.
+const EARLIER_MAX: usize = 64;
+
+/// A peer.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct NodeRecord {
+    pub(super) name: String,
+    pub(super) role: Role,
+    pub(super) address: String,
+    pub(super) since_ms: u64,
+}
+
+/// The file that the last change led to.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct FileRecord {
+    pub(super) hash: String,
+    pub(super) text: String,
+    /// Hashes of those before it.
+    pub(super) earlier: Vec<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct Claimed {
+    id: String,
+    by: String,
+    kind: String,
+    name: String,
+    deadline_ms: u64,
+}
+
+/// The store.
+pub(super) struct Records {
+    store: Store,
+    me: String,
+}
+
+impl Records {
+    pub(super) async fn open(node: &Node) -> Result<Records, Fault> {
+        let namespace = format!("quorate/peers/{}/", node.spec.token);
+        let store = Store::open(&Settings::new(Place::Etcd(node.client()?), namespace)).await?;
+        Ok(Records { store, me: node.name().to_owned() })
+    }
+
+    /// Claims the right to change peers; the same operation again finds its claim.
+    pub(super) async fn claim(&self, operation: &Operation, now_ms: u64) -> Result<(), Fault> {
+        let kind = match operation.kind {
+            Kind::Join(_) => "join",
+            Kind::Detach { .. } => "detach",
+        };
+        let claim = Claimed {
+            id: operation.id.clone(),
+            by: self.me.clone(),
+            kind: kind.to_owned(),
+            name: operation.kind.name().to_owned(),
+            deadline_ms: operation.deadline_ms,
+        };
+        let value = bytes(&claim)?;
+        // A few times, in case one ends just now.
+        for _ in 0..3 {
+            if let Outcome::Committed(_) = self.store.create(OPERATION, value.clone()).await? {
+                return Ok(());
+            }
+            let Some(entry) = self.store.get(OPERATION).await? else { continue };
+            let known: Claimed = parse(&entry.value)?;
+            if known.id == claim.id {
+                return Ok(());
+            }
+            if known.deadline_ms.saturating_add(ABANDONED_MS) > now_ms {
+                let Claimed { by, kind, name, .. } = known;
+                let what = format!("`{by}` is at work on another change: {kind} of `{name}`");
+                return Err(Fault::new(Code::PeersBusy, what).hint("wait until it is done: `quorate peer status`"));
+            }
+            self.store.delete_unchanged(OPERATION, entry.revision).await?;
+        }
+        Err(Fault::new(Code::PeersBusy, "others change peers at this very moment").hint("try again"))
+    }
+
+    /// Closes it: the record of the node, the file, and the claim, in one transaction. One that was closed stays so.
+    pub(super) async fn close(
+        &self,
+        operation: &Operation,
+        node: Option<&NodeRecord>,
+        file: Option<(&str, &str)>,
+    ) -> Result<(), Fault> {
+        let Some(entry) = self.store.get(OPERATION).await? else { return Ok(()) };
+        if parse::<Claimed>(&entry.value)?.id != operation.id {
+            return Ok(());
+        }
+        let mut then = vec![Change::Delete(OPERATION.into())];
+        let key = format!("{NODES}{}", operation.kind.name());
+        match node {
+            Some(record) => then.push(Change::Put(key.into(), bytes(record)?)),
+            None => then.push(Change::Delete(key.into())),
+        }
+        if let Some((hash, text)) = file {
+            let mut earlier = vec![operation.before.clone()];
+            if let Some(known) = self.file().await? {
+                earlier = known.earlier.into_iter().chain([known.hash]).chain(earlier).collect();
+            }
+            earlier.retain(|known| known != hash);
+            earlier.dedup();
+            earlier.drain(..earlier.len().saturating_sub(EARLIER_MAX));
+            let record = FileRecord { hash: hash.to_owned(), text: text.to_owned(), earlier };
+            then.push(Change::Put(FILE.into(), bytes(&record)?));
+        }
+        let when = vec![Compare::Unchanged(OPERATION.into(), entry.revision)];
+        match self.store.txn(&Txn { when, then }).await? {
+            Outcome::Committed(_) => Ok(()),
+            Outcome::Conflict => {
+                Err(Fault::new(Code::PeersBusy, "the record changed meanwhile").hint("it is tried again"))
+            }
+        }
+    }
+
+    /// Whether a change goes on, of whomever.
+    pub(super) async fn is_busy(&self) -> Result<bool, Fault> {
+        Ok(self.store.get(OPERATION).await?.is_some())
+    }
+
+    /// The file that the last change led to.
+    pub(super) async fn file(&self) -> Result<Option<FileRecord>, Fault> {
+        self.store.get(FILE).await?.map(|entry| parse(&entry.value)).transpose()
+    }
+
+    /// The peers on record.
+    pub(super) async fn nodes(&self) -> Result<Vec<NodeRecord>, Fault> {
+        let listing = self.store.list(&Scope::Prefix(NODES.into())).await?;
+        listing.entries.iter().map(|entry| parse(&entry.value)).collect()
+    }
+}
+
+fn bytes(what: &impl Serialize) -> Result<Vec<u8>, Fault> {
+    serde_json::to_vec(what).map_err(|error| Fault::new(Code::Internal, "cannot write a record").caused_by(error))
+}
+
+fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Fault> {
+    serde_json::from_slice(bytes).map_err(|error| {
+        Fault::new(Code::NodeStateUnreadable, "a record of peers in etcd cannot be understood")
+            .hint("see `quorate explain Q1216`")
+            .caused_by(error)
+    })
+}

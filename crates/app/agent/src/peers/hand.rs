@@ -1,0 +1,52 @@
+//! Answers about clusters by hand: who belongs to them, who may come, and who is to go.
+
+use axum::Json;
+use axum::extract::State;
+use axum::extract::rejection::JsonRejection;
+use axum::http::StatusCode;
+use quorate_faults::Code;
+
+use super::change::no;
+use super::server::{Api, No, refuse};
+use crate::peering::{
+    self, DetachRequest, InviteAnswer, InviteRequest, OperationShown, PeersAnswer, VetoAnswer, VetoRequest,
+};
+
+/// Everyone.
+pub(super) async fn peers(State(api): State<Api>) -> Result<Json<PeersAnswer>, No> {
+    peering::shown(&api).await.map(Json).map_err(|fault| no(&fault))
+}
+
+/// Makes a join code.
+pub(super) async fn invite(
+    State(api): State<Api>,
+    body: Result<Json<InviteRequest>, JsonRejection>,
+) -> Result<Json<InviteAnswer>, No> {
+    let Json(request) = body.map_err(|rejection| unread(&rejection))?;
+    peering::invite(&api, &request).await.map(Json).map_err(|fault| no(&fault))
+}
+
+/// Takes a node out.
+pub(super) async fn detach(
+    State(api): State<Api>,
+    body: Result<Json<DetachRequest>, JsonRejection>,
+) -> Result<Json<OperationShown>, No> {
+    let Json(request) = body.map_err(|rejection| unread(&rejection))?;
+    peering::detach(&api, &request).await.map(Json).map_err(|fault| no(&fault))
+}
+
+/// Asks what runs here whether it objects.
+pub(super) async fn veto(
+    State(api): State<Api>,
+    body: Result<Json<VetoRequest>, JsonRejection>,
+) -> Result<Json<VetoAnswer>, No> {
+    let Json(VetoRequest { what, name }) = body.map_err(|rejection| unread(&rejection))?;
+    if !matches!(what.as_str(), "join" | "detach") {
+        return Err(refuse(StatusCode::BAD_REQUEST, Code::PeerRequest, "there is no such change", None));
+    }
+    Ok(Json(VetoAnswer { objection: peering::veto(api.node.state_path(), &what, &name).await }))
+}
+
+fn unread(rejection: &JsonRejection) -> No {
+    refuse(StatusCode::BAD_REQUEST, Code::PeerRequest, &rejection.body_text(), None)
+}

@@ -1,0 +1,73 @@
+//! `quorate peer probe`: takes a node in that waits for it, with the code that it shows.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use quorate_agent::peering::{INVITE, InviteAnswer, InviteRequest, OperationShown, Probed, probe};
+use quorate_faults::{Exit, Fault};
+use quorate_plan::peering::{CodeError, JoinCode, Role};
+use serde::Serialize;
+
+use super::{Agent, PlaceArgs, read_code};
+use crate::args::duration;
+use crate::printer::Printer;
+use crate::render::{Page, Report};
+
+/// Flags of `peer probe`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  quorate run --accept-probe               on the new node: shows a code
+  quorate peer probe n2:7700               on a server: asks for that code
+
+The same as an invitation and a join, begun from the other side.
+
+Exit code 0: the node votes. 3: not yet, and it says what is waited for.")]
+pub(crate) struct Args {
+    /// Where the node waits, as HOST:PORT
+    address: String,
+
+    #[command(flatten)]
+    place: PlaceArgs,
+
+    /// File that holds the code which the node shows [default: asked for, or stdin]
+    #[arg(long, value_name = "FILE")]
+    code_file: Option<PathBuf>,
+
+    /// How long to follow what the agents do
+    #[arg(long, value_name = "TIME", default_value = "5m", value_parser = duration)]
+    wait: Duration,
+}
+
+/// Invites, hands the invitation over, and follows.
+pub(crate) fn run(args: &Args, printer: &mut Printer) -> Result<Exit, Fault> {
+    let agent = Agent::of(&args.place, printer)?;
+    let text = read_code(args.code_file.as_deref(), "the code that the node shows: ")?;
+    let shown = JoinCode::decode(&text).map_err(CodeError::fault)?;
+    let request = InviteRequest { role: Role::Server, ttl_ms: 10 * 60 * 1000, address: None };
+    let InviteAnswer { code, .. } = agent.order(INVITE, &request)?;
+    let Probed { name, cluster } = agent.runtime.block_on(probe(shown, &args.address, &code))?;
+    printer.note(&format!("`{name}` has a place in cluster `{cluster}`, and joins"));
+    let operation = agent.look()?.operation.filter(|operation| operation.name == name);
+    let Some(operation) = operation else { return Ok(Exit::Done) };
+    let now = agent.follow(&operation.id, args.wait, printer)?.unwrap_or(operation);
+    let exit = if now.step == "joined" { Exit::Done } else { Exit::Waiting };
+    printer.report(&Shown(now));
+    Ok(exit)
+}
+
+#[derive(Serialize)]
+#[serde(transparent)]
+struct Shown(OperationShown);
+
+impl Report for Shown {
+    fn render(&self, page: &mut Page) {
+        let OperationShown { name, step, waits, .. } = &self.0;
+        match (step.as_str(), waits) {
+            ("joined", _) => page.line(format!("`{name}` is a member, and votes")),
+            ("undone", _) => page.line(format!("`{name}` did not come in its time, and was taken out again")),
+            (_, Some(what)) => page.line(format!("`{name}` joins; waiting for {what}")),
+            (step, None) => page.line(format!("`{name}` joins: {step}")),
+        }
+    }
+}

@@ -1,0 +1,167 @@
+//! Reads what GlusterD 2 left on a node: `etcdenv.conf` and `proxy`.
+//!
+//! **Rule:** the precedence is the documented one: the environment file, else the proxy file, else nothing. Whatever stands in
+//! them is data; no line of them is ever run or put into an environment.
+
+use crate::roster::check_url;
+
+/// Longer files were not written by GlusterD 2.
+const BYTES_MAX: usize = 64 << 10;
+
+/// What was found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Imported {
+    /// What the node was.
+    pub mode: Mode,
+    /// What a person should know of it, one sentence each.
+    pub notes: Vec<String>,
+}
+
+/// What a node of GlusterD 2 was.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Mode {
+    /// A member of a cluster of several, by `etcdenv.conf`.
+    Server {
+        /// Its name there.
+        name: String,
+        /// The members, by name, with their peer URLs.
+        members: Vec<(String, String)>,
+    },
+    /// A proxy, by `proxy`: the hosts of the members.
+    Client {
+        /// Client addresses, `HOST:2379`.
+        endpoints: Vec<String>,
+    },
+    /// Neither file is there.
+    Standalone,
+}
+
+/// Reads both files; `None`: it is not there. An error is why a file that decides cannot be understood.
+pub fn read_glusterd(environment: Option<&[u8]>, proxy: Option<&[u8]>) -> Result<Imported, String> {
+    let mut notes = Vec::new();
+    let mode = match (environment, proxy) {
+        (Some(bytes), other) => {
+            if other.is_some() {
+                notes.push("both `etcdenv.conf` and `proxy` are there: the first one counts".to_owned());
+            }
+            server(bytes, &mut notes)?
+        }
+        (None, Some(bytes)) => client(bytes, &mut notes)?,
+        (None, None) => Mode::Standalone,
+    };
+    Ok(Imported { mode, notes })
+}
+
+fn server(bytes: &[u8], notes: &mut Vec<String>) -> Result<Mode, String> {
+    let (mut name, mut cluster) = (None, None);
+    for (key, value) in pairs(bytes, "etcdenv.conf")? {
+        match key {
+            "ETCD_NAME" => name = Some(value),
+            "ETCD_INITIAL_CLUSTER" => cluster = Some(value),
+            // Always `existing`; a node that has no data says so itself.
+            "ETCD_INITIAL_CLUSTER_STATE" => {}
+            other => notes.push(format!("`etcdenv.conf` sets `{}`, which is not taken over", other.escape_debug())),
+        }
+    }
+    let name = name.filter(|name| !name.is_empty()).ok_or("`etcdenv.conf` has no `ETCD_NAME`")?;
+    let cluster = cluster.ok_or("`etcdenv.conf` has no `ETCD_INITIAL_CLUSTER`")?;
+    let members = members(cluster)?;
+    Ok(Mode::Server { name: name.to_owned(), members })
+}
+
+fn client(bytes: &[u8], notes: &mut Vec<String>) -> Result<Mode, String> {
+    let mut cluster = None;
+    for (key, value) in pairs(bytes, "proxy")? {
+        match key {
+            "ETCD_INITIAL_CLUSTER" => cluster = Some(value),
+            other => notes.push(format!("`proxy` sets `{}`, which is not taken over", other.escape_debug())),
+        }
+    }
+    let members = members(cluster.ok_or("`proxy` has no `ETCD_INITIAL_CLUSTER`")?)?;
+    let mut endpoints = Vec::new();
+    for (_, url) in &members {
+        let checked = check_url(url).map_err(|error| format!("`{}`: {}", url.escape_debug(), error.why))?;
+        let host = checked.place.rsplit_once(':').map_or(checked.place.as_str(), |(host, _)| host).to_owned();
+        let endpoint = format!("{host}:2379");
+        if !endpoints.contains(&endpoint) {
+            endpoints.push(endpoint);
+        }
+    }
+    notes.push("the members' client port is taken to be 2379, as GlusterD 2 always used it".to_owned());
+    Ok(Mode::Client { endpoints })
+}
+
+/// `KEY=VALUE` lines, with blanks and empty lines as people leave them.
+fn pairs<'a>(bytes: &'a [u8], file: &str) -> Result<Vec<(&'a str, &'a str)>, String> {
+    if bytes.len() > BYTES_MAX {
+        return Err(format!("`{file}` is too long"));
+    }
+    let text = std::str::from_utf8(bytes).map_err(|_| format!("`{file}` is not text"))?;
+    let mut found = Vec::new();
+    for (number, line) in text.lines().enumerate() {
+        let line = line.trim();
+        if line.is_empty() || line.starts_with('#') {
+            continue;
+        }
+        let line = line.strip_prefix("export ").unwrap_or(line);
+        // A file that was written over a longer one has the tail of that one: a line that is none says so.
+        let (key, value) =
+            line.split_once('=').ok_or_else(|| format!("line {} of `{file}` is no `KEY=VALUE`", number + 1))?;
+        found.push((key.trim(), value.trim().trim_matches(['"', '\''])));
+    }
+    Ok(found)
+}
+
+/// `NAME=URL, NAME=URL`; the original joined them with a blank after the comma.
+fn members(text: &str) -> Result<Vec<(String, String)>, String> {
+    let mut found = Vec::new();
+    for part in text.split(',').map(str::trim).filter(|part| !part.is_empty()) {
+        let (name, url) = match part.split_once('=') {
+            Some((name, url)) => (name.trim(), url.trim()),
+            // The documents show a list without names.
+            None => ("", part),
+        };
+        check_url(url)
+            .map_err(|error| format!("`{}` is no address of a member: {}", part.escape_debug(), error.why))?;
+        found.push((name.to_owned(), url.to_owned()));
+    }
+    if found.is_empty() { Err("no member is named".to_owned()) } else { Ok(found) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ENV: &[u8] = b"ETCD_NAME=ETCD_b\nETCD_INITIAL_CLUSTER=default=http://a:2380,ETCD_b=http://b:2380\n\
+        ETCD_INITIAL_CLUSTER_STATE=existing\n";
+    const PROXY: &[u8] = b"ETCD_INITIAL_CLUSTER=a=http://10.0.0.1:2380, b=http://10.0.0.2:2380\n";
+
+    #[test]
+    fn the_environment_file_comes_before_the_proxy_file_and_that_before_nothing() {
+        let both = read_glusterd(Some(ENV), Some(PROXY)).unwrap();
+        let Mode::Server { name, members } = both.mode else { panic!("{both:?}") };
+        assert_eq!((name.as_str(), members.len()), ("ETCD_b", 2));
+        assert_eq!(both.notes.len(), 1);
+        let proxy = read_glusterd(None, Some(PROXY)).unwrap();
+        let endpoints = vec!["10.0.0.1:2379".to_owned(), "10.0.0.2:2379".to_owned()];
+        assert_eq!(proxy.mode, Mode::Client { endpoints });
+        assert_eq!(read_glusterd(None, None).unwrap().mode, Mode::Standalone);
+    }
+
+    #[test]
+    fn torn_and_foreign_files_are_refused_and_never_panic() {
+        for bytes in [
+            &b""[..],
+            b"ETCD_NAME=x",
+            b"\xff\xfe",
+            b"ster=http://a:2380\nrubbish",
+            b"ETCD_NAME=\nETCD_INITIAL_CLUSTER=,",
+        ] {
+            assert!(read_glusterd(Some(bytes), None).is_err(), "{bytes:?}");
+            assert!(read_glusterd(None, Some(bytes)).is_err(), "{bytes:?}");
+        }
+        for end in 0..ENV.len() {
+            let _ = read_glusterd(ENV.get(..end), None);
+        }
+    }
+}

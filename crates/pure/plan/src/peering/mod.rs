@@ -1,0 +1,25 @@
+//! Clusters that are grown by hand, node by node: join codes, what both sides check, the file that comes of it, and what a node
+//! remembers of its own part.
+//!
+//! ```text
+//!   invite ─► JoinCode ─► objections (both sides) ─► Operation: reserved ─► file with one more member ─► joined, or undone
+//! ```
+//!
+//! **Invariant:** peers are a second way to say what a cluster file says. Nothing here changes members: it changes the list of
+//! members in the file that the agents hold, and they act on that as on any other.
+
+mod check;
+mod code;
+mod edit;
+mod glusterd;
+mod invitation;
+mod local;
+mod operation;
+
+pub use check::{API_VERSIONS, CLOCK_MAX_MS, FSYNC_MAX_MS, Side, objections};
+pub use code::{CodeError, JoinCode, TOKEN_BYTES, token_of};
+pub use edit::{EditError, Newcomer, StandaloneFile, standalone_text, with_member, without_member};
+pub use glusterd::{Imported, Mode, read_glusterd};
+pub use invitation::{Invitation, Invitations, STRIKES_MAX, STRIKES_SPAN_MS, Strikes, TTL_MAX_MS, Turned};
+pub use local::{LocalError, LocalState, Role};
+pub use operation::{Kind, Next, Operation, Outcome, Seen, Step, next};
