@@ -18,6 +18,7 @@ pub mod ledger;
 pub mod links;
 pub mod peers;
 pub mod phase;
+pub mod postgres;
 pub mod processes;
 pub mod quorum;
 pub mod restore_point;
