@@ -82,6 +82,7 @@ pub struct Repaired {
     pub removed: u64,
 }
 
+#[derive(Debug, Clone)]
 struct Table {
     name: String,
     key: String,
@@ -103,24 +104,25 @@ pub async fn repair(seats: &[Seat], source: &Source) -> Result<Vec<Repaired>, Fa
     {
         return Err(Fault::new(Code::PgSilent, format!("`{name}` does not answer")).hint("name a node that runs"));
     }
+    let mut differences = Vec::new();
     for table in tables(&first.client).await? {
         let parts = differing(seats, &table).await?;
+        // Before anything is changed.
         if !parts.is_empty() && *source == Source::Newest && !table.lww {
             return Err(Fault::new(Code::PgDiverged, format!("which rows of {} are right cannot be told", table.name))
                 .hint("name the node whose rows are right: `quorate pg conflicts repair --from NODE`"));
         }
-        for part in parts {
-            for change in repair_part(seats, source, &table, part).await? {
-                match repaired
-                    .iter_mut()
-                    .find(|known: &&mut Repaired| (&known.node, &known.table) == (&change.node, &change.table))
-                {
-                    Some(known) => {
-                        known.put += change.put;
-                        known.removed += change.removed;
-                    }
-                    None => repaired.push(change),
+        differences.extend(parts.into_iter().map(|part| (table.clone(), part)));
+    }
+    for (table, part) in differences {
+        for change in repair_part(seats, source, &table, part).await? {
+            let same = |known: &&mut Repaired| (&known.node, &known.table) == (&change.node, &change.table);
+            match repaired.iter_mut().find(same) {
+                Some(known) => {
+                    known.put += change.put;
+                    known.removed += change.removed;
                 }
+                None => repaired.push(change),
             }
         }
     }

@@ -194,9 +194,10 @@ pub(crate) async fn ensure_subscription(client: &Client, from: &Member, start: S
         Start::Copy => (true, true),
         Start::Disabled => (false, false),
     };
+    // A lost connection counts as an error too: `disable_on_error` would stop every link to a node that crashed, for ever.
     let sql = format!(
         "CREATE SUBSCRIPTION {} CONNECTION {} PUBLICATION {} WITH (create_slot = false, slot_name = {}, enabled = {enabled}, \
-         copy_data = {copy}, origin = none, streaming = parallel, disable_on_error = true)",
+         copy_data = {copy}, origin = none, streaming = parallel, disable_on_error = false)",
         ident(&name),
         literal(&conninfo.join(" ")),
         ident(PUBLICATION),

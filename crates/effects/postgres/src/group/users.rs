@@ -174,7 +174,7 @@ pub async fn ensure_extensions(client: &Client, names: &[String]) -> Result<Vec<
 /// What a pooler needs to know of applications: names, and the verifiers by which it checks them and logs in as them.
 pub async fn pool_users(client: &Client) -> Result<Vec<(String, String)>, Fault> {
     let sql = "SELECT u.rolname::text, u.rolpassword FROM pg_catalog.pg_authid u WHERE u.rolcanlogin \
-               AND u.rolpassword IS NOT NULL AND pg_catalog.pg_has_role(u.oid, $1::text, 'member') AND NOT u.rolsuper \
+               AND u.rolpassword IS NOT NULL AND pg_catalog.pg_has_role(u.oid, $1::text::name, 'member') AND NOT u.rolsuper \
                ORDER BY 1";
     let rows = client.query(sql, &[&APPS]).await?;
     rows.iter().map(|row| Ok((client.read(row, 0)?, client.read(row, 1)?))).collect()
@@ -186,7 +186,7 @@ pub async fn end_sessions(client: &Client, limit: Duration) -> Result<u64, Fault
     let sql = "SELECT count(*) FILTER (WHERE pg_catalog.pg_terminate_backend(a.pid)), count(*) \
                FROM pg_catalog.pg_stat_activity a JOIN pg_catalog.pg_roles u ON u.oid = a.usesysid \
                WHERE NOT u.rolsuper AND a.backend_type = 'client backend' AND a.pid <> pg_catalog.pg_backend_pid() \
-               AND pg_catalog.pg_has_role(u.oid, $1::text, 'member')";
+               AND pg_catalog.pg_has_role(u.oid, $1::text::name, 'member')";
     let mut ended: Option<i64> = None;
     loop {
         let row = client.one(sql, &[&APPS]).await?;

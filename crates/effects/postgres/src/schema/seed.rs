@@ -69,7 +69,7 @@ pub async fn seed_v1(client: &Client, values: &SeedValues) -> Result<u64, Fault>
             continue;
         }
         let sql = "INSERT INTO tasks.schedules (id, cluster_id, cluster_service, role, action, data, node_type, frequency) \
-                   VALUES (md5(concat_ws('/', 'schedule', $1, $2, $3, $4))::uuid, $1, $5, $6, $2, $3, $4, $7::text::interval) \
+                   VALUES (md5(concat_ws('/', 'schedule', $1::text, $2::text, $3::text, $4::text))::uuid, $1, $5, $6, $2, $3, $4, $7::text::interval) \
                    ON CONFLICT (id) DO NOTHING";
         let cluster = (&values.cluster_id, &values.cluster_service);
         rows += client.execute(sql, &[cluster.0, &action, &data, &node_type, cluster.1, &role, &frequency]).await?;
@@ -93,8 +93,8 @@ pub async fn seed_v1(client: &Client, values: &SeedValues) -> Result<u64, Fault>
     ];
     for (name, kind, description) in plans {
         let sql = "INSERT INTO cfsb.plans (id, service_id, plan_id, cluster_service, name, description) VALUES \
-                   (md5('quorate/plan/' || $1)::uuid, md5('quorate/service/postgres')::uuid::text, \
-                   md5('quorate/plan/' || $1)::uuid::text, $2, $1, $3) ON CONFLICT DO NOTHING";
+                   (md5('quorate/plan/' || $1::text)::uuid, md5('quorate/service/postgres')::uuid::text, \
+                   md5('quorate/plan/' || $1::text)::uuid::text, $2, $1, $3) ON CONFLICT DO NOTHING";
         rows += client.execute(sql, &[&name, &kind, &description]).await?;
     }
     Ok(rows)
