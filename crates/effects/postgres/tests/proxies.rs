@@ -1,7 +1,5 @@
 //! pgbouncer and haproxy take what is rendered for them.
 
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on says so by panicking")]
-
 mod support;
 
 use std::process::Command;

@@ -1,7 +1,5 @@
 //! One server: its data dir, its configuration, and who gets in.
 
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on says so by panicking")]
-
 mod support;
 
 use quorate_faults::Code;
