@@ -7,6 +7,7 @@ pub mod cluster_file;
 pub mod declared;
 pub mod gardener;
 pub mod peers;
+pub mod pg;
 mod processes;
 pub mod recover;
 pub mod serve;

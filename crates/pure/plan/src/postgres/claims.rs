@@ -106,3 +106,14 @@ pub fn hand_over(records: &Records, to: &str) -> Option<Write> {
 pub fn order(order: &Order) -> Write {
     Txn { when: Vec::new(), then: vec![Change::Put(key(keys::ORDER), text(order))] }
 }
+
+/// Writes the group down with other members, if it is as it was seen. Nothing is kept of those who are no longer in it.
+pub fn change_group(records: &Records, group: &Group) -> Write {
+    let when = vec![unchanged(keys::GROUP, records.group.as_ref())];
+    let before = records.group.iter().flat_map(|(group, _)| group.nodes.keys());
+    let gone = before.filter(|name| !group.nodes.contains_key(*name));
+    let folders = [keys::BOUND, keys::JOINED, keys::CANDIDATES];
+    let forget = gone.flat_map(|name| folders.map(|folder| Change::Delete(key(&format!("{folder}{name}")))));
+    let then = [Change::Put(key(keys::GROUP), text(group))].into_iter().chain(forget).collect();
+    Txn { when, then }
+}

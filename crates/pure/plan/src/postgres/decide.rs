@@ -219,6 +219,11 @@ impl Case<'_> {
         if self.mine.linked {
             return PgPlan::do_(vec![PgStep::NoteLinked { group: group.id.clone() }]);
         }
+        // Those who were there from the beginning were linked before there was a schema: this one came later, and rows have to be
+        // copied for it.
+        if self.store.records.schema.is_some() {
+            return PgPlan::wait(format!("`quorate pg join {}`", self.me));
+        }
         let missing: Vec<&str> = group
             .nodes
             .keys()

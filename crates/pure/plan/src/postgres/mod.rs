@@ -19,7 +19,8 @@ mod step;
 mod writer;
 
 pub use claims::{
-    Write, hand_over, note_bound, note_candidate, note_joined, note_schema, order, take_group, take_lead, take_writer,
+    Write, change_group, hand_over, note_bound, note_candidate, note_joined, note_schema, order, take_group, take_lead,
+    take_writer,
 };
 pub use decide::{PgPlan, next};
 pub use records::{

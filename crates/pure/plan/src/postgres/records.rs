@@ -32,6 +32,8 @@ pub mod keys {
     pub const HANDOVER: &str = "pg/handover";
     /// What an operator asks for.
     pub const ORDER: &str = "pg/order";
+    /// The journal of a change of members.
+    pub const OPERATION: &str = "pg/operation";
 }
 
 /// Who leads the bootstrap, and for the how-many-th time someone does.

@@ -142,6 +142,10 @@ fn who_does_not_lead_is_bound_and_linked_and_waits() {
     );
     let linked = Mine { linked: true, ..bound };
     assert_eq!(plan("n3", linked.clone(), store(records.clone())), "note-linked   note that the links are made\n");
+    // One that comes to a group that stands does not link itself: its rows have to be copied.
+    let later = Records { schema: at(SchemaNote { version: 1, epoch: 1 }), ..records.clone() };
+    let apart = Mine { linked: false, ..linked.clone() };
+    assert_eq!(plan("n3", apart, store(later)), "waiting for   `quorate pg join n3`\n");
     let records = Records { joined: noted(&["n1", "n3"]), ..records };
     assert_eq!(plan("n3", linked.clone(), store(records.clone())), "waiting for   `n2` to be linked\n");
     let records =
