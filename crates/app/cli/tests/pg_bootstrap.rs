@@ -1,6 +1,6 @@
 //! A group of PostgreSQL servers comes to be: in any order, killed anywhere, twice.
 
-#![expect(clippy::unwrap_used, clippy::disallowed_methods, reason = "a test that cannot go on says where")]
+#![expect(clippy::disallowed_methods, reason = "scenery in a directory that is thrown away")]
 
 mod pg_support;
 
@@ -158,4 +158,17 @@ fn a_leader_that_is_killed_at_any_step_is_replaced_and_there_is_one_group() {
         })
         .collect();
     assert_eq!(ids.into_iter().collect::<Vec<_>>(), [overview["id"].as_str().unwrap()]);
+}
+
+#[test]
+fn consul_does_as_a_store_too() {
+    let mut group = Group::on_consul("role: service, manager: main");
+    for at in 0..3 {
+        group.start(at, &[]);
+    }
+    group.wait_ready();
+    let overview = group.overview();
+    assert_eq!((&overview["epoch"], &overview["leader"]), (&1.into(), &overview["writer"]), "{overview}");
+    let sql = "INSERT INTO rdpg.events (host, key, msg) VALUES ('h', 'k', 'm')";
+    runtime().block_on(eventually(&group.door(0, WRITE), sql));
 }

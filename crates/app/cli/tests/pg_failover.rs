@@ -23,11 +23,13 @@ struct Load {
 impl Load {
     /// One connection that stays, or a new one for each insert.
     fn begin(runtime: &tokio::runtime::Runtime, place: Place, stays: bool, base: u64) -> Load {
-        let (stop, acknowledged, failed) = (Arc::default(), Arc::default(), Arc::default());
-        let longest = Arc::new(Mutex::new(Duration::ZERO));
+        let stop = Arc::<AtomicBool>::default();
+        let acknowledged = Arc::<Mutex<Vec<u64>>>::default();
+        let failed = Arc::<Mutex<Vec<String>>>::default();
+        let longest = Arc::<Mutex<Duration>>::default();
         let load = (Arc::clone(&stop), Arc::clone(&acknowledged), Arc::clone(&failed), Arc::clone(&longest));
         let task = runtime.spawn(async move {
-            let (stop, acknowledged, failed, longest): (Arc<AtomicBool>, Arc<Mutex<Vec<u64>>>, Arc<Mutex<Vec<String>>>, _) = load;
+            let (stop, acknowledged, failed, longest) = load;
             let limits = Limits { connect: Duration::from_secs(2), statement: Duration::from_secs(20), lock: Duration::from_secs(5) };
             let mut kept: Option<Client> = None;
             let mut number = base;

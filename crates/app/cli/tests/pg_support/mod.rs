@@ -29,7 +29,7 @@ pub(crate) struct Node {
 /// Where the nodes agree.
 pub(crate) enum Store {
     Etcd(Server),
-    Consul(quorate_testkit::Running, Port),
+    Consul(Running, [Port; 4]),
 }
 
 /// A group. Dropped, all of it is ended.
@@ -51,6 +51,22 @@ impl Group {
             .arg(format!("--initial-cluster=store={}", seat.peer_url()))
             .start();
         Group::on(root, Store::Etcd(server), &format!("store-urls: [\"{}\"]", seat.client_url()), more)
+    }
+
+    /// The same on a Consul of their own.
+    pub(crate) fn on_consul(more: &str) -> Group {
+        let root = tempfile::tempdir().unwrap();
+        std::fs::set_permissions(root.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+        let [http, lan, wan, server]: [Port; 4] = std::array::from_fn(|_| free_port());
+        let ports =
+            format!("ports {{ http = {http} dns = -1 grpc = -1 serf_lan = {lan} serf_wan = {wan} server = {server} }}");
+        let quick = "performance { raft_multiplier = 1 } disable_update_check = true";
+        let words =
+            ["agent", "-dev", "-bind=127.0.0.1", "-client=127.0.0.1", "-node=a", "-log-level=warn", "-hcl", &ports];
+        let args: Vec<String> = words.into_iter().chain(["-hcl", quick]).map(str::to_owned).collect();
+        let running = Running::start(&quorate_testkit::consul(), &args, &[]);
+        let line = format!("store: consul, store-urls: [\"http://127.0.0.1:{http}\"]");
+        Group::on(root, Store::Consul(running, [http, lan, wan, server]), &line, more)
     }
 
     fn on(root: tempfile::TempDir, store: Store, store_line: &str, more: &str) -> Group {
