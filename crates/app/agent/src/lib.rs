@@ -8,6 +8,7 @@ pub mod declared;
 pub mod gardener;
 pub mod peering;
 pub mod peers;
+pub mod pg;
 mod processes;
 pub mod recover;
 pub mod serve;

@@ -11,8 +11,8 @@ use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use quorate_faults::{Code, Exit, Fault};
 
 use crate::commands::{
-    audit, backup, box_, ca, cluster, completions, ctl, data, demo, drain, enter, exec, explain, logs, man, peer, pid,
-    plan, ps, run, shell, shim, sidecar, status, stop, trace, wrap,
+    audit, backup, box_, ca, cluster, completions, ctl, data, demo, drain, enter, exec, explain, fence, logs, man,
+    peer, pg, pid, plan, ps, run, shell, shim, sidecar, status, stop, trace, wrap,
 };
 use crate::printer::Printer;
 
@@ -94,6 +94,9 @@ pub(crate) enum Command {
     /// Clusters by hand: invite a node, join, list, detach
     #[command(subcommand)]
     Peer(peer::Verb),
+    /// Groups of PostgreSQL servers that replicate to each other
+    #[command(subcommand)]
+    Pg(pg::Verb),
     /// The agent: keep one member alive on this machine
     Run(run::Args),
     /// What the agent's next turn would do, and why
@@ -138,6 +141,9 @@ pub(crate) enum Command {
     /// The process between the agent and etcd; the agent starts it
     #[command(name = "__shim", hide = true)]
     Shim(shim::Args),
+    /// The process between the shim and the pooler; the agent starts it
+    #[command(name = "__fence", hide = true)]
+    Fence(fence::Args),
     /// The second half of `exec` and `shell`
     #[command(name = "__enter", hide = true)]
     Enter(enter::Args),

@@ -674,6 +674,76 @@ codes! {
     NodeElsewhere = "Q1225", Refused;
     /// A request about peers that is not met.
     PeersRefused = "Q1226", Refused;
+
+    /// A PostgreSQL that cannot tell whose change it was.
+    PgTooOld = "Q1250", CannotMeet;
+    /// A data dir of PostgreSQL could not be made or looked at.
+    PgInit = "Q1251", Failed;
+    /// A data dir of PostgreSQL that is not this node's.
+    PgForeignData = "Q1252", Refused;
+    /// Data of another major version of PostgreSQL.
+    PgDataVersion = "Q1253", Refused;
+    /// A PostgreSQL server does not answer.
+    PgSilent = "Q1255", Unreachable;
+    /// A PostgreSQL server does not let us in.
+    PgAuth = "Q1256", CannotMeet;
+    /// A PostgreSQL server refuses a statement.
+    PgSql = "Q1257", CannotMeet;
+    /// Something in PostgreSQL took longer than its limit.
+    PgTimeout = "Q1258", Temporary;
+    /// A setting for PostgreSQL that cannot be used.
+    PgConfig = "Q1259", ConfigInvalid;
+    /// A password that not all programs read alike.
+    PgPassword = "Q1260", ConfigInvalid;
+    /// An extension that a server does not have.
+    PgExtension = "Q1261", CannotMeet;
+    /// A database that belongs to another group or node.
+    PgOtherGroup = "Q1262", Refused;
+    /// A link cannot be made without a copy.
+    PgJoinInstead = "Q1263", Refused;
+    /// A slot of an earlier life of a node.
+    PgStaleSlot = "Q1264", Refused;
+    /// What was written on one node has not come to another.
+    PgNotReplicated = "Q1265", Temporary;
+    /// A change of the schema waits for nodes or links.
+    PgSchemaWaits = "Q1266", Temporary;
+    /// Nodes have different texts for one version of the schema.
+    PgSchemaDiffers = "Q1267", Refused;
+    /// Nodes hold different rows.
+    PgDiverged = "Q1268", CannotMeet;
+    /// A change of the schema that PostgreSQL refuses.
+    PgSchemaInvalid = "Q1269", CannotMeet;
+    /// A replicated table without a primary key.
+    PgNoKey = "Q1270", CannotMeet;
+    /// A node with rows cannot join.
+    PgNotEmpty = "Q1271", Refused;
+    /// Another change of the group is not finished.
+    PgChangeUnderWay = "Q1272", Temporary;
+    /// The journal of the group cannot be read.
+    PgJournal = "Q1273", CannotMeet;
+    /// pgbouncer or haproxy does not answer.
+    PgProxySilent = "Q1274", Unreachable;
+
+    /// No group of PostgreSQL servers, or no such node of it, is declared.
+    PgNotDeclared = "Q1300", ConfigInvalid;
+    /// The data dir of a PostgreSQL server is not this node's.
+    PgDataRefused = "Q1301", Refused;
+    /// A database is bound to another group.
+    PgGroupsDiffer = "Q1302", Refused;
+    /// The group was made without this node.
+    PgNotMember = "Q1303", Refused;
+    /// A bootstrap of PostgreSQL waits for somebody.
+    PgWaiting = "Q1304", Waiting;
+    /// A step of the bootstrap of PostgreSQL did not end in time.
+    PgStepTimeout = "Q1305", Temporary;
+    /// The fence of the write master could not be sure.
+    PgFence = "Q1306", Failed;
+    /// The write master could not be moved.
+    PgSwitchover = "Q1307", Temporary;
+    /// Pooler or proxy cannot be brought up.
+    PgProxyFailed = "Q1308", Failed;
+    /// What the store holds about a group cannot be read.
+    PgRecords = "Q1309", CannotMeet;
 }
 
 impl Code {

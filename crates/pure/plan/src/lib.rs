@@ -19,6 +19,7 @@ pub mod links;
 pub mod peering;
 pub mod peers;
 pub mod phase;
+pub mod postgres;
 pub mod processes;
 pub mod quorum;
 pub mod restore_point;

@@ -180,7 +180,7 @@ impl Node {
 }
 
 /// How to ask members at these URLs, as the administrator that has the files of member `files_of`.
-pub(super) fn client_of(spec: &Spec, files_of: &str, urls: Vec<String>) -> Result<Settings, Fault> {
+pub(crate) fn client_of(spec: &Spec, files_of: &str, urls: Vec<String>) -> Result<Settings, Fault> {
     let agent = &spec.agent;
     let mut settings = Settings::new(urls);
     settings.timeout = agent.ready_timeout;

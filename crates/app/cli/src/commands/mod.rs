@@ -16,9 +16,11 @@ pub(crate) mod enter;
 pub(crate) mod etcd_args;
 pub(crate) mod exec;
 pub(crate) mod explain;
+pub(crate) mod fence;
 pub(crate) mod logs;
 pub(crate) mod man;
 pub(crate) mod peer;
+pub(crate) mod pg;
 pub(crate) mod pid;
 pub(crate) mod plan;
 pub(crate) mod ps;
@@ -47,6 +49,7 @@ pub(crate) fn run(command: Command, printer: &mut Printer) -> Result<Exit, Fault
         Command::Cluster(verb) => cluster::run(verb, printer),
         Command::Ca(verb) => ca::run(verb, printer),
         Command::Peer(verb) => peer::run(verb, printer),
+        Command::Pg(verb) => pg::run(verb, printer),
         Command::Run(args) => run::run(&args, printer),
         Command::Plan(args) => plan::run(&args, printer),
         Command::Status(args) => status::run(&args, printer),
@@ -65,6 +68,7 @@ pub(crate) fn run(command: Command, printer: &mut Printer) -> Result<Exit, Fault
         Command::Completions(args) => completions::run(&args, printer),
         Command::Man(args) => man::run(&args, printer),
         Command::Shim(args) => shim::run(&args),
+        Command::Fence(args) => fence::run(&args, printer),
         Command::Enter(args) => enter::run(&args, printer),
         Command::Wrap(args) => wrap::run(&args, printer),
         Command::Sidecar(args) => sidecar::run(&args, printer),

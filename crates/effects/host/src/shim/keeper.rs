@@ -332,6 +332,7 @@ impl Keeper {
         // It may have ended in this moment: as our unburied child it still has its number, and the signal is lost.
         let _ = match send {
             Send::Term => kill_process(pid, Signal::TERM),
+            Send::Int => kill_process(pid, Signal::INT),
             Send::Quit => {
                 self.shared.dumping.store(true, Ordering::Release);
                 kill_process(pid, Signal::QUIT)
@@ -395,10 +396,10 @@ fn write_record(path: &Path, record: &ExitRecord) -> Result<(), Fault> {
 
 /// What an end means, given what was sent last and whether the words of an orderly end were said.
 fn reason(sent: Option<Send>, end: End, said: bool) -> Reason {
-    let orderly = end == End::Code(0) || end == End::Signal(libc::SIGTERM);
+    let orderly = matches!(end, End::Code(0) | End::Signal(libc::SIGTERM | libc::SIGINT));
     match (sent, end) {
-        (Some(Send::Term), _) if orderly && said => Reason::Stopped,
-        (Some(Send::Term), _) => Reason::StoppedBadly,
+        (Some(Send::Term | Send::Int), _) if orderly && said => Reason::Stopped,
+        (Some(Send::Term | Send::Int), _) => Reason::StoppedBadly,
         (Some(Send::Quit | Send::Kill), _) => Reason::Killed,
         (None, End::Code(_)) => Reason::Exited,
         (None, End::Signal(_)) => Reason::Signalled,

@@ -235,6 +235,7 @@ impl Running {
             while let Some(send) = stop.next(Instant::now()) {
                 let sent = match (send, pid) {
                     (Send::Term, _) => pidfd_send_signal(&child, Signal::TERM),
+                    (Send::Int, _) => pidfd_send_signal(&child, Signal::INT),
                     (Send::Quit, _) => pidfd_send_signal(&child, Signal::QUIT),
                     (Send::Kill, Some(pid)) => kill_process_group(pid, Signal::KILL),
                     (Send::Kill, None) => pidfd_send_signal(&child, Signal::KILL),

@@ -62,6 +62,8 @@ pub struct Rung {
 pub enum Send {
     /// SIGTERM to the program.
     Term,
+    /// SIGINT to the program: PostgreSQL ends its clients' transactions and stops in order.
+    Int,
     /// SIGQUIT to the program: a Go program writes down what it is doing, and dies.
     Quit,
     /// SIGKILL to the whole process group.

@@ -56,8 +56,9 @@ impl Stopping {
 fn rank(send: Send) -> u8 {
     match send {
         Send::Term => 0,
-        Send::Quit => 1,
-        Send::Kill => 2,
+        Send::Int => 1,
+        Send::Quit => 2,
+        Send::Kill => 3,
     }
 }
 

@@ -10,6 +10,7 @@ mod check;
 mod members;
 mod mistake;
 mod places;
+mod postgres;
 mod processes;
 mod read;
 mod root;
@@ -33,6 +34,7 @@ use sha2::{Digest, Sha256};
 pub use auth::{ADMIN, Access, AuthSpec, Keys, Permission, ROOT, Role, User};
 pub use boxes::{BoxLimits, BoxSection, Calls};
 pub use mistake::{At, Mistake, Mistakes};
+pub use postgres::{PgNode, PgRole, PgSpec, PgStore, PgStoreKind, PgUser, PgUserKind, PgWriters};
 pub use processes::{
     Check, HealthSpec, Hooks, ProcessPorts, ProcessSpec, ProcessStop, RestartSpec, RestartWhen, Volume, VolumeAccess,
 };
@@ -82,6 +84,9 @@ pub struct Spec {
     /// What the agent keeps beside etcd.
     #[serde(skip_serializing_if = "Vec::is_empty", serialize_with = "processes::as_map")]
     pub processes: Vec<ProcessSpec>,
+    /// A group of PostgreSQL servers, if there is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub postgres: Option<PgSpec>,
 }
 
 /// `bootstrap: {id: N}`. A number that has been used is inert for ever.

@@ -54,7 +54,7 @@ impl Spec {
 }
 
 /// The host of a URL as it was written, an IPv6 address in its brackets.
-fn host_of(url: &str) -> &str {
+pub(super) fn host_of(url: &str) -> &str {
     let authority = url.split_once("://").map_or(url, |(_, rest)| rest);
     let authority = authority.split('/').next().unwrap_or(authority);
     authority.rsplit_once(':').map_or(authority, |(host, _)| host)

@@ -6,7 +6,8 @@
 use super::{Security, Source, Spec, Tls, TlsFiles};
 
 /// The dirs that move.
-const OURS: [&str; 4] = ["/etc/quorate", "/var/lib/quorate", "/var/lib/etcd", "/var/log/quorate"];
+const OURS: [&str; 5] =
+    ["/etc/quorate", "/var/lib/quorate", "/var/lib/quorate-pg", "/var/lib/etcd", "/var/log/quorate"];
 
 /// Where a path lies below `root`: moved if it is in a dir of ours and not below the root already, else as it is.
 pub fn below_root(path: &str, root: &str) -> String {
@@ -43,6 +44,11 @@ impl Spec {
         for process in &mut self.processes {
             moved(&mut process.executable);
             process.volumes.iter_mut().for_each(|volume| moved(&mut volume.path));
+        }
+        if let Some(postgres) = &mut self.postgres {
+            postgres.nodes.iter_mut().for_each(|node| moved(&mut node.data_dir));
+            postgres.users.iter_mut().for_each(|user| moved(&mut user.password_file));
+            postgres.store.token_file.iter_mut().for_each(moved);
         }
         if let Some(backup) = &mut self.backup
             && let Some(path) = backup.store.strip_prefix("file://")

@@ -7,7 +7,7 @@ use super::read::{Reader, Section, Show};
 use super::tree::{BYTES_MAX, Kind, Node};
 use super::{
     Agent, At, Bootstrap, Logs, Maintenance, Mistakes, Security, Setting, Spec, Validation, Value, auth, backup, boxes,
-    check, processes, source, tls,
+    check, postgres, processes, source, tls,
 };
 use crate::Warning;
 use crate::etcd_config;
@@ -78,10 +78,24 @@ fn whole(reader: &mut Reader<'_>, node: Node) -> Option<(Spec, Places)> {
     let maintenance = maintenance(reader, &mut file);
     let box_ = boxes::section(reader, &mut file);
     let processes = processes::section(reader, &mut file, &members);
+    let postgres = postgres::section(reader, &mut file, &token, &members, security.as_ref());
     file.close(reader);
     let security = security?;
-    let spec =
-        Spec { token, bootstrap, source, members, security, etcd, backup, auth, maintenance, agent, box_, processes };
+    let spec = Spec {
+        token,
+        bootstrap,
+        source,
+        members,
+        security,
+        etcd,
+        backup,
+        auth,
+        maintenance,
+        agent,
+        box_,
+        processes,
+        postgres,
+    };
     Some((spec, Places { members: places, agent: agent_at }))
 }
 

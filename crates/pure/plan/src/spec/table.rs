@@ -75,6 +75,7 @@ pub(super) const FILE: &[Key] = &[
     key("agent", Map(AGENT, &[]), "The agent of each node"),
     key("box", Map(BOX, &[]), "How etcd is held"),
     key("processes", Named(PROCESS, &["executable"]), "What the agent keeps beside etcd, by name"),
+    key("postgres", Map(POSTGRES, &[]), "A group of PostgreSQL servers on the members"),
 ];
 
 const SOURCE: &[Key] = &[
@@ -295,4 +296,48 @@ const HEALTH: &[Key] = &[
 const PROCESS_STOP: &[Key] = &[
     key("term-timeout", Span, "From SIGTERM to the next step; by default `30s`"),
     key("dump-timeout", Span, "From SIGQUIT to SIGKILL; by default there is no SIGQUIT"),
+];
+
+const POSTGRES: &[Key] = &[
+    key("group", Text, "What the group is called; by default the token"),
+    key("role", Words(&["manager", "service"]), "What it is for; by default `manager`"),
+    key("manager", Text, "The group that manages a service"),
+    key("nodes", List(PG_NODE, &["name"]), "The servers, in the order of their numbers; by default one beside each member"),
+    key("store", Words(&["etcd", "consul"]), "Where the nodes agree; by default `etcd`"),
+    key("store-urls", Urls, "Where that is; by default the client URLs of the members"),
+    key("store-token-file", Path, "The file with Consul's token"),
+    key("bin-dir", Path, "Where `postgres` and `initdb` are; by default the newest that is installed"),
+    key("pooler-binary", Path, "pgbouncer; by default `/usr/sbin/pgbouncer`"),
+    key("proxy-binary", Path, "haproxy; by default `/usr/sbin/haproxy`"),
+    key("user", Text, "Whom the programs run as, where the agent runs as root; by default `postgres`"),
+    key("data-dir", Path, "The data dir; by default `/var/lib/quorate-pg/{name}`; `{name}` stands for the node's name"),
+    key("users", List(PG_USER, &["name", "password-file"]), "Who may come in"),
+    key("extensions", Texts, "Extensions of the database"),
+    key("settings", Pairs, "Settings of the server, under its own names"),
+    key("writers", Words(&["one", "all"]), "Whether writes go to the write master alone; by default `one`"),
+    key("lease-ttl", Span, "How long the write master keeps its place without a word; by default `4s`"),
+    key("step-timeout", Span, "How long one step of the bootstrap may take; by default `1m`"),
+    key("leader-timeout", Span, "After so long without progress another node leads; by default `30s`"),
+    key("port", Ports, "The port of PostgreSQL; by default 7432"),
+    key("pooler-port", Ports, "The port of the pooler; by default 6432"),
+    key("health-port", Ports, "Where a node says whether it takes writes and reads; by default 7433"),
+    key("write-port", Ports, "The proxy's port that leads to the write master; by default 5432"),
+    key("read-port", Ports, "The proxy's port that leads to any node; by default 5433"),
+];
+
+const PG_NODE: &[Key] = &[
+    key("name", Text, "The member that it runs beside"),
+    key("address", Text, "Its host; by default that of the member's client URL"),
+    key("data-dir", Path, "Its data dir"),
+    key("port", Ports, "The port of PostgreSQL"),
+    key("pooler-port", Ports, "The port of the pooler"),
+    key("health-port", Ports, "The port of its health"),
+    key("write-port", Ports, "The proxy's port for writes"),
+    key("read-port", Ports, "The proxy's port for reads"),
+];
+
+const PG_USER: &[Key] = &[
+    key("name", Text, "The name"),
+    key("password-file", Path, "The file with the password"),
+    key("kind", Words(&["app", "owner", "health"]), "What it is for; by default `app`: in through the pooler alone"),
 ];

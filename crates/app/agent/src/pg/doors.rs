@@ -1,0 +1,417 @@
+//! The doors of a node: its pooler below the fence, and its proxy.
+//!
+//! **Invariant:** before a door is open for writers, the fence knows until when; before it is open for readers alone, the
+//! database refuses writes. What runs is found again, not remembered.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use quorate_faults::{Code, Fault};
+use quorate_host::owners::{May, ensure_may};
+use quorate_host::shim;
+use quorate_host::state::StateDir;
+use quorate_plan::spec::{PgNode, PgWriters};
+use quorate_postgres::Secret;
+use quorate_postgres::group::{self, Writers};
+use quorate_postgres::proxies::{
+    Console, HaproxyNode, HaproxySpec, PgbouncerSpec, PoolTarget, ensure_file, render_haproxy, render_pgbouncer,
+    render_userlist,
+};
+use quorate_postgres::sql::Limits;
+use tokio::sync::Mutex as AsyncMutex;
+use tracing::info;
+
+use super::fence::{self, FenceSpec, Until, boot_now, ensure_deadline, ensure_orders, fresh_token, read_deadline};
+use super::here::{DATABASE, Here};
+use super::life::state_of;
+use super::proxy::{end, ensure_dir, ensure_proxy, hash, orders, proxy_state, running};
+use super::status::Board;
+
+/// The user of the pooler's console.
+const ADMIN: &str = "quorate_console";
+/// How long the console may take.
+const CONSOLE: Duration = Duration::from_secs(2);
+/// How long a pooler may take to listen.
+const LISTENS: Duration = Duration::from_secs(10);
+/// How long sessions may take to end when the place is lost.
+const SESSIONS: Duration = Duration::from_secs(5);
+
+/// How long the last write master says yes after it was left: longer than proxies take to ask twice.
+const LINGER: Duration = Duration::from_secs(1);
+
+/// What a door is for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Door {
+    /// Writers and readers, until this moment of [`boot_now`].
+    Writer(Duration),
+    /// Readers.
+    Reader,
+    /// Those who were connected when the place was handed over are led on to this node.
+    Forward(String),
+}
+
+impl Door {
+    fn word(&self) -> &'static str {
+        match self {
+            Door::Writer(_) => "writer",
+            Door::Reader => "reader",
+            Door::Forward(_) => "forward",
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Now {
+    door: Door,
+    /// The word of the fence that runs.
+    token: Option<String>,
+}
+
+/// Pooler and proxy.
+#[derive(Debug)]
+pub(super) struct Doors {
+    here: Here,
+    board: Arc<Board>,
+    /// The console's password.
+    secret: String,
+    now: Mutex<Now>,
+    /// Who belongs to the group, once that is known.
+    members: Mutex<Option<BTreeSet<String>>>,
+    /// One change at a time; `true` once the bootstrap asked for doors.
+    wanted: AsyncMutex<bool>,
+}
+
+impl Doors {
+    pub(super) fn new(here: &Here, board: Arc<Board>) -> Result<Doors, Fault> {
+        let token = std::fs::read(state_of(here, "pooler").join("fence.json"))
+            .ok()
+            .and_then(|bytes| serde_json::from_slice::<FenceSpec>(&bytes).ok())
+            .map(|spec| spec.token);
+        let now = Mutex::new(Now { door: Door::Reader, token });
+        Ok(Doors {
+            here: here.clone(),
+            board,
+            secret: console_secret(here)?,
+            now,
+            members: Mutex::new(None),
+            wanted: AsyncMutex::new(false),
+        })
+    }
+
+    fn now(&self) -> (Door, Option<String>) {
+        let now = self.now.lock().unwrap_or_else(PoisonError::into_inner);
+        (now.door.clone(), now.token.clone())
+    }
+
+    fn note(&self, door: &Door) {
+        self.now.lock().unwrap_or_else(PoisonError::into_inner).door = door.clone();
+    }
+
+    fn state(&self) -> Result<StateDir, Fault> {
+        StateDir::open(&state_of(&self.here, "pooler"))
+    }
+
+    fn deadline(&self) -> std::path::PathBuf {
+        state_of(&self.here, "pooler").join("deadline")
+    }
+
+    /// Whether pooler and proxy run with what they should run with.
+    pub(super) async fn are_as_they_should(&self) -> bool {
+        let wanted = self.wanted.lock().await;
+        if !*wanted {
+            return false;
+        }
+        let pooler = self.state().and_then(|state| running(&state));
+        let proxy = proxy_state(&self.here).and_then(|state| running(&state));
+        let open = matches!(pooler, Ok(Some(_))) && is_open(&self.deadline(), self.now().1.as_deref());
+        if !open {
+            self.board.door("closed", false, None);
+        }
+        let file = self.here.run_dir().join("proxy").join("haproxy.cfg");
+        open && matches!(proxy, Ok(Some(_)))
+            && std::fs::read_to_string(file).is_ok_and(|text| text == self.proxy_text())
+    }
+
+    /// Who belongs to the group: the proxy leads to these.
+    pub(super) fn set_members(&self, members: BTreeSet<String>) {
+        *self.members.lock().unwrap_or_else(PoisonError::into_inner) = Some(members);
+    }
+
+    fn proxy_text(&self) -> String {
+        let members = self.members.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let belongs = |node: &&PgNode| members.as_ref().is_none_or(|members| members.contains(&node.name));
+        let dir = self.here.run_dir().join("proxy");
+        let node = |node: &PgNode| HaproxyNode {
+            name: node.name.clone(),
+            host: node.address.clone(),
+            port: node.pooler_port,
+            health_port: node.health_port,
+        };
+        let text = render_haproxy(&HaproxySpec {
+            nodes: self.here.pg.nodes.iter().filter(belongs).map(node).collect(),
+            listen: listen(&self.here.node.address),
+            write_port: self.here.node.write_port,
+            read_port: self.here.node.read_port,
+            socket: dir.join("proxy.sock"),
+            state_file: dir.join("proxy.state"),
+            connections_max: 4000,
+        });
+        match self.here.owner() {
+            Ok(Some(owner)) => {
+                text.replacen("global\n", &format!("global\n  uid {}\n  gid {}\n", owner.uid, owner.gid), 1)
+            }
+            Ok(None) | Err(_) => text,
+        }
+    }
+
+    /// Brings pooler and proxy up, as the door is now.
+    pub(super) async fn ensure(&self) -> Result<(), Fault> {
+        let mut wanted = self.wanted.lock().await;
+        *wanted = true;
+        let door = self.now().0;
+        self.bring(&door).await?;
+        let (here, text) = (self.here.clone(), self.proxy_text());
+        blocking(move || ensure_proxy(&here, &text)).await
+    }
+
+    /// Makes the door another one.
+    pub(super) async fn set(&self, door: Door) -> Result<(), Fault> {
+        let wanted = self.wanted.lock().await;
+        self.note(&door);
+        if *wanted { self.bring(&door).await } else { self.gate(&door).await }
+    }
+
+    /// Somebody else has the place, or nobody: those who were led on are led to whoever has it now.
+    pub(super) async fn follow(&self, writer: Option<&str>) -> Result<(), Fault> {
+        match (self.now().0, writer) {
+            (Door::Writer(_), _) => self.set(Door::Reader).await,
+            (Door::Forward(to), Some(writer)) if to != writer && writer != self.here.name() => {
+                self.set(Door::Forward(writer.to_owned())).await
+            }
+            (Door::Forward(_) | Door::Reader, _) => Ok(()),
+        }
+    }
+
+    /// The door may stay open until then.
+    pub(super) fn renew(&self, until: Duration) -> Result<(), Fault> {
+        let (door, token) = self.now();
+        let Door::Writer(_) = door else { return Ok(()) };
+        self.note(&Door::Writer(until));
+        match token {
+            Some(token) if self.here.pg.writers == PgWriters::One => {
+                ensure_deadline(&self.deadline(), &token, Until::At(until))
+            }
+            Some(_) | None => Ok(()),
+        }
+    }
+
+    /// What the database lets in.
+    async fn gate(&self, door: &Door) -> Result<(), Fault> {
+        let limits = Limits { connect: CONSOLE, statement: SESSIONS, lock: CONSOLE };
+        let client = self.here.own(DATABASE, limits).await?;
+        match (door, self.here.pg.writers) {
+            (Door::Writer(_), _) | (_, PgWriters::All) => group::ensure_gate(&client, Writers::Open).await,
+            (Door::Reader | Door::Forward(_), PgWriters::One) => {
+                group::ensure_gate(&client, Writers::Closed).await?;
+                // What had begun before may not end later.
+                group::end_sessions(&client, SESSIONS).await.map(drop)
+            }
+        }
+    }
+
+    fn until(&self, door: &Door) -> Until {
+        match (door, self.here.pg.writers) {
+            (Door::Writer(until), PgWriters::One) => Until::At(*until),
+            (Door::Writer(_), PgWriters::All) | (Door::Reader | Door::Forward(_), _) => Until::Open,
+        }
+    }
+
+    async fn bring(&self, door: &Door) -> Result<(), Fault> {
+        if !matches!(door, Door::Writer(_)) {
+            // Before the fence lets go of the time.
+            self.gate(door).await?;
+        }
+        let changed = self.write_files(door)?;
+        let state = self.state()?;
+        let token = self.now().1;
+        let alive = running(&state)?;
+        match (alive, token) {
+            (Some(_), Some(token)) if is_open(&self.deadline(), Some(&token)) => {
+                ensure_deadline(&self.deadline(), &token, self.until(door))?;
+                if changed {
+                    self.console(CONSOLE).await?.reload().await?;
+                }
+            }
+            (alive, _) => {
+                if let Some(alive) = alive {
+                    blocking(move || end(alive, "the agent: its time is over")).await?;
+                }
+                self.start_pooler(door).await?;
+            }
+        }
+        if matches!(door, Door::Writer(_)) {
+            self.gate(door).await?;
+        }
+        let until = if let Door::Writer(until) = door { Some(*until) } else { None };
+        self.board.door(door.word(), true, until);
+        info!(door = door.word(), "the door is open");
+        Ok(())
+    }
+
+    fn dir(&self) -> std::path::PathBuf {
+        self.here.run_dir().join("pooler")
+    }
+
+    /// Writes the pooler's files; `true`: one of them is new.
+    fn write_files(&self, door: &Door) -> Result<bool, Fault> {
+        let (owner, dir, files) = (self.here.owner()?, self.dir(), self.here.files()?);
+        ensure_dir(&dir, owner)?;
+        let mut users = self.here.passwords()?;
+        users.push((ADMIN.to_owned(), self.secret.clone()));
+        let target = match door {
+            Door::Writer(_) | Door::Reader => {
+                PoolTarget::Own { socket_dir: self.here.run_dir(), port: self.here.node.port }
+            }
+            Door::Forward(to) => {
+                let node = self.here.pg.node(to);
+                let node = node.ok_or_else(|| Fault::new(Code::PgSwitchover, format!("`{to}` is not declared")))?;
+                PoolTarget::Other { host: node.address.clone(), port: node.pooler_port, ca: Some(files.ca.clone()) }
+            }
+        };
+        if let Some(owner) = owner {
+            for file in [&files.cert, &files.key, &files.ca] {
+                ensure_may(file, owner, May::Read)?;
+            }
+        }
+        let text = render_pgbouncer(&PgbouncerSpec {
+            database: DATABASE.to_owned(),
+            target,
+            listen: listen(&self.here.node.address),
+            port: self.here.node.pooler_port,
+            socket_dir: dir.clone(),
+            auth_file: dir.join("users"),
+            admin: ADMIN.to_owned(),
+            cert: Some((files.cert.clone(), files.key.clone())),
+            clients_max: 1000,
+            pool_size: 20,
+        });
+        // A client may show a certificate; one that does is taken by the authority of the nodes.
+        let text = format!("{text}client_tls_ca_file = {}\n", files.ca.display());
+        let users = ensure_file(&dir.join("users"), &render_userlist(&users), owner)?;
+        let ini = ensure_file(&dir.join("pgbouncer.ini"), &text, owner)?;
+        Ok(users || ini)
+    }
+
+    async fn start_pooler(&self, door: &Door) -> Result<(), Fault> {
+        let token = fresh_token()?;
+        ensure_deadline(&self.deadline(), &token, self.until(door))?;
+        let ini = self.dir().join("pgbouncer.ini").display().to_string();
+        let spec = FenceSpec {
+            command: vec![self.here.pg.pooler_binary.clone(), ini],
+            user: self.here.owner()?.map(|owner| (owner.uid, owner.gid)),
+            token: token.clone(),
+            deadline: self.deadline(),
+            socket_dir: self.here.run_dir(),
+            port: self.here.node.port,
+            data_dir: self.here.data_dir(),
+        };
+        let state = self.state()?;
+        let file = state.path().join("fence.json");
+        ensure_orders(&file, &spec)?;
+        self.now.lock().unwrap_or_else(PoisonError::into_inner).token = Some(token.clone());
+        let args = vec!["__fence".to_owned(), file.display().to_string()];
+        let orders = orders("pooler", &self.here.program, args, &state, hash(&[&token]));
+        let program = self.here.program.clone();
+        blocking(move || shim::spawn(&program, &state, &orders)).await.map_err(|fault| {
+            Fault::new(Code::PgProxyFailed, "cannot start the pooler")
+                .hint("see `quorate explain Q1308`")
+                .caused_by(crate::turn::in_words(&fault))
+        })?;
+        let deadline = tokio::time::Instant::now() + LISTENS;
+        while let Err(fault) = self.console(CONSOLE).await {
+            if tokio::time::Instant::now() >= deadline {
+                return Err(Fault::new(Code::PgProxyFailed, "the pooler does not listen").caused_by(fault));
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        Ok(())
+    }
+
+    async fn console(&self, limit: Duration) -> Result<Console, Fault> {
+        let secret = Secret::new(self.secret.clone());
+        Console::connect(self.here.name(), &self.dir(), self.here.node.pooler_port, ADMIN, &secret, limit).await
+    }
+
+    /// Has the pooler end transactions and keep the next ones waiting.
+    pub(super) async fn pause(&self, limit: Duration) -> Result<(), Fault> {
+        let console = self.console(limit).await?;
+        match tokio::time::timeout(limit, console.pause(DATABASE)).await {
+            Ok(done) => done.map(drop),
+            Err(_) => Err(Fault::new(Code::PgSwitchover, format!("transactions do not end within {limit:?}"))
+                .hint("wait for long transactions, or end them")),
+        }
+    }
+
+    /// The place stays here: the door goes on as before.
+    pub(super) async fn resume_writer(&self) -> Result<(), Fault> {
+        self.gate(&Door::Writer(boot_now())).await?;
+        self.resume().await
+    }
+
+    async fn resume(&self) -> Result<(), Fault> {
+        let console = self.console(CONSOLE).await?;
+        match console.is_paused(DATABASE).await? {
+            Some(true) => console.resume(DATABASE).await,
+            Some(false) | None => Ok(()),
+        }
+    }
+
+    /// The place is somebody else's: whoever waits at this door is led there.
+    pub(super) async fn forward(&self, to: Option<&str>) -> Result<(), Fault> {
+        let door = match to {
+            Some(to) if to != self.here.name() => Door::Forward(to.to_owned()),
+            Some(_) | None => Door::Reader,
+        };
+        self.set(door.clone()).await?;
+        if matches!(door, Door::Forward(_)) {
+            // Who still comes this way is led right; proxies have time to see the new write master before they lose this one.
+            self.board.door(door.word(), true, Some(boot_now() + LINGER));
+        }
+        self.resume().await
+    }
+}
+
+/// Loopback stays loopback; any other address is one of several that this machine may have.
+fn listen(address: &str) -> String {
+    let loopback = address.parse::<std::net::IpAddr>().is_ok_and(|ip| ip.is_loopback());
+    if loopback { address.to_owned() } else { "*".to_owned() }
+}
+
+/// The password of the pooler's console: made once, and known to the agents of this node alone.
+fn console_secret(here: &Here) -> Result<String, Fault> {
+    let file = StateDir::open(&state_of(here, "pooler"))?.path().join("console");
+    match std::fs::read_to_string(&file) {
+        Ok(text) if text.len() == 32 => Ok(text),
+        Ok(_) | Err(_) => {
+            let secret = fresh_token()?;
+            ensure_file(&file, &secret, None)?;
+            Ok(secret)
+        }
+    }
+}
+
+fn is_open(file: &std::path::Path, token: Option<&str>) -> bool {
+    match token.and_then(|token| read_deadline(file, token)) {
+        Some(Until::Open) => true,
+        Some(Until::At(at)) => fence::boot_now() < at,
+        None => false,
+    }
+}
+
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T, Fault> + Send + 'static) -> Result<T, Fault> {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(done) => done,
+        Err(error) => Err(Fault::new(Code::Internal, "a part of the agent came to a halt").caused_by(error)),
+    }
+}

@@ -1,0 +1,281 @@
+//! Takes one step. Each looks before it acts and may be repeated.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use quorate_coordination::{Health, Instance, Outcome, Txn};
+use quorate_faults::{Code, Fault};
+use quorate_host::sandbox::observe_machine;
+use quorate_host::state::StateDir;
+use quorate_plan::boxes::{BoxPlan, Level, plan_box};
+use quorate_plan::postgres::{
+    Group, PgStep, Records, SchemaNote, note_bound, note_joined, note_schema, take_group, take_lead,
+};
+use quorate_plan::spec::PgRole;
+use quorate_postgres::group::{self, Prepare, Seat};
+use quorate_postgres::schema;
+use quorate_postgres::server;
+use quorate_postgres::sql::{Client, Place};
+
+use super::here::{DATABASE, Here};
+use super::life::{Life, Shared, state_of};
+use super::observe::{self, SERVICE};
+use crate::turn::usual_level;
+
+/// How long a node stays registered without a word.
+const REGISTERED: Duration = Duration::from_secs(5);
+/// How long the lock of the bootstrap is waited for at a time.
+const LOCK_WAIT: Duration = Duration::from_secs(5);
+/// How long the holder of the lock keeps it without a word.
+const LOCK_TTL: Duration = Duration::from_secs(5);
+/// Every how often it is looked whether the first write master is there.
+const AGAIN: Duration = Duration::from_millis(50);
+
+impl Life {
+    pub(super) async fn take(&mut self, step: PgStep) -> Result<(), Fault> {
+        let shared = Arc::clone(&self.shared);
+        match step {
+            PgStep::InitData => init_data(&shared).await,
+            PgStep::StartServer => start_server(&shared).await,
+            PgStep::Prepare => {
+                prepare(&shared.here).await?;
+                self.prepared = true;
+                Ok(())
+            }
+            PgStep::Register => self.register().await,
+            PgStep::TakeLock => self.take_lock().await,
+            PgStep::Lead { epoch } => {
+                let fence = self.lock.as_ref().map(|(_, lock)| lock.fence());
+                let records = observe::records(&shared.store).await?;
+                let leads = records.leader.as_ref().map_or(0, |(leader, _)| leader.epoch);
+                // Somebody was faster.
+                if leads + 1 != epoch {
+                    return Ok(());
+                }
+                write(&shared, &take_lead(&records, shared.here.name(), epoch, fence)).await
+            }
+            PgStep::CreateGroup { epoch, id, nodes } => {
+                let records = observe::records(&shared.store).await?;
+                if !leads(&records, shared.here.name(), epoch) {
+                    return Ok(());
+                }
+                let id = id.map_or_else(super::fence::fresh_token, Ok)?;
+                let last_id = nodes.values().copied().max().unwrap_or_default();
+                write(&shared, &take_group(&records, &Group { id, nodes, last_id, epoch })).await
+            }
+            PgStep::ReleaseLock => match self.lock.take() {
+                Some((_lease, lock)) => lock.release().await,
+                None => Ok(()),
+            },
+            PgStep::Bind { group } => {
+                bind(&shared, &group).await?;
+                // Others see which group it is bound to.
+                self.register().await
+            }
+            PgStep::Link { .. } => link(&shared).await,
+            PgStep::NoteLinked { group } => {
+                let records = observe::records(&shared.store).await?;
+                write(&shared, &note_joined(&records, shared.here.name(), &group)).await
+            }
+            PgStep::LaySchema { epoch } => lay_schema(&shared, epoch).await,
+            PgStep::ClaimWriter => claim_first(&shared).await,
+            PgStep::Configure => shared.doors.ensure().await,
+            PgStep::Offer => self.offer().await,
+        }
+    }
+
+    async fn register(&mut self) -> Result<(), Fault> {
+        let here = &self.shared.here;
+        let bound = match here.own(DATABASE, here.limits()).await {
+            Ok(client) => group::myself(&client).await?.map(|myself| myself.group),
+            Err(_) => None,
+        };
+        let meta = [("group".to_owned(), bound.unwrap_or_default())].into();
+        let instance = instance(here, SERVICE, here.node.port, meta);
+        self.registration = Some(self.shared.store.register(&instance, Health::Passing, REGISTERED).await?);
+        Ok(())
+    }
+
+    async fn offer(&mut self) -> Result<(), Fault> {
+        let here = &self.shared.here;
+        self.offered.clear();
+        for (service, port) in [("pgbouncer", here.node.pooler_port), ("haproxy", here.node.write_port)] {
+            let instance = instance(here, service, port, Default::default());
+            self.offered.push(self.shared.store.register(&instance, Health::Passing, REGISTERED).await?);
+        }
+        Ok(())
+    }
+
+    async fn take_lock(&mut self) -> Result<(), Fault> {
+        self.lock = None;
+        let lease = self.shared.store.lease(LOCK_TTL).await?;
+        let holder = format!("node {}", self.shared.here.name());
+        match self.shared.store.lock("bootstrap", &lease, &holder, LOCK_WAIT).await {
+            Ok(lock) => {
+                self.lock = Some((lease, lock));
+                Ok(())
+            }
+            Err(fault) => {
+                // Whatever became of the attempt ends with its lease.
+                let _ = lease.end().await;
+                if fault.code() == Code::LockTaken { Ok(()) } else { Err(fault) }
+            }
+        }
+    }
+}
+
+fn instance(here: &Here, service: &str, port: u16, meta: std::collections::BTreeMap<String, String>) -> Instance {
+    Instance { service: service.to_owned(), id: here.name().to_owned(), address: here.node.address.clone(), port, meta }
+}
+
+fn leads(records: &Records, me: &str, epoch: u64) -> bool {
+    records.leader.as_ref().is_some_and(|(leader, _)| leader.node == me && leader.epoch == epoch)
+}
+
+/// A write that depends on what was seen; if that has changed, the next look tells.
+async fn write(shared: &Shared, txn: &Txn) -> Result<(), Fault> {
+    match shared.store.txn(txn).await? {
+        Outcome::Committed(_) | Outcome::Conflict => Ok(()),
+    }
+}
+
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T, Fault> + Send + 'static) -> Result<T, Fault> {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(done) => done,
+        Err(error) => Err(Fault::new(Code::Internal, "a part of the agent came to a halt").caused_by(error)),
+    }
+}
+
+async fn init_data(shared: &Shared) -> Result<(), Fault> {
+    let here = shared.here.clone();
+    blocking(move || {
+        let installation = here.installation()?;
+        server::ensure_data(&installation, &here.data_dir(), &here.mark(), here.owner()?).map(drop)
+    })
+    .await
+}
+
+async fn start_server(shared: &Shared) -> Result<(), Fault> {
+    let here = shared.here.clone();
+    blocking(move || {
+        let (installation, config) = (here.installation()?, here.server()?);
+        let data = here.data_dir();
+        server::ensure_config(&data, &config, installation.version)?;
+        let state = StateDir::open(&state_of(&here, "server"))?;
+        let orders = server::server_orders(&installation, &data, state.path());
+        server::start(&here.program, &state, &orders, server_box(&here, &installation, &config)?).map(drop)
+    })
+    .await?;
+    server::wait_ready(&Place::own(&shared.here.server()?, "postgres"), shared.here.pg.step_timeout).await.map(drop)
+}
+
+/// The box of the server: as for etcd, `strict` below a root agent unless the file asks for less. The box is what makes it run
+/// as its own user.
+fn server_box(
+    here: &Here,
+    installation: &server::Installation,
+    config: &server::ServerConfig,
+) -> Result<Option<BoxPlan>, Fault> {
+    let level = match here.spec.box_.level.unwrap_or_else(usual_level) {
+        // PostgreSQL does not run as root, and only a box can make it another user.
+        Level::Off if config.owner.is_some() => Level::Basic,
+        level => level,
+    };
+    if level == Level::Off {
+        return Ok(None);
+    }
+    let spec = server::box_spec(installation, &here.data_dir(), config, level, &here.pg.user);
+    let plan = plan_box(&spec, &observe_machine()).map_err(|why| {
+        let parts = why.parts.iter().map(|(part, why)| format!("{}: {why}", part.name())).collect::<Vec<_>>();
+        Fault::new(Code::BoxRefused, "the box that the file asks for cannot be had here").caused_by(parts.join("; "))
+    })?;
+    Ok(Some(plan))
+}
+
+async fn prepare(here: &Here) -> Result<(), Fault> {
+    // What was changed in the file since the server was started.
+    let config = here.server()?;
+    let client = here.own("postgres", here.limits()).await?;
+    let installation = here.installation()?;
+    if server::ensure_config(&here.data_dir(), &config, installation.version)? == server::ConfigChange::Changed {
+        server::reload(&client).await?;
+    }
+    group::prepare(&client, &Prepare { database: DATABASE.to_owned(), users: here.users()? }).await?;
+    let client = here.own(DATABASE, here.limits()).await?;
+    group::ensure_extensions(&client, &here.pg.extensions).await.map(drop)
+}
+
+async fn group_of(shared: &Shared) -> Result<(Records, Group), Fault> {
+    let records = observe::records(&shared.store).await?;
+    let group = records.group.as_ref().map(|(group, _)| group.clone());
+    let group = group.ok_or_else(|| Fault::new(Code::PgRecords, "the group is gone from the store"))?;
+    Ok((records, group))
+}
+
+async fn bind(shared: &Shared, id: &str) -> Result<(), Fault> {
+    let (records, group) = group_of(shared).await?;
+    let here = &shared.here;
+    let Some(me) = group.nodes.get(here.name()).and_then(|number| here.member(here.name(), *number)) else {
+        return Ok(());
+    };
+    let client = here.own(DATABASE, here.limits()).await?;
+    group::ensure_member(&client, id, &me, &here.members(&group), &here.files()?).await?;
+    write(shared, &note_bound(&records, here.name(), id)).await
+}
+
+/// Every member, connected.
+pub(super) async fn seats(here: &Here, group: &Group) -> Result<Vec<Seat>, Fault> {
+    let mut seats = Vec::new();
+    for member in here.members(group) {
+        let client = Client::connect(&here.place(&member)?, here.limits()).await?;
+        seats.push(Seat { member, client });
+    }
+    Ok(seats)
+}
+
+async fn link(shared: &Shared) -> Result<(), Fault> {
+    let (_, group) = group_of(shared).await?;
+    group::ensure_mesh(&seats(&shared.here, &group).await?).await.map(drop)
+}
+
+async fn lay_schema(shared: &Shared, epoch: u64) -> Result<(), Fault> {
+    let (records, group) = group_of(shared).await?;
+    let here = &shared.here;
+    if !leads(&records, here.name(), epoch) {
+        return Ok(());
+    }
+    let seats = seats(here, &group).await?;
+    let first = schema::v1();
+    schema::apply(&seats, Some(here.name()), &first, schema::Order::Adds, here.pg.step_timeout).await?;
+    let own = seats.iter().find(|seat| seat.member.name == here.name());
+    let own = own.ok_or_else(|| Fault::new(Code::PgNotMember, "this node is not among the members"))?;
+    let values = schema::SeedValues {
+        cluster_id: here.pg.group.clone(),
+        role: match here.pg.role {
+            PgRole::Manager => schema::ClusterRole::Manager,
+            PgRole::Service => schema::ClusterRole::Service,
+        },
+        cluster_service: "mesh".to_owned(),
+        backups_path: format!("/var/lib/quorate/backups/{}", here.pg.group),
+        port: here.node.port,
+    };
+    schema::seed_v1(&own.client, &values).await?;
+    // Seen, not believed: rows of every node arrive at every other.
+    group::round_trip(&seats, here.pg.step_timeout).await?;
+    write(shared, &note_schema(&records, &SchemaNote { version: first.version, epoch })).await
+}
+
+/// Lets the keeper of the lease take the place, and waits until somebody has it.
+async fn claim_first(shared: &Shared) -> Result<(), Fault> {
+    shared.first.store(true, Ordering::Relaxed);
+    shared.changed.notify_waiters();
+    let deadline = tokio::time::Instant::now() + shared.here.pg.step_timeout;
+    while observe::records(&shared.store).await?.last_writer.is_none() {
+        if tokio::time::Instant::now() >= deadline {
+            return Err(Fault::new(Code::PgStepTimeout, "nobody became the write master in time"));
+        }
+        tokio::time::sleep(AGAIN).await;
+    }
+    Ok(())
+}

@@ -1,0 +1,264 @@
+//! The life of a node: look, plan, take one step, look again; a change in the store wakes it.
+//!
+//! **Invariant:** there is no memory of which step was last: whoever starts anew sees the same and goes on.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use quorate_coordination::{Lease, Lock, Registration, Scope, Store, Turn};
+use quorate_faults::{Code, Fault};
+use quorate_host::state::StateDir;
+use quorate_plan::postgres::{PgPlan, PgStep, Records, StoreNow, keys, next};
+use tokio::sync::Notify;
+use tracing::{info, warn};
+
+use super::doors::Doors;
+use super::here::Here;
+use super::observe::{self, Details};
+use super::status::Board;
+use super::{health, writer};
+use crate::turn::in_words;
+
+/// Between two looks when nothing wakes us, while there is something to do.
+const SOON: Duration = Duration::from_millis(200);
+/// And when all is done.
+const LATER: Duration = Duration::from_secs(1);
+/// Between two attempts at a store that does not answer.
+const STORE_PAUSE: Duration = Duration::from_millis(500);
+
+/// What the parts of a node share.
+#[derive(Debug)]
+pub(super) struct Shared {
+    pub(super) here: Here,
+    pub(super) store: Store,
+    pub(super) board: Arc<Board>,
+    pub(super) doors: Doors,
+    /// The place of the write master was never taken, and this node may be the first.
+    pub(super) first: AtomicBool,
+    /// This node has its part of the group and could be the write master.
+    pub(super) fit: AtomicBool,
+    /// Something has changed in the store.
+    pub(super) changed: Notify,
+}
+
+/// The life itself.
+pub(super) struct Life {
+    pub(super) shared: Arc<Shared>,
+    pub(super) registration: Option<Registration>,
+    pub(super) lock: Option<(Lease, Lock)>,
+    /// Users, database and extensions were made or checked by this process.
+    pub(super) prepared: bool,
+    /// Pooler and proxy are offered by these.
+    pub(super) offered: Vec<Registration>,
+    still: Option<(Records, Instant)>,
+    taken: Option<PgStep>,
+    said: String,
+}
+
+/// How a node is run.
+#[derive(Debug, Clone, Default)]
+pub struct PgRun {
+    /// End once this node has done its part, and leave all running.
+    pub once: bool,
+    /// Stop before the step of this name, for tests of what comes after a kill.
+    pub halt_before: Option<String>,
+}
+
+/// Runs a node of the group until it is told to stop.
+pub async fn run(here: Here, settings: PgRun, stop: impl Future<Output = ()>) -> Result<(), Fault> {
+    let state = StateDir::open(&here.state)?;
+    let _lock = state.lock()?;
+    let listener = health::bind(&here.node.address, here.node.health_port).await?;
+    let board = Arc::new(Board::new(here.name(), &here.pg.group, here.pg.writers));
+    let serving = tokio::spawn(health::serve(listener, Arc::clone(&board)));
+    let store = loop {
+        match here.store().await {
+            Ok(store) => break store,
+            Err(fault) if fault.code() == Code::CoordinationSilent => {
+                board.change(|status| status.waiting = Some(format!("the store: {fault}")));
+                tokio::time::sleep(STORE_PAUSE).await;
+            }
+            Err(fault) => return Err(fault),
+        }
+    };
+    let doors = Doors::new(&here, Arc::clone(&board))?;
+    let shared = Arc::new(Shared {
+        here,
+        store,
+        board,
+        doors,
+        first: AtomicBool::new(false),
+        fit: AtomicBool::new(false),
+        changed: Notify::new(),
+    });
+    let waking = tokio::spawn(wake(Arc::clone(&shared)));
+    let writing = tokio::spawn(writer::keep(Arc::clone(&shared)));
+    let mut life = Life {
+        shared: Arc::clone(&shared),
+        registration: None,
+        lock: None,
+        prepared: false,
+        offered: Vec::new(),
+        still: None,
+        taken: None,
+        said: String::new(),
+    };
+    let ended = tokio::select! {
+        ended = life.live(&settings) => ended,
+        () = stop => Ok(()),
+    };
+    for task in [serving, waking, writing] {
+        task.abort();
+    }
+    life.leave().await;
+    ended
+}
+
+/// Watches the records and the nodes, and wakes whoever waits.
+async fn wake(shared: Arc<Shared>) {
+    let nodes = {
+        let shared = Arc::clone(&shared);
+        tokio::spawn(async move {
+            let Ok(mut watch) = shared.store.watch_instances(observe::SERVICE) else { return };
+            loop {
+                match watch.next(Duration::from_secs(30)).await {
+                    Ok(_) => shared.changed.notify_waiters(),
+                    Err(_) => tokio::time::sleep(STORE_PAUSE).await,
+                }
+            }
+        })
+    };
+    let scope = Scope::prefix(keys::ALL);
+    loop {
+        let Ok(listing) = shared.store.list(&scope).await else {
+            tokio::time::sleep(STORE_PAUSE).await;
+            continue;
+        };
+        let Ok(mut watch) = shared.store.watch(&scope, listing.position()) else { break };
+        shared.changed.notify_waiters();
+        loop {
+            match watch.next(Duration::from_secs(30)).await {
+                Ok(Turn::Quiet) => {}
+                Ok(Turn::Events(_)) => shared.changed.notify_waiters(),
+                Ok(Turn::Compacted { .. }) => break,
+                Err(_) => {
+                    tokio::time::sleep(STORE_PAUSE).await;
+                    break;
+                }
+            }
+        }
+    }
+    nodes.abort();
+}
+
+impl Life {
+    async fn live(&mut self, settings: &PgRun) -> Result<(), Fault> {
+        loop {
+            let shared = Arc::clone(&self.shared);
+            let woken = shared.changed.notified();
+            let plan = self.look().await;
+            self.tell(&plan);
+            if let Some(step) = plan.steps.first().cloned() {
+                if settings.halt_before.as_deref() == Some(step.name()) {
+                    info!(step = step.name(), "halted before this step");
+                    std::future::pending::<()>().await;
+                }
+                match tokio::time::timeout(self.limit(), self.take(step.clone())).await {
+                    // One that changed nothing is not repeated in haste.
+                    Ok(Ok(())) if self.taken.as_ref() != Some(&step) => {
+                        self.taken = Some(step);
+                        continue;
+                    }
+                    Ok(Ok(())) => {}
+                    Ok(Err(fault)) => self.failed(step.name(), &fault),
+                    Err(_) => {
+                        let what = format!("`{step}` did not end within {:?}", self.shared.here.pg.step_timeout);
+                        self.failed(step.name(), &Fault::new(Code::PgStepTimeout, what));
+                    }
+                }
+            } else if plan.is_done() && settings.once {
+                return Ok(());
+            }
+            let pause = if plan.is_done() { LATER } else { SOON };
+            tokio::select! {
+                () = woken => {}
+                () = tokio::time::sleep(pause) => {}
+            }
+        }
+    }
+
+    /// A little more than each step gives itself.
+    fn limit(&self) -> Duration {
+        self.shared.here.pg.step_timeout + Duration::from_secs(5)
+    }
+
+    async fn look(&mut self) -> PgPlan {
+        let shared = Arc::clone(&self.shared);
+        let lock = self.lock.as_ref().map(|(_, lock)| lock);
+        let mut still = self.still.take();
+        let since = |records: &Records| {
+            // Candidates come and go without the bootstrap going on.
+            let seen = Records { candidates: Default::default(), ..records.clone() };
+            let (known, since) = still.get_or_insert_with(|| (seen.clone(), Instant::now()));
+            if *known != seen {
+                (*known, *since) = (seen, Instant::now());
+            }
+            since.elapsed()
+        };
+        let (mut seen, details) = observe::look(&shared.here, &shared.store, lock, self.prepared, since).await;
+        self.still = still;
+        if let StoreNow::Known(store) = &seen.store
+            && let Some((group, _)) = &store.records.group
+        {
+            shared.doors.set_members(group.nodes.keys().cloned().collect());
+        }
+        seen.mine.configured = shared.doors.are_as_they_should().await;
+        seen.mine.offered = !self.offered.is_empty();
+        let plan = next(&shared.here.pg, shared.here.name(), &seen);
+        let fit = seen.mine.serves && seen.mine.bound.is_some() && seen.mine.schema > 0;
+        shared.fit.store(fit, Ordering::Relaxed);
+        self.show(&seen.mine.schema, details);
+        plan
+    }
+
+    fn show(&self, schema: &u32, details: Details) {
+        self.shared.board.change(|status| {
+            (status.schema, status.links, status.server) = (*schema, details.links, details.server);
+        });
+    }
+
+    fn tell(&mut self, plan: &PgPlan) {
+        self.shared.board.plan(plan);
+        let text = plan.render();
+        if text != self.said {
+            for line in text.lines() {
+                info!(node = self.shared.here.name(), "{line}");
+            }
+            self.said = text;
+        }
+    }
+
+    fn failed(&self, step: &str, fault: &Fault) {
+        let words = in_words(fault);
+        warn!(step, code = %fault.code(), "{words}");
+        self.shared.board.change(|status| status.fault = Some(format!("{words} [{}]", fault.code())));
+    }
+
+    /// Takes the node out of the store; server and pooler stay, and the fence sees to the door.
+    async fn leave(self) {
+        for registration in self.registration.into_iter().chain(self.offered) {
+            // A store that does not answer forgets by itself.
+            let _ = registration.end().await;
+        }
+        if let Some((_, lock)) = self.lock {
+            let _ = lock.release().await;
+        }
+    }
+}
+
+/// Where the parts of a node keep their state.
+pub(super) fn state_of(here: &Here, part: &str) -> PathBuf {
+    here.state.join(part)
+}

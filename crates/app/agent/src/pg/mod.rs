@@ -1,0 +1,32 @@
+//! A node of a group of PostgreSQL servers: brings it up, keeps it, and knows who may write.
+//!
+//! ```text
+//!   life    look ─► plan (pure) ─► one step ─► look again        a watch on the store wakes it
+//!   writer  renew the lease ─► look ─► plan (pure) ─► keep, hand over, stand, claim
+//!   fence   a process of its own: closes the pooler when the lease's time is over
+//! ```
+//!
+//! **Invariant:** an agent that is killed anywhere leaves a server, a pooler and a proxy that the next one takes over, and a
+//! door that closes by itself.
+
+mod background;
+mod doors;
+mod execute;
+pub mod fence;
+mod health;
+mod here;
+mod life;
+mod observe;
+mod operate;
+mod proxy;
+mod status;
+mod writer;
+
+pub use background::{ensure_agent, stop_all};
+pub use here::Here;
+pub use life::{PgRun, run};
+pub use observe::{records, registered};
+pub use operate::{Taken, apply_schema, detach_node, join_node, list_conflicts, repair_conflicts};
+pub use quorate_postgres::conflicts::{ConflictRow, Repaired, Source};
+pub use quorate_postgres::schema::{Applied, Order as SchemaOrder};
+pub use status::{LinkStatus, PgStatus};

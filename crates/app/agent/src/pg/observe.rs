@@ -1,0 +1,153 @@
+//! Looks at this machine and at the store.
+//!
+//! **Rule:** looking changes nothing, and what cannot be looked at is told as that.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use quorate_coordination::{Health, Lock, Scope, Store};
+use quorate_faults::{Code, Fault};
+use quorate_plan::postgres::{DataNow, LockNow, Mine, Records, Seen, StoreNow, StoreSeen, keys, read_records};
+use quorate_postgres::group::{self, Seat};
+use quorate_postgres::schema;
+use quorate_postgres::server::{DataSeen, observe_data};
+use quorate_postgres::sql::{Client, Limits};
+
+use super::here::{DATABASE, Here};
+use super::status::LinkStatus;
+
+/// The service that nodes register as.
+pub(super) const SERVICE: &str = "postgres";
+/// A look is short.
+const LOOK: Duration = Duration::from_secs(3);
+
+/// The records of the group, as they are now.
+pub async fn records(store: &Store) -> Result<Records, Fault> {
+    let listing = store.list(&Scope::prefix(keys::ALL)).await?;
+    read_records(&listing).map_err(|why| {
+        Fault::new(Code::PgRecords, format!("cannot understand the records of the group: {why}"))
+            .hint("somebody else may write into the namespace; see `quorate explain Q1309`")
+    })
+}
+
+/// The nodes that are registered and well, and the group that each is bound to.
+pub async fn registered(store: &Store) -> Result<BTreeMap<String, Option<String>>, Fault> {
+    let seen = store.instances(SERVICE).await?;
+    let well = seen.into_iter().filter(|seen| seen.health != Health::Critical);
+    Ok(well
+        .map(|seen| {
+            let group = seen.instance.meta.get("group").filter(|group| !group.is_empty()).cloned();
+            (seen.instance.id, group)
+        })
+        .collect())
+}
+
+/// What was seen of the own server beyond what decides.
+#[derive(Debug, Default)]
+pub(super) struct Details {
+    pub(super) links: Vec<LinkStatus>,
+    pub(super) server: String,
+}
+
+/// Looks at everything. `still_ms`: for how long no record has changed.
+pub(super) async fn look(
+    here: &Here,
+    store: &Store,
+    lock: Option<&Lock>,
+    prepared: bool,
+    still: impl FnOnce(&Records) -> Duration,
+) -> (Seen, Details) {
+    let store = match store_now(store, lock, still).await {
+        Ok(seen) => StoreNow::Known(Box::new(seen)),
+        Err(fault) => StoreNow::Unknown(format!("{fault} [{}]", fault.code())),
+    };
+    let (mine, details) = mine(here, &store, prepared).await;
+    (Seen { mine, store }, details)
+}
+
+async fn store_now(
+    store: &Store,
+    lock: Option<&Lock>,
+    still: impl FnOnce(&Records) -> Duration,
+) -> Result<StoreSeen, Fault> {
+    let records = records(store).await?;
+    let registered = registered(store).await?;
+    let lock = if lock.is_some_and(Lock::is_held) { LockNow::Mine } else { LockNow::NotMine };
+    let still_ms = u64::try_from(still(&records).as_millis()).unwrap_or(u64::MAX);
+    Ok(StoreSeen { registered, lock, records, still_ms })
+}
+
+async fn mine(here: &Here, store: &StoreNow, prepared: bool) -> (Mine, Details) {
+    let mut mine = Mine {
+        data: data(here),
+        serves: false,
+        prepared: false,
+        bound: None,
+        linked: false,
+        schema: 0,
+        configured: false,
+        offered: false,
+    };
+    let mut details = Details::default();
+    if mine.data != DataNow::Ours {
+        return (mine, details);
+    }
+    let limits = Limits { connect: LOOK, statement: LOOK, lock: LOOK };
+    let Ok(client) = here.own("postgres", limits).await else { return (mine, details) };
+    mine.serves = client.value::<i32>("SELECT 1", &[]).await.is_ok();
+    details.server = client.value("SHOW server_version", &[]).await.unwrap_or_default();
+    if !prepared || !mine.serves {
+        return (mine, details);
+    }
+    // Without the database it is not as declared, whatever was done before.
+    let Ok(client) = here.own(DATABASE, limits).await else { return (mine, details) };
+    mine.prepared = true;
+    let seen = database(here, client, store, &mut mine).await;
+    details.links = seen.unwrap_or_default();
+    (mine, details)
+}
+
+fn data(here: &Here) -> DataNow {
+    match observe_data(&here.data_dir()) {
+        DataSeen::Absent | DataSeen::Empty => DataNow::Absent,
+        DataSeen::Ours { mark, .. } if mark == here.mark() => DataNow::Ours,
+        DataSeen::Ours { mark, .. } => DataNow::Foreign(format!("it is `{}` of group `{}`", mark.node, mark.group)),
+        DataSeen::Foreign(why) => DataNow::Foreign(why),
+        DataSeen::Unknown(why) => DataNow::Unknown(why),
+    }
+}
+
+/// The database of the group: whose it is, and what is in it.
+async fn database(here: &Here, client: Client, store: &StoreNow, mine: &mut Mine) -> Result<Vec<LinkStatus>, Fault> {
+    let Some(myself) = group::myself(&client).await? else { return Ok(Vec::new()) };
+    mine.bound = Some(myself.group.clone());
+    let known = match store {
+        StoreNow::Known(seen) => seen.records.group.as_ref().map(|(group, _)| group.clone()),
+        StoreNow::Unknown(_) => None,
+    };
+    let Some(known) = known else { return Ok(Vec::new()) };
+    let Some(me) = known.nodes.get(here.name()).and_then(|id| here.member(here.name(), *id)) else {
+        return Ok(Vec::new());
+    };
+    let seat = Seat { member: me, client };
+    let links = group::observe_links(&seat).await?;
+    let mut others = known.nodes.iter().filter(|(name, _)| *name != here.name());
+    mine.linked = others.all(|(_, id)| links.incoming.get(id).is_some_and(|link| link.enabled));
+    let waiting = links.incoming.values().any(|link| link.tables_waiting > 0);
+    let version = schema::version(&seat.client).await?;
+    mine.schema = if waiting { 0 } else { version };
+    let name_of = |id: u16| known.nodes.iter().find(|(_, there)| **there == id).map(|(name, _)| name.clone());
+    let shown = links.incoming.iter().map(|(from, link)| LinkStatus {
+        from: name_of(*from).unwrap_or_else(|| from.to_string()),
+        state: match (link.enabled, link.running) {
+            (false, _) => "stopped".to_owned(),
+            (true, false) => "waiting".to_owned(),
+            (true, true) => "running".to_owned(),
+        },
+        lag_bytes: links.outgoing.get(from).map(|slot| slot.lag_bytes),
+        conflicts: link.conflicts.map_or(0, |seen| {
+            seen.insert_exists + seen.update_origin_differs + seen.update_missing + seen.delete_missing + seen.others
+        }),
+    });
+    Ok(shown.collect())
+}

@@ -1,0 +1,356 @@
+//! Keeps the place of the write master, or stands for it.
+//!
+//! **Invariant:** the door is held open no longer than a second before the lease ends, counted from before the renewal was
+//! sent, on a clock that goes on while the machine sleeps. The fence closes it then, also if this task stands still.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use quorate_coordination::{LeaseId, Outcome};
+use quorate_faults::{Code, Fault};
+use quorate_plan::postgres::{
+    Candidate, Records, Vacancy, WriterNote, WriterPlan, WriterSeen, hand_over, keys, next_writer, note_candidate,
+    take_writer,
+};
+use quorate_postgres::group::{self, Seat};
+use quorate_postgres::sql::{Client, Limits};
+use tracing::{info, warn};
+
+use super::doors::Door;
+use super::fence::boot_now;
+use super::here::DATABASE;
+use super::life::Shared;
+use super::observe;
+use crate::turn::in_words;
+
+/// The fence acts so long before the lease ends.
+const MARGIN: Duration = Duration::from_secs(1);
+/// Between two looks while somebody else has the place.
+const IDLE: Duration = Duration::from_millis(500);
+/// Between two looks while nobody has it.
+const VACANT: Duration = Duration::from_millis(25);
+/// How long a question to the own server may take.
+const PING: Duration = Duration::from_secs(1);
+/// How long the parts of a planned handover may take; together they fit into a lease.
+const PAUSE_LIMIT: Duration = Duration::from_millis(1000);
+const CAUGHT_UP_LIMIT: Duration = Duration::from_millis(1500);
+/// How long the next write master may take to have its door open.
+const TAKEN_LIMIT: Duration = Duration::from_secs(5);
+
+/// The place, while we have it.
+struct Held {
+    lease: LeaseId,
+    epoch: u64,
+    /// Until when the store surely keeps it for us, by [`boot_now`].
+    until: Duration,
+    renew_at: Duration,
+}
+
+struct Keeper {
+    shared: Arc<Shared>,
+    held: Option<Held>,
+    /// Whether it is known if an earlier agent of this node has the place.
+    looked_back: bool,
+    client: Option<Client>,
+    vacant_since: Option<Instant>,
+    well_at: Option<Instant>,
+}
+
+/// Keeps it for ever.
+pub(super) async fn keep(shared: Arc<Shared>) {
+    let mut keeper = Keeper { shared, held: None, looked_back: false, client: None, vacant_since: None, well_at: None };
+    loop {
+        let shared = Arc::clone(&keeper.shared);
+        let woken = shared.changed.notified();
+        if let Err(fault) = keeper.turn().await {
+            warn!(code = %fault.code(), "write master: {}", in_words(&fault));
+        }
+        let pause = match (&keeper.held, keeper.vacant_since) {
+            (Some(held), _) => held.renew_at.saturating_sub(boot_now()).min(IDLE),
+            (None, Some(_)) => VACANT,
+            (None, None) => IDLE,
+        };
+        tokio::select! {
+            () = woken => {}
+            () = tokio::time::sleep(pause) => {}
+        }
+    }
+}
+
+impl Keeper {
+    fn ttl(&self) -> Duration {
+        self.shared.here.pg.lease_ttl
+    }
+
+    /// An earlier agent of this node may have the place still: its lease is gone on with.
+    async fn look_back(&mut self) -> Result<(), Fault> {
+        let asked = boot_now();
+        let entry = self.shared.store.get(keys::WRITER).await?;
+        let writer = entry.as_ref().and_then(|entry| serde_json::from_slice::<WriterNote>(&entry.value).ok());
+        self.looked_back = true;
+        let Some(writer) = writer.filter(|writer| writer.node == self.shared.here.name()) else { return Ok(()) };
+        let Some(lease) = entry.and_then(|entry| entry.lease) else { return Ok(()) };
+        if let Some(ttl) = self.shared.store.renew(&lease).await? {
+            info!(epoch = writer.epoch, "this node is still the write master");
+            let until = asked + ttl;
+            self.held = Some(Held { lease, epoch: writer.epoch, until, renew_at: asked + ttl / 4 });
+            self.shared.doors.set(Door::Writer(until.saturating_sub(MARGIN))).await?;
+        }
+        Ok(())
+    }
+
+    async fn turn(&mut self) -> Result<(), Fault> {
+        if !self.looked_back {
+            self.look_back().await?;
+        }
+        let renewed = self.renew().await;
+        let well = self.is_well().await;
+        renewed?;
+        let records = observe::records(&self.shared.store).await?;
+        let me = self.shared.here.name().to_owned();
+        let Some((group, _)) = &records.group else { return Ok(()) };
+        if !group.nodes.contains_key(&me) {
+            return self.give_up("this node is no member of the group").await;
+        }
+        self.note_vacancy(&records);
+        self.check_held(&records).await;
+        let alive = observe::registered(&self.shared.store).await?.into_keys().collect();
+        let vacant = match self.vacant_since {
+            Some(since) => Vacancy::Free(since.elapsed()),
+            None => Vacancy::Taken,
+        };
+        let applied = match vacant {
+            Vacancy::Free(_) => self.applied(&records).await,
+            Vacancy::Taken => 0,
+        };
+        let fit = self.shared.fit.load(Ordering::Relaxed);
+        let seen = WriterSeen { holds: self.held.is_some(), well: well && fit, records, alive, vacant, applied };
+        // The very first one is made by the bootstrap.
+        if seen.records.last_writer.is_none() {
+            return match self.shared.first.load(Ordering::Relaxed) {
+                true => self.claim(&seen.records).await,
+                false => Ok(()),
+            };
+        }
+        match next_writer(&self.shared.here.pg, &me, &seen) {
+            WriterPlan::Keep => Ok(()),
+            WriterPlan::Follow => self.follow(&seen.records).await,
+            WriterPlan::Stand(candidate) => self.stand(&candidate).await,
+            WriterPlan::Claim => self.claim(&seen.records).await,
+            WriterPlan::HandOver(to) => self.hand_over(&to).await,
+            WriterPlan::GiveUp => self.give_up("the server does not answer").await,
+        }
+    }
+
+    fn note_vacancy(&mut self, records: &Records) {
+        // The very first one is made by the bootstrap, and is not waited for here.
+        let had = records.last_writer.is_some();
+        self.vacant_since = match (&records.writer, self.vacant_since) {
+            (Some(_), _) => None,
+            (None, _) if !had => None,
+            (None, Some(since)) => Some(since),
+            (None, None) => Some(Instant::now()),
+        };
+    }
+
+    /// Somebody else may have the place by the store's word, whatever we believe.
+    async fn check_held(&mut self, records: &Records) {
+        let ours = |held: &Held| {
+            records
+                .writer
+                .as_ref()
+                .is_some_and(|(writer, _)| writer.epoch == held.epoch && writer.node == self.shared.here.name())
+        };
+        if self.held.as_ref().is_some_and(|held| !ours(held)) {
+            self.lose("the store has somebody else in the place").await;
+        }
+    }
+
+    async fn renew(&mut self) -> Result<(), Fault> {
+        let Some(held) = &mut self.held else { return Ok(()) };
+        let asked = boot_now();
+        if asked >= held.until.saturating_sub(MARGIN) {
+            self.lose("the lease could not be renewed in time").await;
+            return Ok(());
+        }
+        if asked < held.renew_at {
+            return Ok(());
+        }
+        match self.shared.store.renew(&held.lease).await {
+            Ok(Some(ttl)) => {
+                held.until = asked + ttl;
+                held.renew_at = asked + ttl / 4;
+                let until = held.until.saturating_sub(MARGIN);
+                self.shared.doors.renew(until)?;
+                self.shared.board.renewed(until);
+                Ok(())
+            }
+            Ok(None) => {
+                self.lose("the store ended the lease").await;
+                Ok(())
+            }
+            Err(fault) => {
+                held.renew_at = asked + Duration::from_millis(100);
+                Err(fault)
+            }
+        }
+    }
+
+    /// A round trip to the own server; one that fails once is asked again before it counts.
+    async fn is_well(&mut self) -> bool {
+        let asked = tokio::time::timeout(PING, async {
+            let client = self.own().await?;
+            client.value::<i32>("SELECT 1", &[]).await
+        });
+        match asked.await {
+            Ok(Ok(_)) => self.well_at = Some(Instant::now()),
+            Ok(Err(_)) | Err(_) => self.client = None,
+        }
+        self.well_at.is_some_and(|at| at.elapsed() < self.ttl())
+    }
+
+    async fn own(&mut self) -> Result<&Client, Fault> {
+        if self.client.as_ref().is_none_or(Client::is_closed) {
+            let limits = Limits { connect: PING, statement: Duration::from_secs(10), lock: PING };
+            self.client = Some(self.shared.here.own(DATABASE, limits).await?);
+        }
+        self.client.as_ref().ok_or_else(|| Fault::new(Code::Internal, "a connection got lost"))
+    }
+
+    /// How far we have applied what the last write master wrote.
+    async fn applied(&mut self, records: &Records) -> u64 {
+        let last = records.last_writer.as_ref().map(|(last, _)| last.node.clone());
+        let group = records.group.as_ref().map(|(group, _)| group.nodes.clone()).unwrap_or_default();
+        let Some(id) = last.and_then(|node| group.get(&node).copied()) else { return 0 };
+        match self.own().await {
+            Ok(client) => match group::position(client).await {
+                Ok(position) => position.applied.get(&id).copied().unwrap_or_default(),
+                Err(_) => 0,
+            },
+            Err(_) => 0,
+        }
+    }
+
+    async fn stand(&self, candidate: &Candidate) -> Result<(), Fault> {
+        self.shared.store.txn(&note_candidate(self.shared.here.name(), candidate)).await.map(drop)
+    }
+
+    async fn claim(&mut self, records: &Records) -> Result<(), Fault> {
+        let asked = boot_now();
+        let (lease, ttl) = self.shared.store.grant(self.ttl()).await?;
+        let claimed = self.shared.store.txn(&take_writer(records, self.shared.here.name(), &lease)).await;
+        match claimed {
+            Ok(Outcome::Committed(_)) => {}
+            Ok(Outcome::Conflict) => {
+                let _ = self.shared.store.end(&lease).await;
+                return Ok(());
+            }
+            Err(fault) => {
+                // It may be ours all the same: given back, so that somebody who knows has it.
+                let _ = self.shared.store.end(&lease).await;
+                return Err(fault);
+            }
+        }
+        let epoch = records.last_writer.as_ref().map_or(0, |(last, _)| last.epoch) + 1;
+        let until = asked + ttl;
+        info!(epoch, "this node is the write master");
+        self.held = Some(Held { lease, epoch, until, renew_at: asked + ttl / 4 });
+        self.vacant_since = None;
+        self.shared.doors.set(Door::Writer(until.saturating_sub(MARGIN))).await
+    }
+
+    /// Somebody else has the place, or nobody.
+    async fn follow(&mut self, records: &Records) -> Result<(), Fault> {
+        let writer = records.writer.as_ref().map(|(writer, _)| writer.node.clone());
+        self.shared.doors.follow(writer.as_deref()).await
+    }
+
+    async fn lose(&mut self, why: &str) {
+        let Some(held) = self.held.take() else { return };
+        warn!(epoch = held.epoch, "this node is no longer the write master: {why}");
+        if let Err(fault) = self.shared.doors.set(Door::Reader).await {
+            warn!(code = %fault.code(), "{}", in_words(&fault));
+        }
+    }
+
+    async fn give_up(&mut self, why: &str) -> Result<(), Fault> {
+        let lease = self.held.as_ref().map(|held| held.lease.clone());
+        // Closed first, then given away.
+        self.lose(why).await;
+        match lease {
+            Some(lease) => self.shared.store.end(&lease).await,
+            None => Ok(()),
+        }
+    }
+
+    /// Hands the place over: no transaction is lost, none fails; new ones wait for the next write master.
+    async fn hand_over(&mut self, to: &str) -> Result<(), Fault> {
+        info!(to, "handing over");
+        let begun = Instant::now();
+        let handed = self.prepare_handover(to).await;
+        let records = observe::records(&self.shared.store).await?;
+        if let Err(fault) = handed {
+            warn!(code = %fault.code(), "the write master stays here: {}", in_words(&fault));
+            self.shared.doors.resume_writer().await?;
+            return self.forget_order(&records).await;
+        }
+        let Some(held) = self.held.take() else { return Ok(()) };
+        let Some(txn) = hand_over(&records, to) else { return Ok(()) };
+        let given = self.shared.store.txn(&txn).await;
+        let _ = self.shared.store.end(&held.lease).await;
+        if let Err(fault) = given {
+            warn!(code = %fault.code(), "{}", in_words(&fault));
+        }
+        let taken = self.wait_taken(to).await;
+        self.shared.doors.forward(taken.as_deref()).await?;
+        info!(to, took = ?begun.elapsed(), "handed over");
+        Ok(())
+    }
+
+    /// The door waits, nobody writes, and the other node has everything.
+    async fn prepare_handover(&mut self, to: &str) -> Result<(), Fault> {
+        let records = observe::records(&self.shared.store).await?;
+        let here = self.shared.here.clone();
+        let group = records.group.as_ref().map(|(group, _)| group.clone());
+        let group = group.ok_or_else(|| Fault::new(Code::PgRecords, "the group is gone from the store"))?;
+        let number = |name: &str| group.nodes.get(name).and_then(|id| here.member(name, *id));
+        let (Some(me), Some(next)) = (number(here.name()), number(to)) else {
+            return Err(Fault::new(Code::PgSwitchover, format!("`{to}` is no member of the group")));
+        };
+        let limits = Limits { connect: PING, statement: CAUGHT_UP_LIMIT, lock: PING };
+        let client = here.own(DATABASE, limits).await?;
+        // The pooler lets transactions end and keeps the next ones waiting.
+        self.shared.doors.pause(PAUSE_LIMIT).await?;
+        group::ensure_gate(&client, group::Writers::Closed).await?;
+        let seat = Seat { member: me, client };
+        let caught_up = group::caught_up(&seat, &next, CAUGHT_UP_LIMIT).await.map(drop);
+        self.renew().await?;
+        match &self.held {
+            Some(_) => caught_up,
+            None => Err(Fault::new(Code::PgSwitchover, "the lease was lost meanwhile")),
+        }
+    }
+
+    async fn forget_order(&self, records: &Records) -> Result<(), Fault> {
+        let Some((_, revision)) = &records.order else { return Ok(()) };
+        self.shared.store.delete_unchanged(keys::ORDER, *revision).await.map(drop)
+    }
+
+    /// Waits until somebody has the place, and its door is open; says who.
+    async fn wait_taken(&self, to: &str) -> Option<String> {
+        let deadline = Instant::now() + TAKEN_LIMIT;
+        let mut taken = None;
+        while Instant::now() < deadline {
+            if let Ok(records) = observe::records(&self.shared.store).await {
+                taken = records.writer.map(|(writer, _)| writer.node);
+            }
+            let by = taken.as_deref().unwrap_or(to);
+            if taken.is_some() && self.shared.here.is_writer(by).await {
+                return taken;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        taken
+    }
+}

@@ -1,0 +1,174 @@
+//! A group of PostgreSQL servers comes to be: in any order, killed anywhere, twice.
+
+#![expect(clippy::disallowed_methods, reason = "scenery in a directory that is thrown away")]
+
+mod pg_support;
+
+use pg_support::{Group, READ, WRITE, count, eventually, once, runtime};
+
+/// The records that a bootstrap writes.
+fn records(group: &Group) -> Vec<(String, String)> {
+    let pg_support::Store::Etcd(store) = &group.store else { panic!("no etcd") };
+    let all = store.ctl(&["get", "--prefix", "quorate/pg/t/pg/"]);
+    let lines: Vec<&str> = all.lines().collect();
+    let pairs = lines.chunks(2).map(|pair| (pair[0].to_owned(), pair[1].to_owned()));
+    // Who writes is found out anew at any time.
+    pairs.filter(|(key, _)| !["writer", "candidates"].iter().any(|part| key.contains(part))).collect()
+}
+
+#[test]
+fn nodes_come_in_any_order_and_make_one_group_once() {
+    let mut group = Group::new("extensions: [pg_trgm]");
+    group.start(2, &[]);
+    group.start(0, &[]);
+    group.wait("n1 waits for n2", |group| {
+        group.status(0).is_some_and(|status| status["waiting"].as_str() == Some("`n2`"))
+    });
+    group.start(1, &[]);
+    group.wait_ready();
+    let overview = group.overview();
+    assert_eq!((&overview["epoch"], &overview["writer_epoch"]), (&1.into(), &1.into()), "{overview}");
+    assert_eq!(overview["leader"], overview["writer"], "{overview}");
+    let writer = group.writer().unwrap();
+    let runtime = runtime();
+    runtime.block_on(async {
+        // In through any node's proxy, to the write master; readers see it everywhere.
+        for at in 0..3 {
+            let sql = format!("INSERT INTO rdpg.config (cluster_id, key, value) VALUES ('t', 'from-{at}', 'x')");
+            eventually(&group.door(at, WRITE), &sql).await;
+        }
+        for at in 0..3 {
+            let written = "SELECT count(*) FROM rdpg.config WHERE key LIKE 'from-%'";
+            let deadline = std::time::Instant::now() + pg_support::LIMIT;
+            while count(&group.inside(at), written).await != 3 {
+                assert!(std::time::Instant::now() < deadline, "rows do not arrive at {at}");
+                tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+            }
+            eventually(&group.door(at, READ), "SELECT count(*) FROM cfsb.plans").await;
+            assert!(count(&group.inside(at), "SELECT count(*) FROM cfsb.plans").await > 0);
+        }
+        // A node that is not the write master refuses writes, in the database itself.
+        let other = (0..3).find(|at| *at != writer).unwrap();
+        let said = once(
+            &group.door(other, pg_support::POOLER),
+            "INSERT INTO rdpg.events (host, key, msg) VALUES ('h', 'k', 'm')",
+        )
+        .await
+        .unwrap_err();
+        assert!(said.contains("25006"), "{said}");
+    });
+    // The second time nothing changes.
+    let before = records(&group);
+    let again = group.pg(&["bootstrap", "--name", "n1", "--wait", "60s"]);
+    assert!(again.status.success(), "{}", String::from_utf8_lossy(&again.stderr));
+    assert!(String::from_utf8_lossy(&again.stdout).contains("n1 had its part of group t already"), "{again:?}");
+    // An agent that is killed and started anew finds all running, and the write master stays.
+    for at in 0..3 {
+        group.kill_agent(at);
+        group.start(at, &[]);
+    }
+    group.wait_ready();
+    assert_eq!(records(&group), before);
+    group.wait("all is well", |group| group.pg(&["status"]).status.success());
+    let writer = group.writer().unwrap();
+    // All of a node ends by one command, and comes back by one.
+    let other = (0..3).find(|at| *at != writer).unwrap();
+    group.kill_agent(other);
+    let name = group.nodes[other].name.clone();
+    let stopped = group.pg(&["stop", "--name", &name]);
+    assert!(stopped.status.success(), "{stopped:?}");
+    assert_eq!(String::from_utf8_lossy(&stopped.stdout), "ended: proxy, pooler, server\n");
+    let back = group.pg(&["bootstrap", "--name", &name, "--wait", "60s"]);
+    assert!(back.status.success(), "{back:?}");
+
+    // The schema changes on every node or on none, and the same file again changes nothing.
+    let file = group.path("orders.sql");
+    let sql = "CREATE TABLE rdpg.orders (id uuid PRIMARY KEY DEFAULT mesh.uuidv7(), what text NOT NULL);\n\
+               GRANT SELECT, INSERT ON rdpg.orders TO quorate_apps;\n";
+    std::io::Write::write_all(&mut std::fs::File::create(&file).unwrap(), sql.as_bytes()).unwrap();
+    let file = file.display().to_string();
+    let applied = group.pg(&["ddl", "apply", &file]);
+    assert!(applied.status.success(), "{applied:?}");
+    assert!(
+        String::from_utf8_lossy(&applied.stdout).starts_with("version 2 is on every node\n  taken now by"),
+        "{applied:?}"
+    );
+    let again = group.pg(&["ddl", "apply", &file]);
+    let said = String::from_utf8_lossy(&again.stdout).into_owned();
+    assert!(said.starts_with("version 2 is on every node\n  there already on") && !said.contains("taken"), "{said}");
+    runtime.block_on(eventually(&group.door(0, WRITE), "INSERT INTO rdpg.orders (what) VALUES ('tea')"));
+
+    // A node is let go, and comes back with nothing.
+    let stopped = group.pg(&["stop", "--name", &name]);
+    assert!(stopped.status.success(), "{stopped:?}");
+    let gone = group.pg(&["detach", &name]);
+    assert!(gone.status.success(), "{gone:?}");
+    let slots = format!("SELECT count(*) FROM pg_replication_slots WHERE slot_name LIKE 'mesh_n{}_%'", other + 1);
+    assert_eq!(runtime.block_on(count(&group.inside(writer), &slots)), 0);
+    runtime.block_on(eventually(&group.door(writer, WRITE), "INSERT INTO rdpg.orders (what) VALUES ('milk')"));
+    std::fs::rename(group.path(&format!("pg/{name}")), group.path("old-data")).unwrap();
+    group.start(other, &[]);
+    group.wait("it is told to join", |group| {
+        group.status(other).is_some_and(|status| status["fault"].as_str().is_some_and(|fault| fault.contains("Q1303")))
+    });
+    let joined = group.pg(&["join", &name]);
+    assert!(joined.status.success(), "{joined:?}");
+    assert_eq!(
+        String::from_utf8_lossy(&joined.stdout),
+        format!("{name} is node 4 of the group\nall rows are the same on every node\n")
+    );
+    group.wait_ready();
+    assert_eq!(runtime.block_on(count(&group.inside(other), "SELECT count(*) FROM rdpg.orders")), 2);
+    runtime.block_on(eventually(&group.door(other, WRITE), "INSERT INTO rdpg.orders (what) VALUES ('sugar')"));
+    let listed = group.pg(&["conflicts", "list"]);
+    assert_eq!(String::from_utf8_lossy(&listed.stdout), "no row was ever lost to another\n", "{listed:?}");
+    let repaired = group.pg(&["conflicts", "repair"]);
+    assert_eq!(String::from_utf8_lossy(&repaired.stdout), "all nodes have the same rows\n", "{repaired:?}");
+}
+
+#[test]
+fn a_leader_that_is_killed_at_any_step_is_replaced_and_there_is_one_group() {
+    let mut group = Group::new("leader-timeout: 3s");
+    // Each in turn leads, stands still before a step, and is killed there.
+    for step in
+        ["prepare", "take-lock", "lead", "create-group", "release-lock", "bind", "link", "note-linked", "lay-schema"]
+    {
+        for at in 0..3 {
+            group.start(at, &["--halt-before", step]);
+        }
+        // Whoever comes to this step stands still there; those who do not come to it wait for it.
+        group.wait(step, |group| (0..3).any(|at| group.log(at).contains("halted before this step")));
+        for at in 0..3 {
+            group.kill_agent(at);
+        }
+    }
+    for at in [2, 1, 0] {
+        group.start(at, &[]);
+    }
+    group.wait_ready();
+    let overview = group.overview();
+    let runtime = runtime();
+    let ids: std::collections::BTreeSet<String> = (0..3)
+        .map(|at| {
+            runtime.block_on(async {
+                let client =
+                    quorate_postgres::sql::Client::connect(&group.inside(at), Default::default()).await.unwrap();
+                client.value::<String>("SELECT group_id FROM mesh.self", &[]).await.unwrap()
+            })
+        })
+        .collect();
+    assert_eq!(ids.into_iter().collect::<Vec<_>>(), [overview["id"].as_str().unwrap()]);
+}
+
+#[test]
+fn consul_does_as_a_store_too() {
+    let mut group = Group::on_consul("role: service, manager: main");
+    for at in 0..3 {
+        group.start(at, &[]);
+    }
+    group.wait_ready();
+    let overview = group.overview();
+    assert_eq!((&overview["epoch"], &overview["leader"]), (&1.into(), &overview["writer"]), "{overview}");
+    let sql = "INSERT INTO rdpg.events (host, key, msg) VALUES ('h', 'k', 'm')";
+    runtime().block_on(eventually(&group.door(0, WRITE), sql));
+}

@@ -1,0 +1,161 @@
+//! The write master of a group: lost, moved, cut off. No insert is lost, and there is never a second one.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on says where")]
+
+mod pg_support;
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use pg_support::{Group, LIMIT, WRITE, count, in_words, once, runtime};
+use quorate_postgres::sql::{Client, Limits, Place};
+
+/// A client that inserts one row after another, and remembers which were acknowledged.
+struct Load {
+    stop: Arc<AtomicBool>,
+    acknowledged: Arc<Mutex<Vec<u64>>>,
+    failed: Arc<Mutex<Vec<String>>>,
+    longest: Arc<Mutex<Duration>>,
+    task: tokio::task::JoinHandle<()>,
+}
+
+impl Load {
+    /// One connection that stays, or a new one for each insert.
+    fn begin(runtime: &tokio::runtime::Runtime, place: Place, stays: bool, base: u64) -> Load {
+        let stop = Arc::<AtomicBool>::default();
+        let acknowledged = Arc::<Mutex<Vec<u64>>>::default();
+        let failed = Arc::<Mutex<Vec<String>>>::default();
+        let longest = Arc::<Mutex<Duration>>::default();
+        let load = (Arc::clone(&stop), Arc::clone(&acknowledged), Arc::clone(&failed), Arc::clone(&longest));
+        let task = runtime.spawn(async move {
+            let (stop, acknowledged, failed, longest) = load;
+            let limits = Limits { connect: Duration::from_secs(2), statement: Duration::from_secs(20), lock: Duration::from_secs(5) };
+            let mut kept: Option<Client> = None;
+            let mut number = base;
+            while !stop.load(Ordering::Relaxed) {
+                number += 1;
+                let begun = Instant::now();
+                let sql = format!("INSERT INTO backups.file_history (cluster_id, dbname, node, file_name, action, status) VALUES ('t', 'd', 'n', '{number}', 'a', 's')");
+                let connected = match kept.take() {
+                    Some(client) => Ok(client),
+                    None => Client::connect(&place, limits).await,
+                };
+                let done = match connected {
+                    Ok(client) => {
+                        let done = client.batch(&sql).await;
+                        if stays && done.is_ok() {
+                            kept = Some(client);
+                        }
+                        done
+                    }
+                    Err(fault) => Err(fault),
+                };
+                match done {
+                    Ok(()) => acknowledged.lock().unwrap().push(number),
+                    Err(fault) => failed.lock().unwrap().push(in_words(&fault)),
+                }
+                let mut longest = longest.lock().unwrap();
+                *longest = (*longest).max(begun.elapsed());
+            }
+        });
+        Load { stop, acknowledged, failed, longest, task }
+    }
+
+    fn end(self, runtime: &tokio::runtime::Runtime) -> (Vec<u64>, Vec<String>, Duration) {
+        self.stop.store(true, Ordering::Relaxed);
+        runtime.block_on(self.task).unwrap();
+        let acknowledged = self.acknowledged.lock().unwrap().clone();
+        let failed = self.failed.lock().unwrap().clone();
+        let longest = *self.longest.lock().unwrap();
+        (acknowledged, failed, longest)
+    }
+}
+
+/// Waits until every acknowledged row is on every node.
+fn all_arrive(group: &Group, runtime: &tokio::runtime::Runtime, rows: &[u64]) {
+    for at in 0..3 {
+        group.wait("every acknowledged row is on every node", |group| {
+            runtime.block_on(async {
+                let Ok(client) = Client::connect(&group.inside(at), Limits::default()).await else { return false };
+                let Ok(there) = client.values::<String>("SELECT file_name FROM backups.file_history", &[]).await else {
+                    return false;
+                };
+                let there: std::collections::BTreeSet<u64> =
+                    there.iter().filter_map(|name| name.parse().ok()).collect();
+                rows.iter().all(|row| there.contains(row))
+            })
+        });
+    }
+}
+
+#[test]
+fn the_write_master_is_lost_and_moved_and_no_insert_is_lost() {
+    let mut group = Group::new("role: manager");
+    for at in 0..3 {
+        group.start(at, &[]);
+    }
+    group.wait_ready();
+    let runtime = runtime();
+    let first = group.writer().unwrap();
+    let other = (first + 1) % 3;
+
+    // A planned move under load: no transaction fails, on connections that stay and on new ones.
+    let loads = [true, true, false]
+        .into_iter()
+        .zip(1_u64..)
+        .map(|(stays, number)| Load::begin(&runtime, group.door(other, WRITE), stays, number * 1_000_000));
+    let loads: Vec<Load> = loads.collect();
+    std::thread::sleep(Duration::from_millis(500));
+    let target = group.nodes[other].name.clone();
+    // Where the other node does not catch up in time the place stays; it is asked again.
+    group.wait("the write master moves", |group| group.pg(&["switchover", "--to", &target]).status.success());
+    std::thread::sleep(Duration::from_millis(500));
+    let mut rows = Vec::new();
+    for load in loads {
+        let (acknowledged, failed, _) = load.end(&runtime);
+        assert!(failed.is_empty(), "a planned move fails nothing: {failed:?}");
+        rows.extend(acknowledged);
+    }
+    all_arrive(&group, &runtime, &rows);
+
+    // All of the write master's node dies: another takes the place.
+    let writer = group.writer().unwrap();
+    let away = (0..3).find(|at| *at != writer).unwrap();
+    let load = Load::begin(&runtime, group.door(away, WRITE), false, 10_000_000);
+    std::thread::sleep(Duration::from_millis(500));
+    group.kill_node(writer);
+    let killed = Instant::now();
+    let written = runtime.block_on(async {
+        loop {
+            let sql = "INSERT INTO backups.file_history (cluster_id, dbname, node, file_name, action, status) VALUES ('t', 'd', 'n', 'after', 'a', 's')";
+            match once(&group.door(away, WRITE), sql).await {
+                Ok(()) => return killed.elapsed(),
+                Err(why) => assert!(killed.elapsed() < LIMIT, "nobody took the place: {why}"),
+            }
+        }
+    });
+    eprintln!("first write after the loss of the write master's node: {written:?}");
+    let next = group.writer().unwrap();
+    assert_ne!(next, writer);
+    std::thread::sleep(Duration::from_millis(300));
+    let (acknowledged, _, _) = load.end(&runtime);
+    rows.extend(acknowledged);
+    // It comes back, as a reader, and with it what nobody else had.
+    group.start(writer, &[]);
+    group.wait_ready();
+    all_arrive(&group, &runtime, &rows);
+    assert_ne!(group.status(writer).unwrap()["door"], "closed");
+    let next = group.writer().unwrap();
+
+    // An agent that is killed cannot hold its door open: the fence closes it before another takes the place.
+    group.kill_agent(next);
+    group.wait("another takes the place", |group| group.writer().is_some_and(|at| at != next));
+    let said = runtime.block_on(once(&group.door(next, pg_support::POOLER), "SELECT 1"));
+    assert!(said.is_err(), "the door of the last write master is closed");
+    let apps = "SELECT count(*) FROM pg_stat_activity WHERE usename = 'app'";
+    assert_eq!(runtime.block_on(count(&group.inside(next), apps)), 0);
+    group.start(next, &[]);
+    group.wait_ready();
+    assert!(runtime.block_on(once(&group.door(next, pg_support::POOLER), "SELECT 1")).is_ok());
+}

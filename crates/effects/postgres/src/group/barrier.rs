@@ -1,0 +1,85 @@
+//! Proof that what is written arrives: a row that is written and seen, not a word for a state.
+//!
+//! **Rule:** a link is good when a token of this moment has come through it.
+
+use std::time::Duration;
+
+use quorate_faults::{Code, Fault};
+use tokio::time::Instant;
+
+use super::mesh::link_name;
+use super::{Member, Seat};
+
+/// Between two looks.
+const LOOK_EVERY: Duration = Duration::from_millis(10);
+
+/// A round trip.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RoundTrip {
+    /// From the first token to the last one seen.
+    pub took: Duration,
+}
+
+/// Writes a token at every seat, and waits until every other has it.
+pub async fn round_trip(seats: &[Seat], limit: Duration) -> Result<RoundTrip, Fault> {
+    let begun = Instant::now();
+    let mut tokens: Vec<(i32, i64)> = Vec::new();
+    for seat in seats {
+        let id = i32::from(seat.member.id);
+        let sql = "INSERT INTO mesh_sync.tokens AS t (node_id, token) VALUES ($1, (extract(epoch FROM clock_timestamp()) * 1000)::int8) \
+                   ON CONFLICT (node_id) DO UPDATE SET token = greatest(t.token + 1, EXCLUDED.token), at = clock_timestamp() \
+                   RETURNING token";
+        tokens.push((id, seat.client.value(sql, &[&id]).await?));
+    }
+    let (ids, wanted): (Vec<i32>, Vec<i64>) = tokens.into_iter().unzip();
+    for seat in seats {
+        loop {
+            let sql = "SELECT w.id FROM unnest($1::int4[], $2::int8[]) AS w (id, token) LEFT JOIN mesh_sync.tokens t \
+                       ON t.node_id = w.id WHERE t.token IS NULL OR t.token < w.token";
+            let late: Vec<i32> = seat.client.values(sql, &[&ids, &wanted]).await?;
+            if late.is_empty() {
+                break;
+            }
+            if begun.elapsed() >= limit {
+                return Err(not_arrived(seats, &seat.member, &late, limit));
+            }
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
+    }
+    Ok(RoundTrip { took: begun.elapsed() })
+}
+
+fn not_arrived(seats: &[Seat], at: &Member, late: &[i32], limit: Duration) -> Fault {
+    let name = |id: &i32| {
+        let found = seats.iter().find(|seat| i32::from(seat.member.id) == *id);
+        found.map_or_else(|| id.to_string(), |seat| format!("`{}`", seat.member.name))
+    };
+    let from = late.iter().map(name).collect::<Vec<_>>().join(", ");
+    Fault::new(Code::PgNotReplicated, format!("what {from} wrote has not come to `{}` within {limit:?}", at.name))
+        .hint("`quorate pg status` shows the links; a link that stopped by an error says why in the log of PostgreSQL")
+}
+
+/// Waits until a subscriber has confirmed all that a member had written when this was called.
+pub async fn caught_up(from: &Seat, to: &Member, limit: Duration) -> Result<(), Fault> {
+    let begun = Instant::now();
+    let client = &from.client;
+    let target: i64 = client.value("SELECT pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '0/0')::int8", &[]).await?;
+    loop {
+        // Moves over what is not published too, by the messages that keep the link alive.
+        let sql = "SELECT pg_wal_lsn_diff(confirmed_flush_lsn, '0/0')::int8 FROM pg_catalog.pg_replication_slots \
+                   WHERE slot_name = $1";
+        let row = client.opt(sql, &[&link_name(from.member.id, to.id)]).await?;
+        let confirmed: Option<i64> = row.map(|row| client.read(&row, 0)).transpose()?.flatten();
+        if confirmed.is_some_and(|confirmed| confirmed >= target) {
+            return Ok(());
+        }
+        if begun.elapsed() >= limit {
+            return Err(Fault::new(
+                Code::PgNotReplicated,
+                format!("`{}` has not confirmed what `{}` wrote within {limit:?}", to.name, from.member.name),
+            )
+            .hint("`quorate pg status` shows the links and how far behind they are"));
+        }
+        tokio::time::sleep(LOOK_EVERY).await;
+    }
+}

@@ -1,0 +1,164 @@
+//! What a node knows of itself and of the group, in tables of its own that are not replicated.
+//!
+//! **Invariant:** a database belongs to one group and one member for as long as it lives.
+
+use std::path::PathBuf;
+
+use quorate_faults::{Code, Fault};
+
+use super::{Member, PUBLICATION};
+use crate::Outcome;
+use crate::server::TlsFiles;
+use crate::sql::{Client, literal};
+
+/// Tables and functions that every node has.
+const MESH: &str = include_str!("../schema/mesh.sql");
+/// The function for keys, where the server has one.
+const UUID_18: &str = include_str!("../schema/uuid-18.sql");
+/// The same where it has none.
+const UUID_OLD: &str = include_str!("../schema/uuid.sql");
+/// One transaction at a time changes these tables.
+const LOCK: i64 = 0x51_7001;
+
+/// Who a database says that it is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Myself {
+    /// The group.
+    pub group: String,
+    /// The member's number.
+    pub id: u16,
+    /// The member's name.
+    pub name: String,
+    /// What its links show.
+    pub files: TlsFiles,
+}
+
+/// Who may write on a node, apart from the links and from superusers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Writers {
+    /// Nobody.
+    Closed,
+    /// Everybody, until this moment in milliseconds of Unix time.
+    Until(i64),
+    /// Everybody.
+    Open,
+}
+
+/// Who the database is; `None`: nobody yet.
+pub async fn myself(client: &Client) -> Result<Option<Myself>, Fault> {
+    let there: bool = client.value("SELECT pg_catalog.to_regclass('mesh.self') IS NOT NULL", &[]).await?;
+    if !there {
+        return Ok(None);
+    }
+    let sql = "SELECT group_id, node_id, node, sslcert, sslkey, sslrootcert FROM mesh.self";
+    let Some(row) = client.opt(sql, &[]).await? else { return Ok(None) };
+    let id: i32 = client.read(&row, 1)?;
+    let file = |column| client.read::<String>(&row, column).map(PathBuf::from);
+    Ok(Some(Myself {
+        group: client.read(&row, 0)?,
+        id: u16::try_from(id).unwrap_or_default(),
+        name: client.read(&row, 2)?,
+        files: TlsFiles { cert: file(3)?, key: file(4)?, ca: file(5)? },
+    }))
+}
+
+/// Makes the database one of this group and member: tables of its own, the publication, and who the others are.
+///
+/// `files`: the certificates that its links show, as its server sees them.
+pub async fn ensure_member(
+    client: &Client,
+    group: &str,
+    me: &Member,
+    all: &[Member],
+    files: &TlsFiles,
+) -> Result<Outcome, Fault> {
+    if let Some(known) = myself(client).await? {
+        if known.group != group || known.id != me.id || known.name != me.name {
+            return Err(Fault::new(
+                Code::PgOtherGroup,
+                format!(
+                    "the database of `{}` is node {} (`{}`) of group `{}`",
+                    client.node(),
+                    known.id,
+                    known.name,
+                    known.group
+                ),
+            )
+            .hint(format!(
+                "it cannot become node {} (`{}`) of group `{group}`; begin with an empty data dir",
+                me.id, me.name
+            )));
+        }
+        if known.files == *files && members(client).await? == sorted(all) {
+            return Ok(Outcome::AlreadyDone);
+        }
+    }
+    let version: i32 = client.value("SELECT current_setting('server_version_num')::int4", &[]).await?;
+    let uuid = if version >= 180_000 { UUID_18 } else { UUID_OLD };
+    let path = |path: &PathBuf| literal(&path.display().to_string());
+    let mut sql =
+        format!("SELECT pg_advisory_xact_lock({LOCK}), set_config('mesh.ddl', 'on', true);\n{MESH}\n{uuid}\n");
+    sql.push_str(&format!(
+        "INSERT INTO mesh.self (group_id, node_id, node, sslcert, sslkey, sslrootcert) VALUES ({}, {}, {}, {}, {}, {}) \
+         ON CONFLICT (one) DO UPDATE SET sslcert = EXCLUDED.sslcert, sslkey = EXCLUDED.sslkey, \
+         sslrootcert = EXCLUDED.sslrootcert;\n",
+        literal(group),
+        me.id,
+        literal(&me.name),
+        path(&files.cert),
+        path(&files.key),
+        path(&files.ca)
+    ));
+    for member in all {
+        sql.push_str(&format!(
+            "INSERT INTO mesh.nodes (id, name, host, port) VALUES ({}, {}, {}, {}) ON CONFLICT (id) DO UPDATE \
+             SET name = EXCLUDED.name, host = EXCLUDED.host, port = EXCLUDED.port;\n",
+            member.id,
+            literal(&member.name),
+            literal(&member.host),
+            member.port
+        ));
+    }
+    sql.push_str(&format!("SELECT mesh.publish({})", literal(PUBLICATION)));
+    // Statements that come together are one transaction.
+    client.batch(&sql).await.map(|()| Outcome::Done)
+}
+
+fn sorted(all: &[Member]) -> Vec<Member> {
+    let mut all = all.to_vec();
+    all.sort_by_key(|member| member.id);
+    all
+}
+
+/// The members that a node knows of.
+pub async fn members(client: &Client) -> Result<Vec<Member>, Fault> {
+    let rows = client.query("SELECT id, name, host, port FROM mesh.nodes ORDER BY id", &[]).await?;
+    let read = |row| {
+        let (id, port): (i32, i32) = (client.read(row, 0)?, client.read(row, 3)?);
+        Ok(Member {
+            id: u16::try_from(id).unwrap_or_default(),
+            name: client.read(row, 1)?,
+            host: client.read(row, 2)?,
+            port: u16::try_from(port).unwrap_or_default(),
+        })
+    };
+    rows.iter().map(read).collect()
+}
+
+/// Has a node know of a member no more.
+pub async fn forget_member(client: &Client, id: u16) -> Result<(), Fault> {
+    client.execute("DELETE FROM mesh.nodes WHERE id = $1", &[&i32::from(id)]).await?;
+    client.execute("DELETE FROM mesh.slots WHERE node_id = $1", &[&i32::from(id)]).await.map(drop)
+}
+
+/// Opens or closes a node to writes of applications. A server that crashed is closed until it is opened again.
+pub async fn ensure_gate(client: &Client, writers: Writers) -> Result<(), Fault> {
+    let (open, until) = match writers {
+        Writers::Closed => (false, None),
+        Writers::Until(ms) => (true, Some(ms)),
+        Writers::Open => (true, None),
+    };
+    let sql = "INSERT INTO mesh.gate (open, until_ms) VALUES ($1, $2) ON CONFLICT (one) DO UPDATE \
+               SET open = EXCLUDED.open, until_ms = EXCLUDED.until_ms";
+    client.execute(sql, &[&open, &until]).await.map(drop)
+}

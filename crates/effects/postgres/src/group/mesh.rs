@@ -1,0 +1,212 @@
+//! Links: for every ordered pair of members a slot at the one and a subscription at the other.
+//!
+//! **Invariant:** a link without a copy is made only while there is nothing to copy, or where its slot was made then: what
+//! a node wrote before its slot is never sent.
+
+use quorate_faults::{Code, Fault};
+
+use super::{Member, PUBLICATION, Seat, myself};
+use crate::Outcome;
+use crate::server::MESH_USER;
+use crate::sql::{Client, ident, literal, state_of};
+
+/// The name of a slot and of its subscription.
+pub(crate) fn link_name(from: u16, to: u16) -> String {
+    format!("mesh_n{to}_from_n{from}")
+}
+
+/// How a subscription begins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Start {
+    /// With the changes behind the slot.
+    Changes,
+    /// With a copy of what is there.
+    Copy,
+    /// Not yet.
+    Disabled,
+}
+
+/// Makes every link among the seats. Several nodes may do so at once. Returns what was done.
+pub async fn ensure_mesh(seats: &[Seat]) -> Result<Vec<String>, Fault> {
+    let mut done = Vec::new();
+    let mut missing = Vec::new();
+    for (from, to) in pairs(seats) {
+        if subscription_exists(&to.client, from.member.id).await? {
+            continue;
+        }
+        if !slot_is_for(from, to).await? {
+            if let Some(full) = one_with_rows(from, to).await? {
+                return Err(Fault::new(
+                    Code::PgJoinInstead,
+                    format!(
+                        "`{}` holds rows, and there is no link from `{}` to `{}`",
+                        full, from.member.name, to.member.name
+                    ),
+                )
+                .hint(
+                    "join the node that has none: `quorate pg join`; what was written before a link is not sent by it",
+                ));
+            }
+            if ensure_slot(from, &to.member, &system_id(&to.client).await?).await? == Outcome::Done {
+                done.push(format!("made slot `{}` on `{}`", link_name(from.member.id, to.member.id), from.member.name));
+            }
+        }
+        missing.push((from, to));
+    }
+    // Only now: a subscription that waits for a slot that waits for a subscription waits for ever.
+    for (from, to) in missing {
+        if ensure_subscription(&to.client, &from.member, Start::Changes).await? == Outcome::Done {
+            done.push(format!("subscribed `{}` to `{}`", to.member.name, from.member.name));
+        }
+    }
+    Ok(done)
+}
+
+fn pairs(seats: &[Seat]) -> impl Iterator<Item = (&Seat, &Seat)> {
+    seats
+        .iter()
+        .flat_map(move |from| seats.iter().filter(move |to| to.member.id != from.member.id).map(move |to| (from, to)))
+}
+
+async fn one_with_rows(from: &Seat, to: &Seat) -> Result<Option<String>, Fault> {
+    for seat in [from, to] {
+        if has_rows(&seat.client).await? {
+            return Ok(Some(seat.member.name.clone()));
+        }
+    }
+    Ok(None)
+}
+
+/// Whether a replicated table has a row.
+pub async fn has_rows(client: &Client) -> Result<bool, Fault> {
+    let there: bool = client.value("SELECT pg_catalog.to_regclass('mesh.tables') IS NOT NULL", &[]).await?;
+    if !there {
+        return Ok(false);
+    }
+    let names: Vec<String> =
+        client.values("SELECT pg_catalog.format('%I.%I', schema, name) FROM mesh.tables ORDER BY 1", &[]).await?;
+    for name in names {
+        if client.opt(&format!("SELECT 1 FROM {name} LIMIT 1"), &[]).await?.is_some() {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// What tells one data dir from every other.
+pub(crate) async fn system_id(client: &Client) -> Result<String, Fault> {
+    client.value("SELECT system_identifier::text FROM pg_catalog.pg_control_system()", &[]).await
+}
+
+pub(crate) async fn subscription_exists(client: &Client, from: u16) -> Result<bool, Fault> {
+    let me = myself(client).await?.map(|me| me.id).unwrap_or_default();
+    let sql = "SELECT EXISTS (SELECT FROM pg_catalog.pg_subscription WHERE subname = $1 AND subdbid = \
+               (SELECT oid FROM pg_catalog.pg_database WHERE datname = pg_catalog.current_database()))";
+    client.value(sql, &[&link_name(from, me)]).await
+}
+
+/// Whether the slot for a node is there and was made for the very data that the node has.
+pub(crate) async fn slot_is_for(from: &Seat, to: &Seat) -> Result<bool, Fault> {
+    let name = link_name(from.member.id, to.member.id);
+    let sql = "SELECT m.system_id FROM pg_catalog.pg_replication_slots s LEFT JOIN mesh.slots m USING (slot_name) \
+               WHERE s.slot_name = $1";
+    let Some(row) = from.client.opt(sql, &[&name]).await? else { return Ok(false) };
+    let (made_for, is): (Option<String>, String) = (from.client.read(&row, 0)?, system_id(&to.client).await?);
+    if made_for.as_deref() == Some(is.as_str()) {
+        return Ok(true);
+    }
+    Err(Fault::new(
+        Code::PgStaleSlot,
+        format!("`{}` keeps slot `{name}` for an earlier life of `{}`", from.member.name, to.member.name),
+    )
+    .hint(format!("detach `{0}` first (`quorate pg detach {0}`), then join it", to.member.name)))
+}
+
+/// Makes a slot at `from` for a node, in a transaction of its own.
+pub(crate) async fn ensure_slot(from: &Seat, to: &Member, system: &str) -> Result<Outcome, Fault> {
+    let name = link_name(from.member.id, to.id);
+    let client = &from.client;
+    // Written first: a slot without its line is one that nobody knows.
+    let note = "INSERT INTO mesh.slots (slot_name, node_id, system_id) VALUES ($1, $2, $3) ON CONFLICT (slot_name) \
+                DO UPDATE SET system_id = EXCLUDED.system_id, made_at = now() WHERE NOT EXISTS \
+                (SELECT FROM pg_catalog.pg_replication_slots s WHERE s.slot_name = EXCLUDED.slot_name)";
+    client.execute(note, &[&name, &i32::from(to.id), &system]).await?;
+    let found = client.opt("SELECT 1 FROM pg_catalog.pg_replication_slots WHERE slot_name = $1", &[&name]).await?;
+    if found.is_some() {
+        return Ok(Outcome::AlreadyDone);
+    }
+    let made = client
+        .execute(
+            "SELECT pg_catalog.pg_create_logical_replication_slot($1::text::name, 'pgoutput', false, false)",
+            &[&name],
+        )
+        .await;
+    match made {
+        Ok(_) => Ok(Outcome::Done),
+        Err(fault) if state_of(&fault).as_deref() == Some("42710") => Ok(Outcome::AlreadyDone),
+        Err(fault) if fault.code() == Code::PgTimeout => Err(blocked(client, fault).await),
+        Err(fault) => Err(fault),
+    }
+}
+
+/// A slot waits for every transaction that writes; who they are helps.
+async fn blocked(client: &Client, fault: Fault) -> Fault {
+    let sql = "SELECT string_agg(a.pid::text, ', ' ORDER BY a.xact_start) FROM pg_catalog.pg_stat_activity a \
+               WHERE a.backend_xid IS NOT NULL AND a.pid <> pg_catalog.pg_backend_pid()";
+    let who: Option<String> = client.value(sql, &[]).await.ok().flatten();
+    Fault::new(Code::PgTimeout, format!("`{}` cannot make a slot while transactions are open", client.node()))
+        .hint(match who {
+            Some(who) => format!("processes that write there: {who}; end or wait for them"),
+            None => "look into its `pg_stat_activity` for open transactions".to_owned(),
+        })
+        .caused_by(fault)
+}
+
+/// Subscribes the node of `client` to a member whose slot is there.
+pub(crate) async fn ensure_subscription(client: &Client, from: &Member, start: Start) -> Result<Outcome, Fault> {
+    let Some(me) = myself(client).await? else {
+        return Err(Fault::new(Code::PgOtherGroup, format!("the database of `{}` is in no group", client.node())));
+    };
+    if subscription_exists(client, from.id).await? {
+        return Ok(Outcome::AlreadyDone);
+    }
+    let name = link_name(from.id, me.id);
+    let database: String = client.value("SELECT pg_catalog.current_database()::text", &[]).await?;
+    let parts = [
+        ("host", from.host.clone()),
+        ("port", from.port.to_string()),
+        ("user", MESH_USER.to_owned()),
+        ("dbname", database),
+        ("application_name", name.clone()),
+        ("sslmode", "verify-full".to_owned()),
+        ("sslcert", me.files.cert.display().to_string()),
+        ("sslkey", me.files.key.display().to_string()),
+        ("sslrootcert", me.files.ca.display().to_string()),
+        ("connect_timeout", "5".to_owned()),
+        ("keepalives_idle", "5".to_owned()),
+        ("keepalives_interval", "2".to_owned()),
+        ("keepalives_count", "3".to_owned()),
+        ("tcp_user_timeout", "10000".to_owned()),
+    ];
+    let conninfo = parts.map(|(name, value)| format!("{name}='{}'", value.replace('\\', "\\\\").replace('\'', "\\'")));
+    let (enabled, copy) = match start {
+        Start::Changes => (true, false),
+        Start::Copy => (true, true),
+        Start::Disabled => (false, false),
+    };
+    // A lost connection counts as an error too: `disable_on_error` would stop every link to a node that crashed, for ever.
+    let sql = format!(
+        "CREATE SUBSCRIPTION {} CONNECTION {} PUBLICATION {} WITH (create_slot = false, slot_name = {}, enabled = {enabled}, \
+         copy_data = {copy}, origin = none, streaming = parallel, disable_on_error = false)",
+        ident(&name),
+        literal(&conninfo.join(" ")),
+        ident(PUBLICATION),
+        literal(&name)
+    );
+    match client.batch(&sql).await {
+        Ok(()) => Ok(Outcome::Done),
+        // Another node did it in this moment.
+        Err(fault) if matches!(state_of(&fault).as_deref(), Some("42710" | "23505")) => Ok(Outcome::AlreadyDone),
+        Err(fault) => Err(fault),
+    }
+}

@@ -1,0 +1,48 @@
+//! The group: servers of which each replicates to each.
+//!
+//! **Rule:** a slot is made before its subscription and by itself (`create_slot = false`): two nodes that subscribe to each
+//! other at once would otherwise wait for each other for ever, and no server would notice.
+
+mod barrier;
+mod hashes;
+mod links;
+mod member;
+mod mesh;
+mod users;
+
+pub use barrier::{RoundTrip, caught_up, round_trip};
+pub use hashes::{TableHash, hashes, same_everywhere, tables};
+pub use links::{Conflicts, Incoming, Links, Outgoing, Position, enable_link, observe_links, position};
+pub use member::{Myself, Writers, ensure_gate, ensure_member, forget_member, members, myself};
+pub(crate) use mesh::{
+    Start, ensure_slot, ensure_subscription, link_name, slot_is_for, subscription_exists, system_id,
+};
+pub use mesh::{ensure_mesh, has_rows};
+pub use users::{Prepare, UserKind, UserSpec, end_sessions, ensure_extensions, pool_users, prepare};
+
+use crate::sql::Client;
+
+/// The publication, the same on every node.
+pub const PUBLICATION: &str = "mesh";
+
+/// One server of the group.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Member {
+    /// Its number: 1 to 999, never given twice.
+    pub id: u16,
+    /// Its name.
+    pub name: String,
+    /// Where its peers reach it.
+    pub host: String,
+    /// Its port.
+    pub port: u16,
+}
+
+/// A member that answers, connected to the database of the group.
+#[derive(Debug)]
+pub struct Seat {
+    /// Who it is.
+    pub member: Member,
+    /// The connection, as a superuser.
+    pub client: Client,
+}

@@ -1,0 +1,112 @@
+//! Letting a node go, whether it answers or not.
+//!
+//! **Invariant:** when it returns, no survivor keeps its log for the node, and none follows it.
+
+use quorate_faults::{Code, Fault};
+
+use super::journal::{Journal, Kind, Record, Step};
+use crate::group::{Member, Seat, forget_member, link_name, subscription_exists};
+use crate::sql::{Client, ident, literal};
+
+/// Lets a node go. `gone_client`: a connection to it, if it answers; `survivors`: every other member. May be called again.
+/// Returns what was done.
+pub async fn detach<J: Journal>(
+    journal: &J,
+    gone: &Member,
+    gone_client: Option<&Client>,
+    survivors: &[Seat],
+) -> Result<Vec<String>, Fault> {
+    if survivors.iter().any(|seat| seat.member.id == gone.id) {
+        return Err(Fault::new(Code::PgChangeUnderWay, format!("`{}` cannot be both let go and kept", gone.name)));
+    }
+    if let Some(record) = Record::load(journal).await?
+        && record.step != Step::Done
+        && (record.kind, record.node) != (Kind::Detach, gone.id)
+    {
+        return Err(Fault::new(Code::PgChangeUnderWay, format!("{} is not finished", record.shown()))
+            .hint("finish it first, or give it up: see `quorate pg status`"));
+    }
+    let mut record = Record {
+        kind: Kind::Detach,
+        node: gone.id,
+        name: gone.name.clone(),
+        donor: 0,
+        step: Step::Preparing,
+        system: String::new(),
+        positions: Default::default(),
+    };
+    journal.save(&record.write()?).await?;
+    let mut done = Vec::new();
+    if let Some(client) = gone_client {
+        // While it lives it would take its slots again every half a second.
+        for seat in survivors {
+            if drop_subscription(client, gone.id, seat.member.id).await? {
+                done.push(format!("`{}` follows `{}` no more", gone.name, seat.member.name));
+            }
+        }
+        for seat in survivors {
+            drop_slot(client, &link_name(gone.id, seat.member.id)).await?;
+        }
+    }
+    for seat in survivors {
+        if drop_subscription(&seat.client, seat.member.id, gone.id).await? {
+            done.push(format!("`{}` follows `{}` no more", seat.member.name, gone.name));
+        }
+        if drop_slot(&seat.client, &link_name(seat.member.id, gone.id)).await? {
+            done.push(format!("`{}` keeps nothing for `{}` any more", seat.member.name, gone.name));
+        }
+        for name in left_by_copies(&seat.client, gone.id).await? {
+            drop_slot(&seat.client, &name).await?;
+        }
+        forget_member(&seat.client, gone.id).await?;
+    }
+    record.step = Step::Done;
+    journal.save(&record.write()?).await?;
+    Ok(done)
+}
+
+/// Drops a subscription without asking its publisher, which may be gone.
+async fn drop_subscription(client: &Client, me: u16, from: u16) -> Result<bool, Fault> {
+    if !subscription_exists(client, from).await? {
+        return Ok(false);
+    }
+    let name = ident(&link_name(from, me));
+    client.batch(&format!("ALTER SUBSCRIPTION {name} DISABLE")).await?;
+    client.batch(&format!("ALTER SUBSCRIPTION {name} SET (slot_name = NONE)")).await?;
+    client.batch(&format!("DROP SUBSCRIPTION {name}")).await?;
+    Ok(true)
+}
+
+/// Slots that copies of tables left behind: their names end with what tells the node's data dir from every other.
+async fn left_by_copies(client: &Client, gone: u16) -> Result<Vec<String>, Fault> {
+    let sql = "SELECT slot_name::text FROM pg_catalog.pg_replication_slots WHERE slot_name ~ '^pg_[0-9]+_sync_[0-9]+_[0-9]+$' \
+               AND split_part(slot_name::text, '_', 5) IN (SELECT system_id FROM mesh.slots WHERE node_id = $1)";
+    client.values(sql, &[&i32::from(gone)]).await
+}
+
+/// Drops a slot, and ends whoever holds it: in one loop on the server, because a node behind a partition comes back for it.
+async fn drop_slot(client: &Client, name: &str) -> Result<bool, Fault> {
+    let sql = "SELECT EXISTS (SELECT FROM pg_catalog.pg_replication_slots WHERE slot_name = $1)";
+    if !client.value::<bool>(sql, &[&name]).await? {
+        return Ok(false);
+    }
+    let drop = format!(
+        "DO $drop$ DECLARE r record; BEGIN FOR i IN 1..100 LOOP \
+         FOR r IN SELECT slot_name, active_pid FROM pg_catalog.pg_replication_slots WHERE slot_name = {0} LOOP BEGIN \
+         IF r.active_pid IS NOT NULL THEN PERFORM pg_catalog.pg_terminate_backend(r.active_pid, 1000); END IF; \
+         PERFORM pg_catalog.pg_drop_replication_slot(r.slot_name); \
+         EXCEPTION WHEN object_in_use THEN NULL; WHEN undefined_object THEN NULL; END; END LOOP; \
+         EXIT WHEN NOT EXISTS (SELECT FROM pg_catalog.pg_replication_slots WHERE slot_name = {0}); \
+         PERFORM pg_catalog.pg_sleep(0.05); END LOOP; END $drop$",
+        literal(name)
+    );
+    client.batch(&drop).await?;
+    if client.value::<bool>(sql, &[&name]).await? {
+        return Err(Fault::new(
+            Code::PgTimeout,
+            format!("slot `{name}` on `{}` is taken again and again", client.node()),
+        )
+        .hint("stop PostgreSQL of the node that is to go, or cut it off, and call it again"));
+    }
+    Ok(true)
+}

@@ -1,0 +1,3 @@
+CREATE OR REPLACE FUNCTION mesh.uuidv7() RETURNS uuid LANGUAGE sql VOLATILE PARALLEL SAFE
+  AS 'SELECT pg_catalog.uuidv7()';
+GRANT EXECUTE ON FUNCTION mesh.uuidv7() TO quorate_apps;

@@ -1,0 +1,119 @@
+//! The writes of a bootstrap, each as one transaction that the store makes only if nothing has changed that it depends on.
+//!
+//! **Invariant:** what a leader writes depends on the very record that made it leader; the group is only written where there
+//! is none; the place of the write master is only taken where nobody has it, and its epoch grows each time.
+
+use quorate_kv::{Change, Compare, LeaseId, Revision, Txn};
+use serde::Serialize;
+
+use super::records::{Candidate, Group, Handover, Leader, Noted, Order, Records, SchemaNote, WriterNote, keys};
+
+/// A transaction of ours.
+pub type Write = Txn;
+
+fn text(record: &impl Serialize) -> Vec<u8> {
+    // Records are plain texts and numbers: they can always be written.
+    serde_json::to_vec(record).unwrap_or_default()
+}
+
+fn key(name: &str) -> Vec<u8> {
+    name.as_bytes().to_vec()
+}
+
+fn unchanged<T>(name: &str, record: Option<&(T, Revision)>) -> Compare {
+    match record {
+        Some((_, revision)) => Compare::Unchanged(key(name), *revision),
+        None => Compare::Absent(key(name)),
+    }
+}
+
+/// Makes a node the leader of an epoch, in place of the one that was seen. `lock`: the condition that the lock is still held.
+pub fn take_lead(records: &Records, me: &str, epoch: u64, lock: Option<Compare>) -> Write {
+    let leader = Leader { node: me.to_owned(), epoch };
+    let when = [unchanged(keys::LEADER, records.leader.as_ref())].into_iter().chain(lock).collect();
+    Txn { when, then: vec![Change::Put(key(keys::LEADER), text(&leader))] }
+}
+
+/// Writes the group down, if there is none and we still lead.
+pub fn take_group(records: &Records, group: &Group) -> Write {
+    let when = vec![unchanged(keys::LEADER, records.leader.as_ref()), Compare::Absent(key(keys::GROUP))];
+    Txn { when, then: vec![Change::Put(key(keys::GROUP), text(group))] }
+}
+
+/// Notes that a node is bound to the group.
+pub fn note_bound(records: &Records, me: &str, group: &str) -> Write {
+    note(records, &format!("{}{me}", keys::BOUND), group)
+}
+
+/// Notes that a node is linked with every other.
+pub fn note_joined(records: &Records, me: &str, group: &str) -> Write {
+    note(records, &format!("{}{me}", keys::JOINED), group)
+}
+
+fn note(records: &Records, name: &str, group: &str) -> Write {
+    let noted = Noted { group: group.to_owned() };
+    let when = vec![unchanged(keys::GROUP, records.group.as_ref())];
+    Txn { when, then: vec![Change::Put(key(name), text(&noted))] }
+}
+
+/// Notes that the schema is laid, if we still lead.
+pub fn note_schema(records: &Records, note: &SchemaNote) -> Write {
+    let when = vec![
+        unchanged(keys::LEADER, records.leader.as_ref()),
+        unchanged(keys::GROUP, records.group.as_ref()),
+        unchanged(keys::SCHEMA, records.schema.as_ref()),
+    ];
+    Txn { when, then: vec![Change::Put(key(keys::SCHEMA), text(note))] }
+}
+
+/// Takes the place of the write master, if nobody has it and nobody had it since we looked.
+pub fn take_writer(records: &Records, me: &str, lease: &LeaseId) -> Write {
+    let epoch = records.last_writer.as_ref().map_or(0, |(last, _)| last.epoch) + 1;
+    let note = text(&WriterNote { node: me.to_owned(), epoch });
+    let when = vec![
+        Compare::Absent(key(keys::WRITER)),
+        unchanged(keys::WRITER_EPOCH, records.last_writer.as_ref()),
+        unchanged(keys::GROUP, records.group.as_ref()),
+    ];
+    let then = vec![
+        Change::Hold(key(keys::WRITER), note.clone(), lease.clone()),
+        Change::Put(key(keys::WRITER_EPOCH), note),
+        Change::Delete(key(keys::HANDOVER)),
+    ];
+    Txn { when, then }
+}
+
+/// Says how far we are, for the next epoch.
+pub fn note_candidate(me: &str, candidate: &Candidate) -> Write {
+    let then = vec![Change::Put(key(&format!("{}{me}", keys::CANDIDATES)), text(candidate))];
+    Txn { when: Vec::new(), then }
+}
+
+/// Gives the place up in favour of a node. The order that asked for it is done with.
+pub fn hand_over(records: &Records, to: &str) -> Option<Write> {
+    let (writer, _) = records.writer.as_ref()?;
+    let note = Handover { to: to.to_owned(), epoch: writer.epoch + 1 };
+    let when = vec![unchanged(keys::WRITER, records.writer.as_ref())];
+    let then = vec![
+        Change::Delete(key(keys::WRITER)),
+        Change::Put(key(keys::HANDOVER), text(&note)),
+        Change::Delete(key(keys::ORDER)),
+    ];
+    Some(Txn { when, then })
+}
+
+/// Asks the write master to hand over.
+pub fn order(order: &Order) -> Write {
+    Txn { when: Vec::new(), then: vec![Change::Put(key(keys::ORDER), text(order))] }
+}
+
+/// Writes the group down with other members, if it is as it was seen. Nothing is kept of those who are no longer in it.
+pub fn change_group(records: &Records, group: &Group) -> Write {
+    let when = vec![unchanged(keys::GROUP, records.group.as_ref())];
+    let before = records.group.iter().flat_map(|(group, _)| group.nodes.keys());
+    let gone = before.filter(|name| !group.nodes.contains_key(*name));
+    let folders = [keys::BOUND, keys::JOINED, keys::CANDIDATES];
+    let forget = gone.flat_map(|name| folders.map(|folder| Change::Delete(key(&format!("{folder}{name}")))));
+    let then = [Change::Put(key(keys::GROUP), text(group))].into_iter().chain(forget).collect();
+    Txn { when, then }
+}

@@ -1,0 +1,36 @@
+//! A group of PostgreSQL servers: what its nodes write down for each other, how it comes to be, and who may write.
+//!
+//! ```text
+//!   everyone   data dir ─► server ─► users, database, extensions ─► registered ─► all nodes are there
+//!   one        lock ─► leads (compare and swap) ─► the group is written down ─► lock given back
+//!   everyone   bound to the group ─► linked with every other node
+//!   one        schema, once everybody is linked ─► write master
+//!   everyone   schema and rows are here ─► pooler and proxy ─► offered
+//! ```
+//!
+//! **Invariant:** whoever is interrupted anywhere looks again and goes on; a group is written down once and for ever, and what
+//! a leader that was replaced still tries is refused by the store.
+
+mod claims;
+mod decide;
+mod records;
+mod seen;
+mod step;
+mod writer;
+
+pub use claims::{
+    Write, change_group, hand_over, note_bound, note_candidate, note_joined, note_schema, order, take_group, take_lead,
+    take_writer,
+};
+pub use decide::{PgPlan, next};
+pub use records::{
+    Candidate, Group, Handover, Kept, Leader, Noted, Order, Records, SchemaNote, WriterNote, keys, read_records,
+};
+pub use seen::{DataNow, LockNow, Mine, Seen, StoreNow, StoreSeen};
+pub use step::PgStep;
+pub use writer::{Vacancy, WriterPlan, WriterSeen, next_writer};
+
+#[cfg(test)]
+mod lives;
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,113 @@
+//! The steps of a bootstrap. Each may be repeated.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+/// One step of one node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum PgStep {
+    /// Make the data dir.
+    InitData,
+    /// Start the server.
+    StartServer,
+    /// Make users, database and extensions.
+    Prepare,
+    /// Say in the store that this node is here.
+    Register,
+    /// Take the lock of the bootstrap.
+    TakeLock,
+    /// Become the leader.
+    Lead {
+        /// Of this epoch.
+        epoch: u64,
+    },
+    /// Write the group down.
+    CreateGroup {
+        /// As leader of this epoch.
+        epoch: u64,
+        /// The id, where nodes are bound to one already; else a fresh one.
+        id: Option<String>,
+        /// The numbers of the nodes.
+        nodes: BTreeMap<String, u16>,
+    },
+    /// Give the lock back.
+    ReleaseLock,
+    /// Write the group into the own database, and note it.
+    Bind {
+        /// Its id.
+        group: String,
+    },
+    /// Make the links with every other node, and note it.
+    Link {
+        /// The group's id.
+        group: String,
+    },
+    /// Note in the store that the links are made.
+    NoteLinked {
+        /// The group's id.
+        group: String,
+    },
+    /// Lay schema and first rows on every node, see them arrive everywhere, and note it.
+    LaySchema {
+        /// As leader of this epoch.
+        epoch: u64,
+    },
+    /// Take the place of the write master.
+    ClaimWriter,
+    /// Bring pooler and proxy to what they should be.
+    Configure,
+    /// Offer them in the store.
+    Offer,
+}
+
+impl fmt::Display for PgStep {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            PgStep::InitData => f.write_str("make the data dir"),
+            PgStep::StartServer => f.write_str("start the server"),
+            PgStep::Prepare => f.write_str("make users, database and extensions"),
+            PgStep::Register => f.write_str("register this node"),
+            PgStep::TakeLock => f.write_str("take the bootstrap lock"),
+            PgStep::Lead { epoch } => write!(f, "lead the bootstrap, epoch {epoch}"),
+            PgStep::CreateGroup { epoch, id: None, nodes } => {
+                write!(f, "write down a new group of {} nodes, epoch {epoch}", nodes.len())
+            }
+            PgStep::CreateGroup { epoch, id: Some(id), nodes } => {
+                write!(f, "write down group {id} of {} nodes again, epoch {epoch}", nodes.len())
+            }
+            PgStep::ReleaseLock => f.write_str("give the bootstrap lock back"),
+            PgStep::Bind { group } => write!(f, "bind the database to group {group}"),
+            PgStep::Link { .. } => f.write_str("link with every other node"),
+            PgStep::NoteLinked { .. } => f.write_str("note that the links are made"),
+            PgStep::LaySchema { epoch } => {
+                write!(f, "lay the schema on every node and see it arrive, epoch {epoch}")
+            }
+            PgStep::ClaimWriter => f.write_str("become the write master"),
+            PgStep::Configure => f.write_str("configure pooler and proxy"),
+            PgStep::Offer => f.write_str("register the services"),
+        }
+    }
+}
+
+impl PgStep {
+    /// A short name, for logs and for tests that stop there.
+    pub fn name(&self) -> &'static str {
+        match self {
+            PgStep::InitData => "init-data",
+            PgStep::StartServer => "start-server",
+            PgStep::Prepare => "prepare",
+            PgStep::Register => "register",
+            PgStep::TakeLock => "take-lock",
+            PgStep::Lead { .. } => "lead",
+            PgStep::CreateGroup { .. } => "create-group",
+            PgStep::ReleaseLock => "release-lock",
+            PgStep::Bind { .. } => "bind",
+            PgStep::Link { .. } => "link",
+            PgStep::NoteLinked { .. } => "note-linked",
+            PgStep::LaySchema { .. } => "lay-schema",
+            PgStep::ClaimWriter => "claim-writer",
+            PgStep::Configure => "configure",
+            PgStep::Offer => "offer",
+        }
+    }
+}
