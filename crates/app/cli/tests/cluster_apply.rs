@@ -7,7 +7,8 @@ mod cluster_support;
 
 use std::io::Write;
 
-use change_support::{Net, STALL_MAX, said};
+use change_support::{LIMIT, Net, STALL_MAX, said};
+use quorate_testkit::wait_until;
 use serde_json::Value;
 
 fn plan_hash(net: &Net, file: &str) -> String {
@@ -113,9 +114,12 @@ fn members_get_other_addresses_while_they_run_and_after_they_were_away() {
 /// The cluster knows a node at its address, and it serves there.
 #[track_caller]
 fn is_at(net: &Net, at: usize) {
-    let list = net.try_ctl(0, &["member", "list"]).unwrap();
-    let line = list.lines().find(|line| line.contains(&format!(", n{}, ", at + 1))).unwrap();
     let (peers, clients) = (format!("https://{}:2380,", net.address(at)), format!("{},", net.client_url(at)));
-    assert!(line.contains(&peers) && line.contains(&clients), "{list}");
+    // etcd tells where clients find it a moment after it serves.
+    wait_until("the list has its addresses", LIMIT, || {
+        let list = net.try_ctl(0, &["member", "list"]).unwrap_or_default();
+        let line = list.lines().find(|line| line.contains(&format!(", n{}, ", at + 1)));
+        line.is_some_and(|line| line.contains(&peers) && line.contains(&clients))
+    });
     net.try_ctl(at, &["endpoint", "health"]).unwrap();
 }

@@ -155,7 +155,8 @@ impl Living {
     /// Whether every declared node serves, and has looked around since it has the file.
     fn is_settled(&self, seen: &Look) -> bool {
         let settled = |name: &str| match seen.answers.get(name) {
-            Some(Ok(answer)) => answer.settled && answer.phase == "serving",
+            // One that is about to restart may have told so before its etcd ended.
+            Some(Ok(answer)) => answer.settled && answer.phase == "serving" && answer.restart.is_none(),
             Some(Err(_)) | None => false,
         };
         self.spec.members.iter().all(|member| settled(&member.name))
