@@ -21,7 +21,7 @@ use crate::printer::Printer;
 #[derive(Debug, clap::Subcommand)]
 #[command(after_help = "\
 Examples:
-  quorate pg bootstrap --config cluster.yaml --name n1   on each node, in any order
+  quorate pg bootstrap --config cluster.yaml --name n1   on each node
   quorate pg status --config cluster.yaml
   quorate pg switchover --to n2 --config cluster.yaml
   quorate pg stop --config cluster.yaml --name n1")]
