@@ -238,8 +238,6 @@ pub(crate) async fn may_remove(node: &Node, name: &str) -> Result<(), Fault> {
 
 #[cfg(test)]
 mod tests {
-    #![expect(clippy::unwrap_used, reason = "a test that cannot go on says where")]
-
     use quorate_etcd::client::Settings;
     use quorate_plan::ledger::Ledger;
     use quorate_testkit::{Launch, Seat, Server, etcd};

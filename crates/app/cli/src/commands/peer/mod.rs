@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use quorate_agent::cluster_file::{self, DEFAULT_STATE};
 use quorate_agent::peering::{self, OperationShown, PEERS, PeersAnswer, Place};
-use quorate_agent::peers::Peers;
+use quorate_agent::peers::{PeerError, Peers};
 use quorate_agent::turn::Node;
 use quorate_faults::{Code, Exit, Fault};
 use serde::Serialize;
@@ -30,6 +30,8 @@ use crate::printer::Printer;
 /// Between two looks.
 const AGAIN: Duration = Duration::from_millis(300);
 
+/// How long the agent may be silent while it begins anew.
+const SILENT_LIMIT: Duration = Duration::from_secs(8);
 /// Codes are a line.
 const CODE_MAX: u64 = 8192;
 
@@ -146,9 +148,15 @@ impl Agent {
         answer.map_err(|error| error.fault(&self.name))
     }
 
+    /// What the agent says. One that takes another file over begins anew, and is silent for a moment.
     fn look(&self) -> Result<PeersAnswer, Fault> {
-        let answer = self.runtime.block_on(self.peers.ask(&self.name, PEERS, None));
-        answer.map_err(|error| error.fault(&self.name))
+        let begun = Instant::now();
+        loop {
+            match self.runtime.block_on(self.peers.ask(&self.name, PEERS, None)) {
+                Err(PeerError::Silent(_)) if begun.elapsed() < SILENT_LIMIT => std::thread::sleep(AGAIN),
+                answer => return answer.map_err(|error| error.fault(&self.name)),
+            }
+        }
     }
 
     /// Waits until an operation is over; `None`: not in its time. The agent may begin anew meanwhile.
