@@ -121,7 +121,8 @@ fn no_box_is_a_choice_and_another_one_comes_with_the_next_start() {
 /// An agent that is root by its number, and not by all of its rights.
 fn with_rights(place: &Place, rights: &str) -> Running {
     let file = place.file().display().to_string();
-    let words = ["--no-new-privs", "--bounding-set", rights, "--", &quorate().display().to_string(), "run", "--config", &file];
+    let words =
+        ["--no-new-privs", "--bounding-set", rights, "--", &quorate().display().to_string(), "run", "--config", &file];
     let args: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
     Running::start(Path::new("/usr/bin/setpriv"), &args, &place.env)
 }

@@ -14,7 +14,7 @@ use crate::locks::{Lock, LockState, exclusive_lock, probe_flock};
 /// What the shim is told is called.
 pub(crate) const ORDERS: &str = "shim.json";
 /// What only state dirs hold.
-const MARKS: [&str; 5] = ["agent.lock", "shim.lock", ORDERS, "running", "exit-record"];
+const MARKS: [&str; 6] = ["agent.lock", "shim.lock", ORDERS, "running", "exit-record", "ledger"];
 
 /// The directory, made and private.
 #[derive(Debug, Clone)]

@@ -16,6 +16,7 @@ pub struct FakeClock {
 impl FakeClock {
     /// Keeps its file in `dir`. It shows the right time at first.
     pub fn new(dir: &Path) -> FakeClock {
+        forget_the_dead();
         let clock = FakeClock { dir: dir.to_owned(), library: library() };
         clock.set(0);
         clock
@@ -43,6 +44,20 @@ impl FakeClock {
             ("NO_FAKE_STAT", "1".to_owned()),
         ];
         pairs.into_iter().map(|(name, text)| (name.to_owned(), text)).collect()
+    }
+}
+
+/// The library keeps something in memory under the number of each process, for ever, and stays silent where a later process with that number
+/// finds it: in a container, numbers are small and come again.
+fn forget_the_dead() {
+    for entry in std::fs::read_dir("/dev/shm").into_iter().flatten().flatten() {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let number = name.strip_prefix("faketime_shm_").or_else(|| name.strip_prefix("sem.faketime_sem_"));
+        if let Some(number) = number
+            && !Path::new("/proc").join(number).exists()
+        {
+            let _ = std::fs::remove_file(entry.path());
+        }
     }
 }
 

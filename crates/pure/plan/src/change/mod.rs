@@ -24,8 +24,8 @@ use crate::start::{ClusterSeen, Halt};
 
 pub use step::{Act, ChangeStep, OPERATOR, Who};
 pub use view::{
-    BACKUP_FRESH_MS, ClusterView, LAG_MAX, LEARNER_UP_MS, NodeNow, NodeSeen, Restart, Stage, is_same, is_up, moved_at_once_max, node_of,
-    note_learner,
+    BACKUP_FRESH_MS, ClusterView, LAG_MAX, LEARNER_UP_MS, NodeNow, NodeSeen, Restart, Stage, is_same, is_up,
+    moved_at_once_max, node_of, note_learner,
 };
 
 /// What would be done to the cluster, step by step.

@@ -302,7 +302,11 @@ const POSTGRES: &[Key] = &[
     key("group", Text, "What the group is called; by default the token"),
     key("role", Words(&["manager", "service"]), "What it is for; by default `manager`"),
     key("manager", Text, "The group that manages a service"),
-    key("nodes", List(PG_NODE, &["name"]), "The servers, in the order of their numbers; by default one beside each member"),
+    key(
+        "nodes",
+        List(PG_NODE, &["name"]),
+        "The servers, in the order of their numbers; by default one beside each member",
+    ),
     key("store", Words(&["etcd", "consul"]), "Where the nodes agree; by default `etcd`"),
     key("store-urls", Urls, "Where that is; by default the client URLs of the members"),
     key("store-token-file", Path, "The file with Consul's token"),

@@ -11,6 +11,10 @@ use crate::render::{Page, Report};
 
 /// The verbs of `pg conflicts`.
 #[derive(Debug, clap::Subcommand)]
+#[command(after_help = "\
+Examples:
+  quorate pg conflicts list --config cluster.yaml
+  quorate pg conflicts repair --config cluster.yaml")]
 pub(crate) enum Verb {
     /// Show the rows that lost to newer ones
     List(ListArgs),

@@ -13,6 +13,9 @@ use crate::render::{Page, Report};
 
 /// The verbs of `pg ddl`.
 #[derive(Debug, clap::Subcommand)]
+#[command(after_help = "\
+Examples:
+  quorate pg ddl apply orders.sql --config cluster.yaml")]
 pub(crate) enum Verb {
     /// Bring a file of statements to every node as the next version of the schema
     Apply(Args),
