@@ -2,6 +2,7 @@
 //!
 //! **Rule:** PostgreSQL does not run as root; a test that does runs it as `nobody`.
 
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use crate::process::Running;
@@ -13,7 +14,27 @@ pub const POSTGRES_MAJORS: [u32; 2] = [18, 17];
 /// The directory with the programs of a release.
 pub fn postgres(major: u32) -> PathBuf {
     let postgres = tool(&format!("postgres-{major}"), "postgres");
-    postgres.parent().expect("a program lies in a directory").to_owned()
+    let bin = postgres.parent().expect("a program lies in a directory");
+    let is_open = |dir: &Path| std::fs::metadata(dir).is_ok_and(|meta| meta.permissions().mode() & 0o001 != 0);
+    if unprivileged().is_none() || bin.ancestors().all(is_open) {
+        return bin.to_owned();
+    }
+    shared_copy(bin.parent().expect("programs lie in a release")).join("bin")
+}
+
+/// A copy where everyone may execute it: the checkout may lie where `nobody` cannot go.
+fn shared_copy(release: &Path) -> PathBuf {
+    let name = release.file_name().expect("a release has a name").to_string_lossy().into_owned();
+    let to = std::env::temp_dir().join(format!("quorate-tests-{name}"));
+    if !to.exists() {
+        let new = to.with_extension(std::process::id().to_string());
+        crate::run(std::process::Command::new("cp").args(["-rL", "--no-preserve=ownership"]).arg(release).arg(&new));
+        crate::run(std::process::Command::new("chmod").args(["-R", "a+rX"]).arg(&new));
+        // Whoever was first has made the same.
+        #[expect(clippy::disallowed_methods, reason = "a test's own files")]
+        let _ = std::fs::rename(&new, &to);
+    }
+    to
 }
 
 /// pgbouncer.
