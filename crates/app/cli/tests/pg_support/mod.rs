@@ -13,7 +13,7 @@ use quorate_pki::{Authorities, Keys, NodeNames, Policy, ensure_authorities, ensu
 use quorate_postgres::Secret;
 use quorate_postgres::server::TlsFiles;
 use quorate_postgres::sql::{Client, Limits, Place, Way};
-use quorate_testkit::{Launch, Port, Running, Seat, Server, etcd, free_port, project_root, quorate};
+use quorate_testkit::{Launch, Port, Running, Seat, Server, etcd, free_port, quorate};
 use serde_json::Value;
 
 /// Two slow cores are what there may be.
@@ -121,7 +121,7 @@ impl Group {
         text += &format!(
             "agent: {{state-dir: \"{root}/state\"}}\npostgres:\n  {{user: nobody, bin-dir: {}, lease-ttl: 6s, data-dir: \
              \"{root}/pg/{{name}}\", users: [{{name: app, password-file: {root}/app.password}}], {}, nodes: [",
-            project_root().join(".tools/postgres-18/bin").display(),
+            quorate_testkit::postgres(18).display(),
             self.more
         );
         for node in &self.nodes {
@@ -139,7 +139,7 @@ impl Group {
     }
 
     pub(crate) fn command(&self, args: &[&str]) -> Command {
-        let mut command = Command::new(quorate());
+        let mut command = Command::new(open_to_all());
         command.args(args).arg("--config").arg(self.path("cluster.yaml"));
         command
     }
@@ -155,7 +155,7 @@ impl Group {
         let name = self.nodes[at].name.clone();
         let args = ["pg", "run", "--config", &file, "--name", &name].into_iter().chain(more.iter().copied());
         let args: Vec<String> = args.map(str::to_owned).collect();
-        self.nodes[at].agent = Some(Running::start(&quorate(), &args, &[]));
+        self.nodes[at].agent = Some(Running::start(&open_to_all(), &args, &[]));
     }
 
     /// Kills the agent of a node, and nothing else.
@@ -328,4 +328,17 @@ impl Drop for Group {
                 || words.contains(&format!("{root}/cluster.yaml"))
         });
     }
+}
+
+/// The program where everyone may execute it: what does not run as root starts it too, and the checkout may lie where it cannot go.
+fn open_to_all() -> PathBuf {
+    static COPY: std::sync::OnceLock<(tempfile::TempDir, PathBuf)> = std::sync::OnceLock::new();
+    let copy = || {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+        let program = dir.path().join("quorate");
+        std::fs::copy(quorate(), &program).unwrap();
+        (dir, program)
+    };
+    COPY.get_or_init(copy).1.clone()
 }
