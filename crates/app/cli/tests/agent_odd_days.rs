@@ -39,11 +39,7 @@ fn a_file_that_changes_under_an_agent_counts_when_the_next_one_reads_it() {
     assert!(place.quorate(&["stop", "--keep-running"]).status.success());
     wait_until("the agent has ended", LIMIT, || agent.ended().is_some());
     let mut agent = place.start();
-    wait_until("etcd runs with the new settings", LIMIT, || {
-        let status = place.status();
-        let now = &status["etcd"];
-        status["phase"] == "serving" && now["settings_current"] == true && now["pid"].as_u64() != Some(etcd.into())
-    });
+    place.wait_for_another_etcd(etcd);
     assert!(agent.log().contains("Q0966"), "{}", agent.log());
     place.assert_holds("k", "v");
     assert!(agent.stop().success());

@@ -46,7 +46,7 @@ pub async fn preview(node: Node) -> Result<Preview, Fault> {
             let config = Program::find(&node, None).and_then(|program| etcd::config(&node, &program));
             let mut steps = vec!["keep it running, and watch whether reads through it succeed".to_owned()];
             if config.is_ok_and(|config| config.hash != running.config_hash()) {
-                steps.push("warn that it has earlier settings than the cluster file; nothing is restarted".to_owned());
+                steps.push("start it again in its turn: it has earlier settings than the cluster file".to_owned());
             }
             return Ok(plain(format!("etcd runs as process {pid}"), steps));
         }

@@ -179,7 +179,7 @@ impl Agent {
         };
         self.shared.change(|status| status.etcd = Some(now));
         let notice = (!current).then(|| {
-            let text = "etcd runs with earlier settings than the cluster file has now; restart it to apply them";
+            let text = "etcd runs with earlier settings than the cluster file has now; it is started again in its turn";
             Notice::new(Code::SettingsChanged, text)
         });
         let taken = running.is_taken_over().then(|| {

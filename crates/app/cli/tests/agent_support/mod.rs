@@ -177,6 +177,16 @@ impl Place {
         });
     }
 
+    /// Waits until an etcd other than this one serves with the settings of the file.
+    #[track_caller]
+    pub(crate) fn wait_for_another_etcd(&self, than: u32) {
+        wait_until("etcd runs with the settings of the file", LIMIT, || {
+            let status = self.status();
+            let now = &status["etcd"];
+            status["phase"] == "serving" && now["settings_current"] == true && now["pid"].as_u64() != Some(than.into())
+        });
+    }
+
     pub(crate) fn etcd_pid(&self) -> u32 {
         let status = self.status();
         u32::try_from(status["etcd"]["pid"].as_u64().unwrap_or_else(|| panic!("{status}"))).unwrap()

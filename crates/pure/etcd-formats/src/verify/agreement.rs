@@ -85,11 +85,21 @@ fn check_log_index(facts: &Facts, wal: &WalSummary, mode: Mode, report: &mut Rep
         && stored != logged
     {
         let what = format!("the database says that entry {applied} is of term {stored}, the log says {logged}");
-        // 3.4 moves the index on and leaves the term, which it does not know, as an older file or `data init` wrote it.
-        let left_by_3_4 = stored < logged && facts.cluster_version.as_deref().is_some_and(|v| v.starts_with("3.4."));
-        let severity = if left_by_3_4 { Severity::Info } else { Severity::Error };
+        let severity =
+            if stored < logged && may_lag(facts, wal, applied, stored) { Severity::Info } else { Severity::Error };
         report.add(Code::TermDisagrees, severity, report.db_place(), what);
     }
+}
+
+/// Whether an honest etcd leaves a term behind its index.
+fn may_lag(facts: &Facts, wal: &WalSummary, applied: u64, stored: u64) -> bool {
+    // 3.4 moves the index on and leaves the term, which it does not know, as an older file or `data init` wrote it. It
+    // founds clusters as version 3.0 and says 3.4 seconds later; before that there is none.
+    let before_3_5 =
+        facts.cluster_version.as_deref().is_none_or(|version| version.starts_with("3.4.") || version == "3.0.0");
+    // 3.5 and 3.6 set index and term one after the other, and a commit can come between the two.
+    let caught_between = applied > 0 && wal.term_at(applied - 1) == Some(stored);
+    before_3_5 || caught_between
 }
 
 /// Whether all segments were read: a quick look reads the newest, which may be the only one.

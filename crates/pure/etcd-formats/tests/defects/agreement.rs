@@ -203,14 +203,35 @@ fn q0355_a_term_that_the_log_does_not_know() {
     both(&draft.files(), &[(TermDisagrees, Error)]);
 }
 
+/// Entries 4 and 5 of term 2; the database says term 1, and that it has applied `index`.
+fn behind(index: u64) -> Draft {
+    let mut draft = Draft::good();
+    for at in [4, 5] {
+        let Rec::Entry(mut later) = crate::draft::entry(at) else { panic!("an entry") };
+        later.term = Some(2);
+        draft.log().push(Rec::Entry(later));
+    }
+    draft.log().push(Rec::State(HardState { term: Some(2), ..state(5) }));
+    draft.consistent_index(index);
+    draft
+}
+
 #[test]
 fn q0355_a_term_that_3_4_left_behind_is_a_note() {
-    let mut draft = Draft::good();
-    let Rec::Entry(mut later) = crate::draft::entry(4) else { panic!("an entry") };
-    later.term = Some(2);
-    draft.log().extend([Rec::Entry(later), Rec::State(HardState { term: Some(2), ..state(4) })]);
-    draft.consistent_index(4);
+    let mut draft = behind(5);
+    draft.set("cluster", b"clusterVersion", b"3.5.0");
     both(&draft.files(), &[(TermDisagrees, Error)]);
-    draft.set("cluster", b"clusterVersion", b"3.4.0");
+    // A cluster of 3.4 begins without a version, then as 3.0.
+    for version in ["3.4.0", "3.0.0"] {
+        draft.set("cluster", b"clusterVersion", version.as_bytes());
+        both(&draft.files(), &[(TermDisagrees, Info)]);
+    }
+    both(&behind(5).files(), &[(TermDisagrees, Info)]);
+}
+
+#[test]
+fn q0355_a_commit_between_index_and_term_is_a_note() {
+    let mut draft = behind(4);
+    draft.set("cluster", b"clusterVersion", b"3.5.0");
     both(&draft.files(), &[(TermDisagrees, Info)]);
 }
