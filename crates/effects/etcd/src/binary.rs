@@ -32,18 +32,22 @@ pub struct Places<'a> {
 impl Binary {
     /// Finds etcd and asks its version.
     pub fn find(places: &Places<'_>) -> Result<Binary, Fault> {
+        Binary::at(&Binary::locate(places)?)
+    }
+
+    /// Finds etcd, and runs nothing.
+    pub fn locate(places: &Places<'_>) -> Result<PathBuf, Fault> {
         if let Some(named) = places.named {
-            return Binary::at(named);
+            return Ok(named.to_owned());
         }
         let on_path = places.path.into_iter().flat_map(std::env::split_paths).map(|dir| dir.join("etcd"));
         let in_tools =
             places.near.iter().flat_map(|dir| dir.ancestors()).flat_map(|dir| installed(&dir.join(".tools")));
         let found = on_path.chain(in_tools).find(|file| is_program(file));
-        match found {
-            Some(path) => Binary::at(&path),
-            None => Err(Fault::new(Code::ProgramMissing, "cannot find the program `etcd` on the PATH or in `.tools`")
-                .hint("install it (Debian and Ubuntu: `apt install etcd-server`; in a checkout: `make tools`)")),
-        }
+        found.ok_or_else(|| {
+            Fault::new(Code::ProgramMissing, "cannot find the program `etcd` on the PATH or in `.tools`")
+                .hint("install it (Debian and Ubuntu: `apt install etcd-server`; in a checkout: `make tools`)")
+        })
     }
 
     /// Asks the program at `path` for its version.

@@ -10,6 +10,7 @@ pub mod exit_record;
 pub mod facts;
 pub mod locks;
 pub mod logs;
+pub mod memory;
 pub mod owners;
 pub mod process;
 pub mod root;

@@ -56,6 +56,8 @@ pub(super) struct Beside {
     pub(super) hashed: Option<Instant>,
     /// The program that the next start would take.
     program: Option<Program>,
+    /// The connection to this member, for as long as it answers.
+    client: Option<Client>,
 }
 
 /// What one turn came to.
@@ -77,14 +79,27 @@ pub(super) struct Survey {
 impl Beside {
     pub(super) fn new(node: &Arc<Node>, book: &Arc<Book>, peers: &Arc<Peers>, shared: &Arc<Shared>) -> Beside {
         let (node, book) = (Arc::clone(node), Arc::clone(book));
-        Beside { node, book, peers: Arc::clone(peers), shared: Arc::clone(shared), hashed: None, program: None }
+        Beside {
+            node,
+            book,
+            peers: Arc::clone(peers),
+            shared: Arc::clone(shared),
+            hashed: None,
+            program: None,
+            client: None,
+        }
     }
 
     /// Goes on until it is dropped.
     pub(super) async fn run(mut self) {
         let mut wait = SOON;
         loop {
-            match self.turn().await {
+            let turn = self.turn().await;
+            if turn.is_err() {
+                // Certificates and settings may be others by now.
+                self.client = None;
+            }
+            match turn {
                 Ok(Turn::Surveyed(took)) => {
                     wait = SOON;
                     let pause = match took {
@@ -122,7 +137,11 @@ impl Beside {
             self.shared.order_restart("the cluster is being torn down");
             return Ok(Turn::Surveyed(Took::Nothing));
         }
-        let client = Client::connect(&self.node.client()?).await?;
+        let client = match self.client.take() {
+            Some(client) => client,
+            None => Client::connect(&self.node.client()?).await?,
+        };
+        self.client = Some(client.clone());
         let status = client.status().await?;
         if status.is_learner {
             self.promote(&status).await?;

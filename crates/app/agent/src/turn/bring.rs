@@ -127,7 +127,14 @@ impl Agent {
             debug!("{}", plan.render());
             self.tell_plan(&plan, &seen);
             match self.execute(&plan, &seen).await {
-                Did::Started(running) => return Ok(Up::Running(running)),
+                Did::Started(running) => {
+                    if let Some(program) = self.program.clone() {
+                        let node = std::sync::Arc::clone(&self.node);
+                        // Nothing waits for it: what is not kept is asked again.
+                        drop(tokio::task::spawn_blocking(move || program.remember(&node)));
+                    }
+                    return Ok(Up::Running(running));
+                }
                 Did::Again => (wait, first) = (LOOK_AGAIN.0, true),
                 Did::Wished(wish) => return Ok(Up::Finish(self.leave(&wish))),
                 Did::Halted(phase, halt) => {

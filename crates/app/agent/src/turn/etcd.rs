@@ -3,7 +3,6 @@
 //! **Invariant:** no setting reaches etcd that its version does not have, and none through the environment.
 
 use std::io::{Read, Seek, SeekFrom};
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -23,8 +22,7 @@ use quorate_plan::start::{classify, hindrance};
 use sha2::{Digest, Sha256};
 
 use super::node::Node;
-use super::trusting;
-use super::{boxed, data};
+use super::{boxed, data, remembered, trusting};
 
 /// What of our environment etcd gets: nothing that holds secrets, nothing that etcd reads as a setting.
 const ENVIRONMENT: [&str; 9] =
@@ -35,6 +33,9 @@ const TAIL_BYTES: u64 = 64 << 10;
 /// And for a reason that no other start can help against: what was said long before the end did not cause it.
 const LAST_BYTES: usize = 8 << 10;
 
+/// What etcd said of its version, in the state dir.
+const VERSION_FILE: &str = "etcd-version";
+
 /// Characters of a line that are shown.
 const WORDS_MAX: usize = 300;
 
@@ -43,21 +44,14 @@ const WORDS_MAX: usize = 300;
 pub(super) struct Program {
     pub(super) binary: Binary,
     pub(super) minor: Minor,
-    stamp: Option<Stamp>,
-}
-
-/// What changes when a program is replaced.
-type Stamp = (PathBuf, u64, u64, i64, i64);
-
-fn stamp(path: &Path) -> Option<Stamp> {
-    let meta = std::fs::metadata(path).ok()?;
-    Some((path.to_owned(), meta.ino(), meta.len(), meta.mtime(), meta.mtime_nsec()))
+    stamp: Option<remembered::Stamp>,
 }
 
 impl Program {
     /// Finds it; one that was found before and has not changed is not asked again.
     pub(super) fn find(node: &Node, before: Option<&Program>) -> Result<Program, Fault> {
-        let unchanged = |known: &&Program| known.stamp.is_some() && known.stamp == stamp(&known.binary.path);
+        let unchanged =
+            |known: &&Program| known.stamp.is_some() && known.stamp == remembered::Stamp::of(&known.binary.path);
         if let Some(known) = before.filter(unchanged) {
             return Ok(known.clone());
         }
@@ -65,7 +59,7 @@ impl Program {
         let path = std::env::var_os("PATH");
         let named = agent.etcd_binary.as_deref().map(|binary| for_release(binary, agent.etcd_version.as_deref()));
         let places = Places { named: named.as_deref(), path: path.as_deref(), near: Vec::new() };
-        let binary = Binary::find(&places)?;
+        let binary = remembered::ask(&node.state_path().join(VERSION_FILE), &Binary::locate(&places)?)?;
         let shown = binary.path.display();
         let other = |why: String| {
             Fault::new(Code::EtcdOtherVersion, format!("cannot use `{shown}`: it is etcd {}{why}", binary.version))
@@ -77,7 +71,14 @@ impl Program {
             return Err(other(format!(", and the cluster file asks for {wanted}")));
         }
         let minor = Minor::parse(&binary.version).ok_or_else(|| other(", which Quorate does not know".to_owned()))?;
-        Ok(Program { stamp: stamp(&binary.path), binary, minor })
+        Ok(Program { stamp: remembered::Stamp::of(&binary.path), binary, minor })
+    }
+
+    /// Keeps its version for the next agent's start.
+    pub(super) fn remember(&self, node: &Node) {
+        if let Some(stamp) = &self.stamp {
+            remembered::keep(&node.state_path().join(VERSION_FILE), &self.binary, stamp);
+        }
     }
 
     /// The form of data dirs that are made for it.

@@ -32,6 +32,7 @@ mod probe;
 mod programs;
 mod publish;
 mod recovering;
+mod remembered;
 mod restore;
 mod role;
 mod status;

@@ -16,7 +16,7 @@ use super::node::Node;
 /// Between two questions while etcd starts, at first.
 const FIRST: Duration = Duration::from_millis(10);
 /// And at most, while it may be there any moment: most starts take about a second.
-const SOON: (Duration, Duration) = (Duration::from_millis(40), Duration::from_secs(10));
+const SOON: (Duration, Duration) = (Duration::from_millis(25), Duration::from_secs(10));
 /// And at most, when it takes longer.
 const LATER: Duration = Duration::from_millis(500);
 /// Between two questions while it serves, at most.

@@ -29,6 +29,8 @@ use super::{Agent, Finish, beside, boxed, etcd, keep, probe, role};
 const BACKUPS_LIMIT: Duration = Duration::from_secs(7);
 /// A program that ends so soon has said why in its last line, also where that is no line of etcd's.
 const AT_ONCE: Duration = Duration::from_secs(10);
+/// After this much service, what was needed to start is not needed any more.
+const SETTLED: Duration = Duration::from_secs(5);
 /// How long the end may take to be recorded once the program is gone.
 const RECORD_LIMIT: Duration = Duration::from_secs(10);
 
@@ -223,6 +225,10 @@ impl Agent {
         let upkeep = tokio::spawn(keep::upkeep(turns));
         tokio::spawn(role::auth(Arc::clone(&node), Arc::clone(&shared), stop.clone()));
         let backups = tokio::spawn(keep::backups(node, shared, stop.clone()));
+        tokio::spawn(stop.clone().run_until_cancelled_owned(async {
+            tokio::time::sleep(SETTLED).await;
+            tokio::task::spawn_blocking(quorate_host::memory::give_back).await
+        }));
         self.keepers = Some(Keepers { upkeep, backups, stop });
     }
 

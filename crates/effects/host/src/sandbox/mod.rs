@@ -35,7 +35,7 @@ pub use talk::End;
 
 pub(crate) use held::Hold;
 pub(crate) use lend::{Lent, lent_dirs};
-pub(crate) use raw::{execute, give_back_memory, share_heap};
+pub(crate) use raw::{execute, forget_pages, give_back_memory, share_heap};
 
 /// Clears away after a keeper that is gone, once its program has ended: waits a moment for the last of the box.
 pub(crate) fn clear_after(keeper: &crate::process::Identity) {

@@ -268,6 +268,16 @@ pub(crate) fn give_back_memory() {
     }
 }
 
+/// Forgets pages of a file that are as they are in the file: whoever needs them gets them from there again.
+pub(crate) fn forget_pages(pages: &std::ops::Range<usize>) {
+    // SAFETY: the caller found that the range is a private mapping of a file, not writable, and without a page of its own; so
+    // every byte of it is the same before and after. A refusal changes nothing.
+    #[expect(unsafe_code, reason = "no safe wrapper: an address cannot be checked")]
+    unsafe {
+        libc::madvise(std::ptr::with_exposed_provenance_mut(pages.start), pages.len(), libc::MADV_DONTNEED);
+    }
+}
+
 /// Has all threads of this process share one heap. Each would else begin one of its own, and keep it for good.
 pub(crate) fn share_heap() {
     // SAFETY: it only sets a number of the allocator, before there is a second thread.
