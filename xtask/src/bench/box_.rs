@@ -71,9 +71,9 @@ fn spawn(quorate: &Path, work: &Path) -> Result<Row> {
         work: "a program in a strict box below the shim, until it is known to run".into(),
         ours,
         peer: "`runc run --detach` of the same".into(),
-        met: theirs.seconds >= 4.0 * ours.seconds,
+        met: theirs.seconds > ours.seconds,
         theirs: Some(theirs),
-        reach: "≥ 4× faster".into(),
+        reach: "faster, with a record on disk".into(),
     })
 }
 
@@ -112,9 +112,9 @@ fn whole(quorate: &Path, work: &Path) -> Result<Row> {
         work: "`box run`, strict, `/bin/true` from start to end".into(),
         ours,
         peer: "`runc run` of the same".into(),
-        met: theirs.seconds > ours.seconds,
+        met: theirs.seconds >= 4.0 * ours.seconds,
         theirs: Some(theirs),
-        reach: "faster".into(),
+        reach: "≥ 4× faster".into(),
     })
 }
 

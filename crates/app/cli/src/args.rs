@@ -158,10 +158,37 @@ pub(crate) struct Stop {
 /// Reads the process's command line.
 pub(crate) fn read() -> Result<Cli, Stop> {
     let words: Vec<OsString> = std::env::args_os().collect();
+    if let Some(cli) = read_box(&words) {
+        return Ok(cli);
+    }
     Cli::command()
         .try_get_matches_from(&words)
         .and_then(|matches| Cli::from_arg_matches(&matches))
         .map_err(|error| Stop { error, global: global_flags_in(&words) })
+}
+
+/// A command line for boxes alone.
+#[derive(Debug, Parser)]
+#[command(name = "quorate")]
+struct BoxLine {
+    #[command(flatten)]
+    global: Global,
+    #[command(subcommand)]
+    command: BoxCommand,
+}
+
+#[derive(Debug, Subcommand)]
+enum BoxCommand {
+    #[command(subcommand)]
+    Box(box_::Verb),
+}
+
+/// A box is made in milliseconds, and the tree of all commands takes more than one of them to build; so it is built only if
+/// this is not the beginning of a command line for boxes, or one that needs words.
+fn read_box(words: &[OsString]) -> Option<Cli> {
+    words.get(1).filter(|word| *word == "box")?;
+    let BoxLine { global, command: BoxCommand::Box(verb) } = BoxLine::try_parse_from(words).ok()?;
+    Some(Cli { global, command: Command::Box(verb) })
 }
 
 impl Stop {
@@ -252,6 +279,23 @@ mod tests {
         assert_eq!(duration("1h 30m"), Ok(Duration::from_secs(5400)));
         assert!(duration("soon").is_err());
         assert!(duration("-5s").is_err());
+    }
+
+    #[test]
+    fn boxes_are_read_by_themselves_as_they_are_among_all() {
+        let words = |line: &str| line.split(' ').map(OsString::from).collect::<Vec<_>>();
+        for line in [
+            "quorate box run -- /bin/true",
+            "quorate box run --output json -q --level off -- ls -l",
+            "quorate box explain etcd",
+        ] {
+            let all = Cli::try_parse_from(words(line)).map(|cli| format!("{cli:?}")).expect("a good line");
+            assert_eq!(read_box(&words(line)).map(|cli| format!("{cli:?}")), Some(all), "{line}");
+        }
+        // Help and complaints are left to the whole.
+        for line in ["quorate box --help", "quorate box run", "quorate --quiet box run -- ls", "quorate ps"] {
+            assert!(read_box(&words(line)).is_none(), "{line}");
+        }
     }
 
     #[test]
