@@ -33,8 +33,8 @@ test: tools cargo ## Run every test against real servers, and the checks of the 
 test-faults: tools cargo ## Run the same tests with their ranges widened (QUORATE_SWEEP=full: every byte, every crash point); hours
 	QUORATE_SWEEP=full $(CARGO) test --release --workspace --locked
 
-test-clock: tools cargo ## Step this machine's own clock by an hour and back below a serving agent and etcd (root; puts it right afterwards)
-	QUORATE_CLOCK=machine $(CARGO) test --locked -p quorate-cli --test agent_clock
+test-clock: tools cargo ## Step this machine's own clock by an hour and back below agents, etcd and every change (root; puts it right afterwards)
+	QUORATE_CLOCK=machine $(CARGO) test --locked -p quorate-cli --test agent_clock --test cluster_clock --test ca_rotate -- --test-threads=1 clock
 
 check: compiler ## Formatting, lints, tidy, licences and banned dependencies; no test
 	$(CARGO) fmt --all -- --check

@@ -16,7 +16,7 @@ use quorate_etcd::client::{Client, Settings, Tls};
 use quorate_pki::{
     Authorities, Keys, NodeNames, Policy, ensure_authorities, ensure_installed, ensure_requests, issue, record_issued,
 };
-use quorate_testkit::{VERSIONS, quorate, wait_until};
+use quorate_testkit::{Clocks, VERSIONS, quorate, wait_until};
 
 /// Certificates for `name` in `dir`, by the authorities in `ca`.
 fn equip(ca: &Path, dir: &Path, name: &str) {
@@ -30,7 +30,13 @@ fn equip(ca: &Path, dir: &Path, name: &str) {
 
 /// A cluster that serves with certificates of `quorate ca`, whose authorities lie in `ca`.
 fn serving(version: &str, count: usize) -> Declared {
+    serving_by(version, count, |_| Vec::new())
+}
+
+/// The same, with agents that are started with variables that are made once there is a place for files.
+fn serving_by(version: &str, count: usize, env: impl FnOnce(&Path) -> Vec<(String, String)>) -> Declared {
     let mut cluster = Declared::new(version, count, Wire::Tls);
+    cluster.env = env(cluster.root.path());
     let ca = cluster.path("ca");
     ensure_authorities(&ca, "t", None, Timestamp::now()).unwrap();
     for at in 1..=count {
@@ -285,5 +291,23 @@ fn what_was_called_back_is_let_in_nowhere_and_the_others_are() {
         assert!(ctl(&cluster, 0, &stolen, &own, &["get", "k"]).is_err());
         succeeds(&revoke(&cluster, &["--refresh"]));
         cluster.wait_serving();
+    }
+}
+
+#[test]
+fn new_authorities_are_taken_into_use_while_clocks_are_stepped() {
+    let mut clocks = None;
+    let mut cluster = serving_by("3.5.16", 3, |dir| clocks.insert(Clocks::new(dir, 1)).env(0));
+    let load = Load::begin(&cluster);
+    wait_until("writes", LIMIT, || load.written.load(Ordering::Relaxed) > 10);
+    let (rotated, steps) = clocks.unwrap().stepped(|| rotate(&cluster, &[]).output().unwrap());
+    let said = succeeds(&rotated);
+    assert!(said.contains("is done") && steps > 1, "{steps} steps: {said}");
+    let (written, own) = (load.end(), pki(&cluster, "n2"));
+    cluster.wait_serving();
+    for at in 0..3 {
+        admits(&cluster, at, &own, &own);
+        let last = ctl(&cluster, at, &own, &own, &["get", "--print-value-only", "load"]).unwrap();
+        assert_eq!(last.trim(), (written - 1).to_string());
     }
 }

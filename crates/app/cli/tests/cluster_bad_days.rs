@@ -1,4 +1,5 @@
-//! Changes on bad days: a newcomer whose disk is full, and clocks that are stepped by an hour below the agent that decides.
+//! Changes on bad days: full disks, partitions and kills in the middle of each, and clocks that are stepped by an hour below the
+//! agent that decides.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on says where")]
 
@@ -7,8 +8,10 @@ mod cluster_support;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
-use change_support::{LIMIT, Net};
+use change_support::{LIMIT, Net, said};
 use quorate_testkit::{FakeClock, run, wait_until};
 
 const HOUR: i64 = 3600;
@@ -22,6 +25,36 @@ impl Disk {
         let size = format!("size={mebibytes}m");
         run(Command::new("mount").args(["-t", "tmpfs", "-o", &size, "quorate-test"]).arg(place));
         Disk(place.to_owned())
+    }
+
+    /// Takes all the room that is left, and what anyone gives back, while `work` goes on.
+    fn kept_full<T>(&self, work: impl FnOnce() -> T) -> T {
+        let fill = || {
+            let mut command = Command::new("dd");
+            command.args(["if=/dev/zero", "bs=4k", "oflag=append", "conv=notrunc"]);
+            let _ = command.arg(format!("of={}", self.filler())).output();
+        };
+        fill();
+        let over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !over.load(Ordering::Relaxed) {
+                    fill();
+                    std::thread::sleep(Duration::from_millis(10));
+                }
+            });
+            let came = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work));
+            over.store(true, Ordering::Relaxed);
+            came.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        })
+    }
+
+    fn empty(&self) {
+        run(Command::new("rm").arg(self.filler()));
+    }
+
+    fn filler(&self) -> String {
+        self.0.join("filler").display().to_string()
     }
 
     fn enlarge(&self, mebibytes: u32) {
@@ -82,6 +115,96 @@ fn a_newcomer_without_room_waits_is_taken_out_by_a_clock_that_jumps_and_joins_in
     load.goes_on(20);
     load.finish();
     // Hosts and agents end before the disk that they use.
+    drop(net);
+    drop(disk);
+}
+
+/// Cuts a host off until this much was written through the others, and lets it back.
+fn cut_off(net: &Net, load: &change_support::Load, at: usize) {
+    let others: Vec<usize> = (0..4).filter(|other| *other != at).collect();
+    net.hosts.partition(at, &others);
+    load.goes_on(10);
+    net.hosts.heal();
+}
+
+#[test]
+fn partitions_and_kills_in_the_middle_of_each_change_delay_it_and_lose_nothing() {
+    let mut net = Net::new("3.5.16", 4);
+    net.declare_release("3.5.16");
+    net.found(&[0, 1, 2]);
+    let (members, more) = ([0, 1, 2], [0, 1, 2, 3]);
+    // From a host that is never cut off from a quorum, through whoever answers.
+    let load = net.load_from(3, &members);
+    load.goes_on(20);
+    for wanted in [&more[..], &members] {
+        net.begin(wanted);
+        if wanted.len() == 4 {
+            net.give_to(3, &net.text(wanted));
+            net.start(3);
+        }
+        cut_off(&net, &load, net.leader(&members));
+        net.kill_etcd(1);
+        net.kill_agent(2);
+        net.start(2);
+        net.apply(wanted);
+        net.assert_voters(wanted);
+    }
+    net.more = "etcd: {heartbeat-interval: 100, election-timeout: 1000, max-txn-ops: 256}\n".to_owned();
+    net.begin(&members);
+    cut_off(&net, &load, 1);
+    net.kill_etcd(2);
+    net.kill_agent(0);
+    net.start(0);
+    net.apply(&members);
+    let file = net.shown("n1.yaml");
+    let upgrade = |wait: &'static str| {
+        let own = ["--config", file.as_str(), "--name", "n1", "--yes", "--without-backup", "--wait", wait];
+        [&["cluster", "upgrade", "--to", "3.5.30"], &own[..]].concat()
+    };
+    let begun = net.quorate(0, &upgrade("0s"));
+    assert!(matches!(begun.status.code(), Some(0 | 3)), "{}\n{}", said(&begun), net.logs());
+    cut_off(&net, &load, 2);
+    net.kill_etcd(0);
+    net.kill_agent(1);
+    net.start(1);
+    // Whoever was away is waited for.
+    wait_until("the upgrade", LIMIT, || net.quorate(0, &upgrade("20s")).status.success());
+    for at in members {
+        net.wait(at, "3.5.30", |status| status["etcd"]["version"] == "3.5.30" && status["phase"] == "serving");
+    }
+    load.goes_on(20);
+    load.finish();
+}
+
+#[test]
+fn a_recovery_without_room_says_so_and_goes_on_once_there_is_some() {
+    let mut net = Net::new("3.5.16", 3);
+    let disk = Disk::new(&net.path("disk-1"), 400);
+    net.places.insert(0, net.path("disk-1/data"));
+    net.found(&[0, 1, 2]);
+    net.try_ctl(0, &["put", "k", "v"]).unwrap();
+    for at in [1, 2] {
+        net.power_off(at);
+    }
+    net.wait(0, "loss of the quorum", |status| status["phase"] == "waiting");
+    let file = net.shown("n1.yaml");
+    let words = ["cluster", "recover", "--config", &file, "--name", "n1", "--yes", "--wait", "5s"];
+    let words = [&words[..], &["--confirm-dead", "n2", "--confirm-dead", "n3"]].concat();
+    // What is there stays readable; a copy of it does not fit beside it.
+    disk.kept_full(|| {
+        let stopped = net.quorate(0, &words);
+        assert!(!stopped.status.success(), "{}", said(&stopped));
+        // Where it stops depends on what was given back meanwhile; that it waits for room is said in any case.
+        let status = net.wait(0, "word of the full disk", |status| {
+            status["phase"] == "waiting" && status.to_string().to_lowercase().contains("no space left")
+        });
+        let kept = std::fs::read_dir(net.path("disk-1")).unwrap().flatten();
+        let kept = kept.filter(|entry| entry.path().join("member/snap/db").exists()).count();
+        assert!(kept > 0, "{status:#}");
+    });
+    disk.empty();
+    net.wait(0, "serving", |status| status["phase"] == "serving");
+    assert!(net.try_ctl(0, &["get", "k"]).unwrap().contains('v'));
     drop(net);
     drop(disk);
 }

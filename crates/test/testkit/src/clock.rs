@@ -3,6 +3,8 @@
 //! **Rule:** the machine's clock is put back where it would be without us, whatever happens to the test.
 
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use rustix::time::{ClockId, Timespec, clock_gettime, clock_settime};
 
@@ -98,6 +100,85 @@ impl MachineClock {
 impl Drop for MachineClock {
     fn drop(&mut self) {
         self.set(0);
+    }
+}
+
+/// The clocks of several agents: one for each, or the machine's, and with it everybody's, where `QUORATE_CLOCK=machine` says so.
+#[derive(Debug)]
+pub enum Clocks {
+    /// Each agent has its own.
+    Own(Vec<FakeClock>),
+    /// All have the machine's.
+    Machine(MachineClock),
+}
+
+/// An hour ahead, right, an hour behind, right.
+const STEPS: [i64; 4] = [3600, 0, -3600, 0];
+/// Between two steps.
+const STEP_EVERY: Duration = Duration::from_millis(400);
+
+impl Clocks {
+    /// Clocks for so many agents, whose files are kept in `dir`.
+    pub fn new(dir: &Path, count: usize) -> Clocks {
+        if std::env::var("QUORATE_CLOCK").is_ok_and(|which| which == "machine") {
+            return Clocks::Machine(MachineClock::new());
+        }
+        let clock = |at: usize| {
+            let own = dir.join(format!("clock-{at}"));
+            std::fs::create_dir(&own).expect("a directory for a clock");
+            FakeClock::new(&own)
+        };
+        Clocks::Own((0..count).map(clock).collect())
+    }
+
+    /// What the agent at this place is to be started with.
+    pub fn env(&self, at: usize) -> Vec<(String, String)> {
+        match self {
+            Clocks::Own(clocks) => clocks[at].env(),
+            Clocks::Machine(_) => Vec::new(),
+        }
+    }
+
+    /// Steps them one after the other, ahead, right and behind, while `work` goes on, and leaves them right. Returns what it came
+    /// to, and how often a clock was stepped.
+    pub fn stepped<T>(&self, work: impl FnOnce() -> T) -> (T, usize) {
+        let over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let steps = scope.spawn(|| self.step_until(&over));
+            let guard = Over(&over);
+            let came = work();
+            drop(guard);
+            (came, steps.join().expect("a thread that steps clocks"))
+        })
+    }
+
+    fn step_until(&self, over: &AtomicBool) -> usize {
+        let mut count = 0;
+        while !over.load(Ordering::Relaxed) {
+            match self {
+                // Each is elsewhere in the round than the one before it.
+                Clocks::Own(clocks) => {
+                    clocks.iter().enumerate().for_each(|(at, clock)| clock.set(STEPS[(at + count) % STEPS.len()]));
+                }
+                Clocks::Machine(clock) => clock.set(STEPS[count % STEPS.len()]),
+            }
+            count += 1;
+            std::thread::sleep(STEP_EVERY);
+        }
+        match self {
+            Clocks::Own(clocks) => clocks.iter().for_each(|clock| clock.set(0)),
+            Clocks::Machine(clock) => clock.set(0),
+        }
+        count
+    }
+}
+
+/// Says that it is over, also where the work ends by a panic.
+struct Over<'a>(&'a AtomicBool);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
     }
 }
 

@@ -95,6 +95,7 @@ async fn write_and_watch(settings: Settings, stop: &AtomicBool, written: &Atomic
     let mut seen = Seen::default();
     let writer = async {
         let (mut client, mut number, mut longest, mut last) = (client.clone(), 0, Duration::ZERO, Instant::now());
+        let mut settings = settings.clone();
         while !stop.load(Ordering::Relaxed) {
             match client.put(key(number), "v").await {
                 Ok(_) => {
@@ -103,8 +104,11 @@ async fn write_and_watch(settings: Settings, stop: &AtomicBool, written: &Atomic
                     written.store(number, Ordering::Relaxed);
                     tokio::time::sleep(Duration::from_millis(5)).await;
                 }
-                // No word is no promise: the same key is written again.
-                Err(_) => client = connect(&settings).await,
+                // No word is no promise: the same key is written again, and first to another, since this one may be cut off.
+                Err(_) => {
+                    settings.endpoints.rotate_left(1);
+                    client = connect(&settings).await;
+                }
             }
         }
         (number, longest)

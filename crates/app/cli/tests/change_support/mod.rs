@@ -157,6 +157,11 @@ impl Net {
         )
     }
 
+    /// Files name this release from now on.
+    pub(crate) fn declare_release(&mut self, release: &str) {
+        self.binary = Some(format!("{}\"\n  etcd-version: \"{release}", releases()));
+    }
+
     /// Writes the file of these members for all of them, without telling an agent.
     pub(crate) fn give(&self, members: &[usize]) {
         let text = self.text(members);

@@ -39,6 +39,8 @@ pub(crate) struct Declared {
     pub(crate) bootstrap: u64,
     /// Added to the cluster file.
     pub(crate) more: String,
+    /// What agents are started with.
+    pub(crate) env: Vec<(String, String)>,
 }
 
 impl Declared {
@@ -54,6 +56,7 @@ impl Declared {
             members: members.collect(),
             bootstrap: 1,
             more: String::new(),
+            env: Vec::new(),
         };
         if wire == Wire::Tls {
             certificates(cluster.root.path(), count);
@@ -153,7 +156,7 @@ impl Declared {
             words.push(if arg.ends_with(".yaml") { self.path(arg).display().to_string() } else { (*arg).to_owned() });
         }
         words.extend(["--name".to_owned(), self.members[at].name.clone()]);
-        self.members[at].agent = Some(Running::start(&quorate(), &words, &[]));
+        self.members[at].agent = Some(Running::start(&quorate(), &words, &self.env));
     }
 
     pub(crate) fn start_all(&mut self) {
