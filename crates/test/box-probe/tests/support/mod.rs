@@ -47,6 +47,19 @@ pub(crate) struct Arena {
     _socket: UnixListener,
 }
 
+/// In a container that has just begun, numbers of processes are so small that a box has a process of its own with the number of
+/// the bystander; so numbers are used up until that is out of the question.
+fn pass_small_numbers() {
+    for _ in 0..400 {
+        let mut child = Command::new("/bin/true").spawn().unwrap();
+        let number = child.id();
+        child.wait().unwrap();
+        if number > 400 {
+            return;
+        }
+    }
+}
+
 impl Arena {
     pub(crate) fn new() -> Arena {
         let dir = TempDir::with_prefix("quorate-arena-").unwrap();
@@ -70,6 +83,7 @@ impl Arena {
                 rustix::fs::chown(dir.path().join(name), owner, None).unwrap();
             }
         }
+        pass_small_numbers();
         let mut command = as_user(dir.path().join("probe"), false);
         let bystander = command.arg("idle").env("SECRET", "s").stdin(Stdio::null()).spawn().unwrap();
         let name = format!("/proc/{}/comm", bystander.id());
