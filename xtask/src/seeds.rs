@@ -27,6 +27,19 @@ const LEDGERS: &[&str] = &[
 const REQUESTS: &str = "\npeer:\n-----BEGIN CERTIFICATE REQUEST-----\nAAAA\n-----END CERTIFICATE REQUEST-----\n\nclient:\n-----BEGIN \
                         CERTIFICATE REQUEST-----\nAAAA\n-----END CERTIFICATE REQUEST-----\n";
 
+/// Files of GlusterD 2.
+const GLUSTERD: &[&str] = &[
+    "ETCD_NAME=ETCD_b\nETCD_INITIAL_CLUSTER=default=http://a:2380,ETCD_b=http://b:2380\nETCD_INITIAL_CLUSTER_STATE=existing\n",
+    "ETCD_INITIAL_CLUSTER=a=http://10.0.0.1:2380, b=http://10.0.0.2:2380\n",
+];
+
+/// What a node is, without its first line, which the target makes.
+const NODE_STATE: &str =
+    r#"{"role":"server","name":"n1","cluster":"t","address":"10.0.0.1","since_ms":5,"notes":["x"]}"#;
+
+/// A join code of nobody's.
+const JOIN_CODE: &str = "quorate-join-AQEAAAGfzwAAAAcHBwcHBwcHBwcHBwcHBwcJCQkJ";
+
 /// Lines of etcd's log in each of their forms.
 const LOG_LINES: &[&str] = &[
     r#"{"level":"fatal","ts":"2026-11-16T02:14:36.120480Z","caller":"a.go:1","msg":"discovery failed","error":"bind: address already in use","n":[1]}"#,
@@ -65,8 +78,14 @@ pub(crate) fn run(root: &Path) -> Result<String> {
         plant(&corpus.join("server_log"), &format!("line-{index}"), line.as_bytes())?;
         count += 1;
     }
+    for (index, file) in GLUSTERD.iter().enumerate() {
+        plant(&corpus.join("glusterd"), &format!("file-{index}"), file.as_bytes())?;
+        count += 1;
+    }
     plant(&corpus.join("certificate_bundle"), "requests", REQUESTS.as_bytes())?;
-    count += 1;
+    plant(&corpus.join("node_state"), "state", NODE_STATE.as_bytes())?;
+    plant(&corpus.join("join_code"), "code", JOIN_CODE.as_bytes())?;
+    count += 3;
     let guide = root.join("docs/guide/cluster-file.md");
     let guide = std::fs::read_to_string(&guide).with_context(|| format!("cannot read `{}`", guide.display()))?;
     for (index, part) in guide.split("```yaml\n").skip(1).enumerate() {

@@ -33,7 +33,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use crate::peers::Peers;
-use crate::turn::{Node, Notice};
+use crate::turn::{Node, Notice, in_words};
 
 /// The warnings that are told and taken back here.
 pub(crate) const WARNINGS: &[Code] = &[
@@ -295,16 +295,6 @@ fn notice(cause: Code, code: Code, text: &str) -> Notice {
 fn jitter(name: &str) -> u32 {
     // FNV-1a: spreads short names well enough.
     name.bytes().fold(0x811c_9dc5, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193))
-}
-
-fn in_words(fault: &Fault) -> String {
-    let mut text = fault.to_string();
-    let mut cause = std::error::Error::source(fault);
-    while let Some(error) = cause {
-        text = format!("{text}: {error}");
-        cause = error.source();
-    }
-    text
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]

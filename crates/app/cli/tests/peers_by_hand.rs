@@ -3,274 +3,55 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on says where")]
 
+mod change_support;
 mod cluster_support;
+mod peers_support;
 
-use std::collections::BTreeMap;
-use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
-use std::process::{Output, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use cluster_support::end_all_below;
+use change_support::STALL_MAX;
+use peers_support::{ByHand, LIMIT, forged, write_hook};
 use quorate_plan::peering::JoinCode;
-use quorate_testkit::{Hosts, Running, Tools, etcd, quorate, wait_until};
-use serde_json::Value;
-
-/// Two slow cores are what there may be.
-const LIMIT: Duration = Duration::from_secs(150);
-
-/// Nodes `n1` to `n<count>`, one on each host, and no file of anybody's.
-struct ByHand {
-    // Agents end before the hosts they run on.
-    agents: Vec<Option<Running>>,
-    hosts: Hosts,
-    root: tempfile::TempDir,
-    tools: Tools,
-}
-
-impl ByHand {
-    fn new(count: u8) -> ByHand {
-        let agents = (0..count).map(|_| None).collect();
-        ByHand { agents, hosts: Hosts::new(count), root: tempfile::tempdir().unwrap(), tools: etcd("3.5.16") }
-    }
-
-    fn shown(&self, name: &str) -> String {
-        self.root.path().join(name).display().to_string()
-    }
-
-    fn state(&self, at: usize) -> PathBuf {
-        self.root.path().join(format!("state/n{}", at + 1))
-    }
-
-    fn data(&self, at: usize) -> PathBuf {
-        self.root.path().join(format!("data-{}", at + 1))
-    }
-
-    /// Words that every command of a node takes.
-    fn node(&self, at: usize) -> Vec<String> {
-        vec!["--state-dir".into(), self.shown("state"), "--name".into(), format!("n{}", at + 1)]
-    }
-
-    /// Its own addresses and programs.
-    fn own(&self, at: usize) -> Vec<String> {
-        let address = self.hosts[at].address().to_string();
-        let (data, binary) = (self.data(at).display().to_string(), self.tools.etcd.display().to_string());
-        vec!["--listen".into(), address, "--data-dir".into(), data, "--etcd-binary".into(), binary]
-    }
-
-    fn start(&mut self, at: usize, more: &[String]) {
-        let words: Vec<String> =
-            ["run".to_owned()].into_iter().chain(self.node(at)).chain(more.iter().cloned()).collect();
-        self.agents[at] = Some(self.hosts[at].start(&quorate(), &words, &[]));
-    }
-
-    fn standalone(&mut self, at: usize, join_timeout: &str) {
-        let mut more = self.own(at);
-        more.extend(
-            ["--standalone", "--box", "off", "--join-timeout", join_timeout, "--glusterd-dir"].map(str::to_owned),
-        );
-        more.push(self.shown("glusterd"));
-        self.start(at, &more);
-        self.wait(at, "service", |status| status["phase"] == "serving");
-    }
-
-    /// SIGKILL to the agent alone.
-    fn kill_agent(&mut self, at: usize) {
-        if let Some(mut agent) = self.agents[at].take() {
-            agent.kill();
-        }
-    }
-
-    /// SIGKILL to agent, shim and etcd: the machine is off.
-    fn power_off(&mut self, at: usize) {
-        self.kill_agent(at);
-        end_all_below(&self.state(at));
-    }
-
-    /// `quorate` on a host, with something on its stdin.
-    fn quorate(&self, at: usize, args: &[&str], input: &str) -> Output {
-        let mut command = self.hosts[at].command(quorate());
-        command.args(args).args(self.node(at)).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut child = command.spawn().unwrap();
-        // Whoever ends before it has read everything has read enough.
-        let _ = child.stdin.take().unwrap().write_all(input.as_bytes());
-        child.wait_with_output().unwrap()
-    }
-
-    #[track_caller]
-    fn done(&self, at: usize, args: &[&str], input: &str) -> String {
-        let output = self.quorate(at, args, input);
-        assert!(output.status.success(), "{args:?}: {}\n{}\n{}", output.status, said(&output), self.logs());
-        String::from_utf8(output.stdout).unwrap()
-    }
-
-    /// Refused with this code, and what was said.
-    #[track_caller]
-    fn refused(&self, at: usize, args: &[&str], input: &str, code: &str) -> String {
-        let output = self.quorate(at, args, input);
-        let text = said(&output);
-        assert!(
-            !output.status.success() && text.contains(code),
-            "{args:?}: {}\n{text}\n{}",
-            output.status,
-            self.logs()
-        );
-        text
-    }
-
-    fn invite(&self, at: usize, ttl: &str) -> String {
-        let text = self.done(at, &["peer", "invite", "--ttl", ttl], "");
-        text.lines().next().unwrap().to_owned()
-    }
-
-    fn join_words(&self, at: usize) -> Vec<String> {
-        ["peer", "join"].map(str::to_owned).into_iter().chain(self.own(at)).collect()
-    }
-
-    #[track_caller]
-    fn join(&self, at: usize, code: &str) {
-        let words = self.join_words(at);
-        self.done(at, &words.iter().map(String::as_str).collect::<Vec<_>>(), code);
-    }
-
-    #[track_caller]
-    fn join_refused(&self, at: usize, code: &str, with: &str) -> String {
-        let words = self.join_words(at);
-        self.refused(at, &words.iter().map(String::as_str).collect::<Vec<_>>(), code, with)
-    }
-
-    fn status(&self, at: usize) -> Value {
-        let (file, name) = (self.state(at).join("cluster.yaml").display().to_string(), format!("n{}", at + 1));
-        let words = ["status", "--config", &file, "--name", &name, "--output", "json"];
-        let output = self.hosts[at].command(quorate()).args(words).stdin(Stdio::null()).output().unwrap();
-        serde_json::from_slice(&output.stdout).unwrap_or(Value::Null)
-    }
-
-    #[track_caller]
-    fn wait(&self, at: usize, what: &str, wanted: impl Fn(&Value) -> bool) -> Value {
-        let begun = Instant::now();
-        loop {
-            let status = self.status(at);
-            if wanted(&status) {
-                return status;
-            }
-            assert!(begun.elapsed() < LIMIT, "n{}: no {what}: {status:#}\n{}", at + 1, self.logs());
-            std::thread::sleep(Duration::from_millis(50));
-        }
-    }
-
-    /// What the agent of a node says of its peers.
-    fn peers(&self, at: usize) -> Value {
-        let output = self.quorate(at, &["peer", "status", "--output", "json"], "");
-        serde_json::from_slice(&output.stdout).unwrap_or(Value::Null)
-    }
-
-    #[track_caller]
-    fn wait_operation(&self, at: usize, name: &str, step: &str) {
-        let begun = Instant::now();
-        loop {
-            let peers = self.peers(at);
-            let operation = &peers["operation"];
-            if operation["name"] == name && operation["step"] == step {
-                return;
-            }
-            assert!(begun.elapsed() < LIMIT, "n{}: {name} is not {step}: {peers:#}\n{}", at + 1, self.logs());
-            std::thread::sleep(Duration::from_millis(50));
-        }
-    }
-
-    fn try_ctl(&self, at: usize, args: &[&str]) -> Result<String, String> {
-        let file = |name: &str| self.state(at).join("pki").join(name).display().to_string();
-        let mut command = self.hosts[at].command(&self.tools.etcdctl);
-        command.env("ETCDCTL_API", "3").args(["--endpoints", &format!("https://{}:2379", self.hosts[at].address())]);
-        command.args(["--cacert", &file("client-ca.crt"), "--cert", &file("admin.crt"), "--key", &file("admin.key")]);
-        let output = command.args(args).output().unwrap();
-        let text = String::from_utf8_lossy(&output.stdout).into_owned();
-        if output.status.success() { Ok(text) } else { Err(said(&output)) }
-    }
-
-    /// The names in etcd's own list, and who of them only learns.
-    fn listed(&self, at: usize) -> BTreeMap<String, bool> {
-        let text = self.try_ctl(at, &["member", "list"]).unwrap_or_default();
-        let member = |line: &str| {
-            let parts: Vec<&str> = line.split(", ").collect();
-            Some(((*parts.get(2)?).to_owned(), *parts.last()? == "true"))
-        };
-        text.lines().filter_map(member).collect()
-    }
-
-    #[track_caller]
-    fn assert_voters(&self, at: usize, members: &[usize]) {
-        let wanted: BTreeMap<String, bool> = members.iter().map(|at| (format!("n{}", at + 1), false)).collect();
-        assert_eq!(self.listed(at), wanted, "{}", self.logs());
-        let listed: Value = serde_json::from_str(&self.done(at, &["peer", "list", "--output", "json"], "")).unwrap();
-        let names: Vec<&str> =
-            listed["nodes"].as_array().unwrap().iter().map(|node| node["name"].as_str().unwrap()).collect();
-        assert_eq!(names, wanted.keys().map(String::as_str).collect::<Vec<_>>(), "{listed:#}");
-    }
-
-    fn leader(&self, members: &[usize]) -> usize {
-        let begun = Instant::now();
-        loop {
-            for at in members {
-                let text = self.try_ctl(*at, &["endpoint", "status", "--write-out=json"]).unwrap_or_default();
-                let status: Value = serde_json::from_str(&text).unwrap_or(Value::Null);
-                let status = &status[0]["Status"];
-                if status["leader"].is_u64() && status["leader"] == status["header"]["member_id"] {
-                    return *at;
-                }
-            }
-            assert!(begun.elapsed() < LIMIT, "no leader\n{}", self.logs());
-        }
-    }
-
-    fn role(&self, at: usize) -> String {
-        let text = std::fs::read_to_string(self.state(at).join("node")).unwrap_or_default();
-        let body: Value = text.lines().nth(1).and_then(|line| serde_json::from_str(line).ok()).unwrap_or(Value::Null);
-        body["role"].as_str().unwrap_or_default().to_owned()
-    }
-
-    fn logs(&self) -> String {
-        let log = |(at, agent): (usize, &Option<Running>)| {
-            format!("--- n{}\n{}\n", at + 1, agent.as_ref().map(|agent| agent.log_tail(40)).unwrap_or_default())
-        };
-        self.agents.iter().enumerate().map(log).collect()
-    }
-}
-
-impl Drop for ByHand {
-    fn drop(&mut self) {
-        for agent in self.agents.iter_mut().flatten() {
-            agent.kill();
-        }
-        end_all_below(self.root.path());
-    }
-}
-
-fn said(output: &Output) -> String {
-    format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
-}
-
-/// A program that is asked before changes.
-fn write_hook(path: &Path, line: &str) {
-    std::fs::File::create(path).unwrap().write_all(format!("#!/bin/sh\n{line}\n").as_bytes()).unwrap();
-    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).unwrap();
-}
-
-/// The same code with something else in it.
-fn forged(code: &str, with: impl FnOnce(&mut JoinCode)) -> String {
-    let mut code = JoinCode::decode(code).unwrap();
-    with(&mut code);
-    code.encode()
-}
+use quorate_testkit::wait_until;
 
 #[test]
 fn from_one_node_to_three_by_hand_and_back_through_kills() {
     let mut net = ByHand::new(3);
     a_cluster_of_one_goes_on_after_a_kill(&mut net);
     net.try_ctl(0, &["put", "k", "v"]).unwrap();
-    // 1 to 2: the classic way to stop all writes.
+    grows_under_load(&mut net);
+    detaches(&mut net);
+    joins_through_kills(&mut net);
+    assert_eq!(net.try_ctl(2, &["get", "k", "--print-value-only"]).unwrap(), "v\n");
+    a_dead_node_is_detached_by_force_and_comes_back_as_such(&mut net);
+    net.kill_agent(2);
+    is_probed(&mut net);
+    net.assert_voters(0, &[0, 1, 2]);
+    the_first_node_is_lost_and_another_one_invites(&mut net);
+    // A node asks to be taken out itself; another one does it.
+    net.done(0, &["peer", "detach", "n1"], "");
+    net.assert_voters(1, &[1, 2]);
+    wait_until("it knows that it is detached", LIMIT, || net.role(0) == "detached");
+    // Down to one, and no further.
+    let leader = net.leader(&[1, 2]);
+    let other = 3 - leader;
+    net.done(other, &["peer", "detach", &format!("n{}", leader + 1)], "");
+    net.assert_voters(other, &[other]);
+    net.refused(other, &["peer", "detach", &format!("n{}", other + 1)], "", "Q0955");
+    assert_eq!(net.try_ctl(other, &["get", "k", "--print-value-only"]).unwrap(), "v\n");
+    // Who was detached begins anew when someone says so, and not before.
+    wait_until("it knows that it is detached", LIMIT, || net.role(leader) == "detached");
+    net.kill_agent(leader);
+    net.standalone(leader, "2m");
+    assert_eq!(net.role(leader), "standalone");
+    assert_ne!(net.status(leader)["cluster_id"], net.status(other)["cluster_id"]);
+    net.assert_voters(leader, &[leader]);
+}
+
+/// From 1 to 2, the classic way to stop all writes, and on to 3, while writes never pause.
+fn grows_under_load(net: &mut ByHand) {
+    let load = net.load(0, &[0]);
     let code = net.invite(0, "10m");
     net.join(1, &code);
     net.join(1, &code);
@@ -279,20 +60,16 @@ fn from_one_node_to_three_by_hand_and_back_through_kills() {
     net.assert_voters(0, &[0, 1]);
     assert_eq!((net.role(0), net.role(1)), ("server".to_owned(), "server".to_owned()));
     // A code lets one node in; while another holds, the door is open and says so.
-    net.invite(0, "10m");
+    let next = net.invite(0, "10m");
     let text = net.join_refused(2, &code, "Q1211");
     assert!(text.contains("used"), "{text}");
-    joins_through_kills(&mut net);
-    assert_eq!(net.try_ctl(2, &["get", "k", "--print-value-only"]).unwrap(), "v\n");
-    detaches_and_takes_in_again(&mut net);
-    a_dead_node_is_detached_by_force_and_comes_back_as_such(&mut net);
-    // Down to one, and no further.
-    let leader = net.leader(&[0, 1]);
-    let other = 1 - leader;
-    net.done(other, &["peer", "detach", &format!("n{}", leader + 1)], "");
-    net.assert_voters(other, &[other]);
-    net.refused(other, &["peer", "detach", &format!("n{}", other + 1)], "", "Q0955");
-    assert_eq!(net.try_ctl(other, &["get", "k", "--print-value-only"]).unwrap(), "v\n");
+    net.join(2, &next);
+    net.start(2, &[]);
+    net.wait_operation(0, "n3", "joined");
+    net.assert_voters(0, &[0, 1, 2]);
+    load.goes_on(20);
+    let seen = load.finish();
+    assert!(seen.longest < STALL_MAX, "writes stalled for {:?}", seen.longest);
 }
 
 fn a_cluster_of_one_goes_on_after_a_kill(net: &mut ByHand) {
@@ -309,7 +86,10 @@ fn a_cluster_of_one_goes_on_after_a_kill(net: &mut ByHand) {
 
 /// The inviter is killed right after it said yes, the newcomer while it learns, and the leader meanwhile.
 fn joins_through_kills(net: &mut ByHand) {
+    // While its agent runs, nothing is changed under it.
     let code = net.invite(0, "10m");
+    net.join_refused(2, &code, "in use");
+    net.kill_agent(2);
     net.join(2, &code);
     net.kill_agent(0);
     net.start(2, &[]);
@@ -326,8 +106,8 @@ fn joins_through_kills(net: &mut ByHand) {
     net.assert_voters(0, &[0, 1, 2]);
 }
 
-/// A node that something speaks for stays; then it goes, keeps its data aside, and may come again.
-fn detaches_and_takes_in_again(net: &mut ByHand) {
+/// A node that something speaks for stays; then it goes, and keeps its data aside.
+fn detaches(net: &mut ByHand) {
     let hook = net.state(2).join("hooks/veto");
     std::fs::create_dir(hook.parent().unwrap()).unwrap();
     write_hook(&hook, "echo a brick is here; exit 1");
@@ -343,12 +123,26 @@ fn detaches_and_takes_in_again(net: &mut ByHand) {
     wait_until("its data is renamed", LIMIT, || !net.data(2).exists());
     wait_until("it knows that it is detached", LIMIT, || net.role(2) == "detached");
     net.refused(2, &["peer", "invite"], "", "Q1226");
-    // While its agent runs, nothing is changed under it.
-    let code = net.invite(0, "10m");
-    net.join_refused(2, &code, "in use");
-    net.kill_agent(2);
-    is_probed(net);
-    net.assert_voters(0, &[0, 1, 2]);
+}
+
+/// Every server can sign and invite; the one where all began is none that the others need.
+fn the_first_node_is_lost_and_another_one_invites(net: &mut ByHand) {
+    let keys = ["peer-ca.key", "client-ca.key", "agent-ca.key"].map(|name| net.state(1).join("pki").join(name));
+    wait_until("n2 has the issuing keys", LIMIT, || keys.iter().all(|key| key.is_file()));
+    for key in &keys {
+        assert_eq!(key.metadata().unwrap().permissions().mode() & 0o777, 0o600);
+    }
+    net.power_off(0);
+    for path in [net.state(0), net.data(0)] {
+        let lost = path.with_extension("lost");
+        quorate_testkit::run(std::process::Command::new("mv").arg(&path).arg(&lost));
+    }
+    net.done(1, &["peer", "detach", "n1", "--force"], "");
+    let code = net.invite(1, "10m");
+    net.join(0, &code);
+    net.start(0, &[]);
+    net.wait_operation(1, "n1", "joined");
+    net.assert_voters(1, &[0, 1, 2]);
 }
 
 /// The other way round: the node waits and shows a code, and a server asks for it.
@@ -372,10 +166,12 @@ fn a_dead_node_is_detached_by_force_and_comes_back_as_such(net: &mut ByHand) {
     net.refused(0, &["peer", "detach", "n3"], "", "Q1220");
     net.done(0, &["peer", "detach", "n3", "--force"], "");
     net.assert_voters(0, &[0, 1]);
+    assert!(net.data(2).exists());
     net.start(2, &[]);
     wait_until("it knows that it is detached", LIMIT, || net.role(2) == "detached");
-    let status = net.wait(2, "refusal", |status| status["phase"] == "refused");
+    let status = net.wait(2, "its tombstone", |status| status["ledger"] == "tombstone" && status["phase"] == "refused");
     assert!(status["etcd"].is_null(), "{status:#}");
+    wait_until("its data is renamed", LIMIT, || !net.data(2).exists());
     let address = net.hosts[2].address();
     let silent = net.hosts[0].within(|| std::net::TcpStream::connect((address, 2379)).is_err());
     assert!(silent, "no empty cluster answers behind the old address");
@@ -388,6 +184,7 @@ fn codes_that_do_not_hold_let_nobody_in_and_strangers_learn_nothing() {
     let mut net = ByHand::new(3);
     net.standalone(0, "4s");
     strangers_learn_nothing(&net);
+    metrics_are_for_those_who_may(&net);
     let code = net.invite(0, "10m");
     // Not to be read as anything else.
     net.join_refused(1, "quorate-join-rubbish", "Q1210");
@@ -412,10 +209,18 @@ fn codes_that_do_not_hold_let_nobody_in_and_strangers_learn_nothing() {
     everything_that_speaks_against_it_is_listed(&net, &code);
     assert_eq!(net.peers(0)["nodes"].as_array().unwrap().len(), 1);
     strangers_learn_nothing(&net);
-    // Who has a place and does not come loses it, and the cluster is as before.
+    // Who has a place and does not come loses it, also if the inviter dies over that, and the cluster is as before.
+    net.restart_to_end_at(0, "undoing");
     net.join(1, &code);
+    net.wait_end(0);
+    net.start(0, &[]);
     net.wait_operation(0, "n2", "undone");
     net.assert_voters(0, &[0]);
+    // Who comes too late finds its tombstone, and does not add itself again.
+    net.start(1, &[]);
+    wait_until("it knows that it is out", LIMIT, || net.role(1) == "detached");
+    net.assert_voters(0, &[0]);
+    net.kill_agent(1);
     net.try_ctl(0, &["put", "k", "v"]).unwrap();
     let fresh = net.invite(0, "10m");
     net.join_refused(1, &code, "Q1224");
@@ -473,23 +278,60 @@ fn strangers_learn_nothing(net: &ByHand) {
                 "/v1/file",
                 "/v1/join",
                 "/v1/invite",
+                "/v1/issuing-keys",
+                "/v3/kv/range",
+                "/version",
                 "/health",
+                "/metrics",
+                "/livez",
                 "/readyz",
             ];
             for port in ports {
                 for path in paths {
-                    let asked = client.get(format!("https://{address}:{port}{path}")).send().await;
-                    let Ok(answer) = asked else { continue };
-                    let status = answer.status().as_u16();
-                    let text = answer.text().await.unwrap_or_default();
-                    if !text.is_empty() {
-                        told.push((port, path, status, text));
+                    let url = format!("https://{address}:{port}{path}");
+                    for asked in [client.get(&url), client.post(&url).body("{}")] {
+                        let Ok(answer) = asked.send().await else { continue };
+                        let status = answer.status().as_u16();
+                        let text = answer.text().await.unwrap_or_default();
+                        if !text.is_empty() {
+                            told.push((port, path, status, text));
+                        }
                     }
                 }
             }
             told
         })
     });
-    let expected = (2383, "/readyz", 200, "{\"phase\":\"serving\"}".to_owned());
-    assert_eq!(told, [expected]);
+    let turned = |(port, path, status, text): &(u16, &str, u16, String)| {
+        let words = if *status == 429 { "too many wrong tokens" } else { "lets nobody in" };
+        (*port, *path) == (7700, "/v1/join") && text.contains(words)
+    };
+    let told: Vec<_> = told.into_iter().filter(|one| !turned(one)).collect();
+    let live = (2383, "/livez", 200, "{\"live\":true}".to_owned());
+    let ready = (2383, "/readyz", 200, "{\"phase\":\"serving\"}".to_owned());
+    assert_eq!(told, [live, ready]);
+}
+
+/// Metrics are for this machine, and for who has a certificate of the clients' authority.
+fn metrics_are_for_those_who_may(net: &ByHand) {
+    let file = |name: &str| std::fs::read(net.state(0).join("pki").join(name)).unwrap();
+    let ca = reqwest::Certificate::from_pem(&file("client-ca.crt")).unwrap();
+    let identity = reqwest::Identity::from_pem(&[file("admin.crt"), file("admin.key")].concat()).unwrap();
+    let ask = |at: usize, host: String, identity: Option<reqwest::Identity>| {
+        net.hosts[at].within(|| {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            runtime.block_on(async {
+                let client = reqwest::Client::builder().tls_certs_only([ca.clone()]).timeout(Duration::from_secs(20));
+                let client = identity.into_iter().fold(client, reqwest::ClientBuilder::identity);
+                let answer = client.build().unwrap().get(format!("https://{host}:2383/metrics")).send().await.unwrap();
+                (answer.status().as_u16(), answer.text().await.unwrap())
+            })
+        })
+    };
+    let address = net.hosts[0].address().to_string();
+    assert_eq!(ask(2, address.clone(), None), (403, String::new()));
+    for (status, text) in [ask(2, address, Some(identity)), ask(0, "127.0.0.1".to_owned(), None)] {
+        assert_eq!(status, 200);
+        assert!(text.contains("quorate_"), "{text}");
+    }
 }

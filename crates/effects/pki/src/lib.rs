@@ -8,12 +8,13 @@
 //!   preflight, observe_*: what would fail whom                            tls: configurations that notice new files
 //! ```
 //!
-//! **Invariant:** a private key is written for its owner alone, never leaves its folder, and is never replaced without being
-//! asked for; a pair of certificate and key that fit each other never gives way to one that does not.
+//! **Invariant:** a private key is written for its owner alone, never leaves its folder (but for issuing keys, which the servers of
+//! a cluster by hand share), and is never replaced without being asked for; a pair of certificate and key that fit each other never gives way to one that does not.
 
 mod authority;
 mod check;
 mod files;
+mod hand_on;
 mod install;
 mod issue;
 mod keys;
@@ -28,6 +29,7 @@ pub mod tls;
 mod trust;
 
 pub use authority::{Authorities, MadeAuthorities, ensure_authorities, has_issuing_keys, needs_passphrase};
+pub use hand_on::{IssuingKeys, ensure_issuing_keys, read_issuing_keys};
 pub use install::{Installed, ensure_installed, ensure_swaps_finished};
 pub use issue::{Asked, BACKDATED, LEAF_DAYS, Policy, issue, read_requests};
 pub use passphrase::{ENVIRONMENT, Passphrase};

@@ -674,6 +674,12 @@ codes! {
     NodeElsewhere = "Q1225", Refused;
     /// A request about peers that is not met.
     PeersRefused = "Q1226", Refused;
+    /// etcd is run by others, and this would change it.
+    ExternalEtcd = "Q1237", Refused;
+    /// GlusterD 2 ran this node as a proxy.
+    GlusterdProxy = "Q1238", Refused;
+    /// The issuing keys are not for who asks.
+    KeysWithheld = "Q1239", Refused;
 
     /// A PostgreSQL that cannot tell whose change it was.
     PgTooOld = "Q1250", CannotMeet;

@@ -48,7 +48,7 @@ const REQUEST_LIMIT: Duration = Duration::from_secs(35);
 pub(super) fn authority(node: &Node) -> Result<(Certificate, Certificate), Fault> {
     let missing = |why: &str| {
         Fault::new(Code::CaMissing, format!("this node cannot invite: {why}"))
-            .hint("invite from the node where the cluster was begun: it has the issuing keys")
+            .hint("servers get the issuing keys from each other once they vote; try again, or invite from another one")
     };
     let Some(tls) = node.spec.tls_files() else { return Err(missing("the cluster is in the clear")) };
     if !quorate_pki::has_issuing_keys(&certificates::folder(node)?) {
@@ -196,8 +196,10 @@ async fn here(node: &Node, api: &Api, name: &str) -> Side {
 
 /// The operation, and the file that it leads to. Nothing is changed yet.
 fn reservation(api: &Api, asked: &JoinAsk) -> Result<Operation, Away> {
-    if asked.role != Role::Server {
-        return Err(away(StatusCode::CONFLICT, Code::JoinTurnedAway, "only servers are taken in here"));
+    let wanted = if api.node.spec.external.is_some() { Role::External } else { Role::Server };
+    if asked.role != wanted {
+        let why = format!("nobody is taken in here but as {wanted}");
+        return Err(away(StatusCode::CONFLICT, Code::JoinTurnedAway, &why));
     }
     if let Some(active) = api.peering.kept().active() {
         let why = format!("another change goes on: that of `{}`", active.kind.name());

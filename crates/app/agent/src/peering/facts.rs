@@ -12,8 +12,10 @@ use crate::turn::now_ms;
 
 /// Writes that are timed; the best of them counts, since a busy moment says nothing of a disk.
 const WRITES: u32 = 5;
-/// Ports that a member and its agent listen on.
-const PORTS: [u16; 4] = [2379, 2380, 2382, 2383];
+/// Ports that an agent listens on.
+const AGENT_PORTS: [u16; 2] = [2382, 2383];
+/// Ports that a member listens on.
+const MEMBER_PORTS: [u16; 2] = [2379, 2380];
 
 /// What a newcomer is.
 pub(super) struct Guest<'a> {
@@ -21,6 +23,8 @@ pub(super) struct Guest<'a> {
     pub(super) data_dir: &'a Path,
     pub(super) state_dir: &'a Path,
     pub(super) etcd_binary: Option<&'a Path>,
+    /// Whether it will run an etcd.
+    pub(super) is_member: bool,
     pub(super) cluster: Option<String>,
     pub(super) veto: Option<String>,
 }
@@ -29,23 +33,25 @@ pub(super) struct Guest<'a> {
 pub(super) fn guest(guest: Guest<'_>) -> Side {
     let path = std::env::var_os("PATH");
     let places = Places { named: guest.etcd_binary, path: path.as_deref(), near: Vec::new() };
+    let find = || Binary::find(&places).ok().map(|binary| binary.version);
     Side {
         api: API_VERSIONS,
-        etcd: Binary::find(&places).ok().map(|binary| binary.version),
+        etcd: guest.is_member.then(find).flatten(),
         now_ms: now_ms(),
         cluster: guest.cluster,
         state_dir: guest.state_dir.display().to_string(),
-        taken: taken(guest.address),
-        fsync_ms: fsync_ms(guest.data_dir),
+        taken: taken(guest.address, guest.is_member),
+        fsync_ms: fsync_ms(if guest.is_member { guest.data_dir } else { guest.state_dir }),
         veto: guest.veto,
     }
 }
 
 /// Addresses that are needed and not free. Etcd listens on the address itself, the agent on all.
-fn taken(address: &str) -> Vec<String> {
+fn taken(address: &str, is_member: bool) -> Vec<String> {
     let Ok(ip) = address.parse::<IpAddr>() else { return Vec::new() };
-    let needed = PORTS.map(|port| SocketAddr::new(ip, port));
-    needed.iter().filter(|at| TcpListener::bind(at).is_err()).map(ToString::to_string).collect()
+    let member = if is_member { &MEMBER_PORTS[..] } else { &[] };
+    let needed = member.iter().chain(&AGENT_PORTS).map(|port| SocketAddr::new(ip, *port));
+    needed.filter(|at| TcpListener::bind(at).is_err()).map(|at| at.to_string()).collect()
 }
 
 /// How long a synced write of a page takes in the nearest folder that is there.

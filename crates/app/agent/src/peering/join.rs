@@ -23,10 +23,12 @@ use super::facts::{Guest, guest, own_address};
 use super::messages::{JoinAsk, JoinTerms};
 use super::pinned::{ask, fill_random, refusal, resolve};
 use super::place::{Place, checked, find, hostname};
+use super::points::point;
+use super::record::Records;
 use super::standalone::set_aside;
 use super::veto;
 use crate::cluster_file;
-use crate::turn::now_ms;
+use crate::turn::{client_of, in_words, now_ms};
 
 /// What tells this attempt from that of another who has the same code, in the node's folder.
 const CLAIM: &str = "claim";
@@ -70,9 +72,10 @@ pub async fn join(settings: &JoinSettings) -> Result<Joined, Fault> {
     }
     let known = find(&settings.state_dir, settings.name.as_deref())?;
     if let Some((place, local)) = &known
-        && local.role == Role::Server
+        && local.role == code.role
         && local.cluster == code.cluster
-        && has_been_member(place)
+        && (local.role == Role::External || has_been_member(place))
+        && is_declared(place)
     {
         let (place, local) = (place.clone(), local.clone());
         return Ok(Joined { place, local, notes: Vec::new(), already: true });
@@ -89,7 +92,7 @@ pub async fn join(settings: &JoinSettings) -> Result<Joined, Fault> {
     }
     let attempt = Attempt::prepare(settings, place, known.map(|(_, local)| local)).await?;
     let terms: JoinTerms = ask(code, JOIN, &attempt.ask(None)).await?;
-    attempt.check(code, &terms)?;
+    attempt.check(code, &terms).await?;
     attempt.carry_out(code, &terms).await
 }
 
@@ -121,17 +124,20 @@ impl Attempt {
             Role::Detached => false,
             // A place that was never taken is none.
             Role::Server => has_been_member(&place),
-            Role::Standalone | Role::Client | Role::External => true,
+            // Nothing of it lies here, and its own cluster knows whether it is there.
+            Role::External => local.cluster != code.cluster,
+            Role::Standalone | Role::Client => true,
         });
         let belongs = belongs.map(|local| local.cluster.clone());
         let belongs = belongs.or_else(|| belongs_by_file(&place, before.as_ref(), &data_dir));
-        let binary = settings.etcd_binary.clone();
+        let (binary, is_member) = (settings.etcd_binary.clone(), code.role == Role::Server);
         let side = tokio::task::spawn_blocking(move || {
             guest(Guest {
                 address: &address,
                 data_dir: &data_dir,
                 state_dir: &state_dir,
                 etcd_binary: binary.as_deref(),
+                is_member,
                 cluster: belongs,
                 veto: objection,
             })
@@ -148,7 +154,7 @@ impl Attempt {
     }
 
     /// Judges the other side by the same rules, with what it told.
-    fn check(&self, code: &JoinCode, terms: &JoinTerms) -> Result<(), Fault> {
+    async fn check(&self, code: &JoinCode, terms: &JoinTerms) -> Result<(), Fault> {
         let (spec, _) = cluster_file::parse(terms.file.as_bytes(), "the cluster file of the inviter")?;
         if spec.token != code.cluster {
             return Err(refusal(Code::JoinTurnedAway, "the inviter is of another cluster than the code", &[]));
@@ -157,8 +163,19 @@ impl Attempt {
         if spec.member(&self.place.name).is_some() {
             return Ok(());
         }
-        let found = objections(&terms.side, &spec, &self.request.side, &self.request.newcomer);
+        let mut found = objections(&terms.side, &spec, &self.request.side, &self.request.newcomer);
+        if spec.external.is_some()
+            && let Err(fault) = self.reach(&spec).await
+        {
+            found.push(format!("the etcd of others cannot be used from here: {}", in_words(&fault)));
+        }
         if found.is_empty() { Ok(()) } else { Err(refusal(Code::JoinObjections, "this node cannot join", &found)) }
+    }
+
+    /// Whether the etcd that others run answers this node, with the files that lie here.
+    async fn reach(&self, spec: &Spec) -> Result<(), Fault> {
+        let client = client_of(spec, &self.place.name, Vec::new())?;
+        Records::at(spec, &self.place.name, client).await?.is_busy().await.map(|_| ())
     }
 
     async fn carry_out(self, code: &JoinCode, terms: &JoinTerms) -> Result<Joined, Fault> {
@@ -169,11 +186,13 @@ impl Attempt {
         let state = StateDir::open(&self.place.dir())?;
         let _lock = state.lock()?;
         ensure_file(&RealDisk, &self.place.dir().join(CLAIM), self.claim.as_bytes())?;
+        point("join-claimed");
         let text = with_member(&terms.file, &self.request.newcomer).map_err(|error| error.fault())?;
         let (spec, _) = cluster_file::parse(text.as_bytes(), "the cluster file of the inviter")?;
         let (dir, names) = self.certificates(&spec)?;
         let requests = ensure_requests(&dir, &names, Keys::Keep)?.bundle;
         let granted: JoinTerms = ask(code, JOIN, &self.ask(Some(requests.encode()))).await?;
+        point("join-granted");
         let (spec, _) = cluster_file::parse(granted.file.as_bytes(), "the cluster file that was granted")?;
         if spec.token != code.cluster || spec.member(&self.place.name).is_none() {
             return Err(refusal(Code::JoinTurnedAway, "what was granted is not what was asked for", &[]));
@@ -186,9 +205,11 @@ impl Attempt {
             return Err(refusal(Code::JoinTurnedAway, "the authority is not the one that the code names", &[]));
         }
         ensure_installed(&dir, &names, &signed, Timestamp::now())?;
+        point("join-certified");
         ensure_file(&RealDisk, &self.place.file(), granted.file.as_bytes())?;
+        point("join-filed");
         let local = LocalState {
-            role: Role::Server,
+            role: code.role,
             name: self.place.name.clone(),
             cluster: spec.token,
             address: self.request.newcomer.address.clone(),
@@ -230,6 +251,11 @@ fn has_been_member(place: &Place) -> bool {
         LedgerSeen::There(ledger) => ledger.ids().is_some(),
         LedgerSeen::Unreadable(_) => true,
     }
+}
+
+/// Whether the file of this node still declares it.
+fn is_declared(place: &Place) -> bool {
+    cluster_file::read(&place.file()).is_ok_and(|(spec, _)| spec.member(&place.name).is_some())
 }
 
 /// The claim of this node: made once.

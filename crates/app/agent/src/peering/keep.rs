@@ -6,7 +6,6 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use quorate_etcd_formats::hex::hex;
 use quorate_faults::{Code, Fault};
 use quorate_plan::ledger::{LedgerSeen, State};
 use quorate_plan::peering::{
@@ -17,16 +16,15 @@ use sha2::{Digest, Sha256};
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tracing::{debug, info, warn};
 
-use super::messages::{
-    DetachRequest, InviteAnswer, InviteRequest, NodeShown, OperationShown, PeersAnswer, VetoAnswer, VetoRequest,
-};
+use super::messages::{InviteAnswer, InviteRequest, NodeShown, OperationShown, PeersAnswer};
 use super::pinned::fill_random;
+use super::points::point;
 use super::record::{NodeRecord, Records};
 use super::store::lock;
-use super::{DOOR_PORT, VETO, door, veto};
+use super::{DOOR_PORT, door, keys, returned};
 use crate::cluster_file;
 use crate::peers::{Api, FileRequest, NodeAnswer, PeerError, take};
-use crate::turn::{Wish, may_remove, now_ms};
+use crate::turn::{Wish, in_words, now_ms};
 
 /// Between two looks while something goes on.
 const SOON: Duration = Duration::from_millis(300);
@@ -38,8 +36,6 @@ const FILE_EVERY: Duration = Duration::from_secs(5);
 const LIST_MS: u64 = 10_000;
 /// How long the door may take to open: an agent that begins anew opens it again.
 const DOOR_LIMIT: Duration = Duration::from_secs(8);
-/// A detach that nobody follows any more is taken over after so long.
-const DETACH_MS: u64 = 600_000;
 
 /// Goes on until told to stop.
 pub(crate) async fn keep(api: Api, stop: CancellationToken) {
@@ -58,13 +54,18 @@ pub(crate) async fn keep(api: Api, stop: CancellationToken) {
         if active {
             let waits = match drive(&api).await {
                 Ok(waits) => waits,
-                Err(fault) => Some(words(&fault)),
+                Err(fault) => Some(in_words(&fault)),
             };
             tell(&api, waits);
         } else if looked.is_none_or(|at| at.elapsed() >= FILE_EVERY) {
             looked = Some(Instant::now());
-            if let Err(fault) = follow_file(&api).await {
-                debug!(code = %fault.code(), "the agreed file was not looked at: {}", words(&fault));
+            let looks = async {
+                returned::mind_tombstone(&api).await?;
+                follow_file(&api).await?;
+                keys::ensure_keys(&api).await
+            };
+            if let Err(fault) = looks.await {
+                debug!(code = %fault.code(), "what the others hold was not looked at: {}", in_words(&fault));
             }
         }
         tokio::select! {
@@ -98,7 +99,7 @@ async fn mind_door(api: &Api, door: &mut Option<DropGuard>) {
                 api.peering.door.send_replace(true);
             }
             // The life before may still hold the port.
-            Err(fault) => debug!(code = %fault.code(), "the door stays shut: {}", words(&fault)),
+            Err(fault) => debug!(code = %fault.code(), "the door stays shut: {}", in_words(&fault)),
         },
         (false, true) => {
             info!("the door is shut: nobody is invited any more");
@@ -112,12 +113,13 @@ async fn mind_door(api: &Api, door: &mut Option<DropGuard>) {
 /// Who was removed is detached; a cluster that grew has servers.
 fn mind_role(api: &Api) -> Result<(), Fault> {
     let removed = matches!(api.book.read(), LedgerSeen::There(ledger) if matches!(ledger.state, State::Tombstone(_)));
-    // Who was away hears it from the others, and its data stays as it is: no word of another renames it.
+    // Who never was a member has no tombstone of its own, and is out by the file that was given to it.
     let status = api.shared.status();
-    let heard = status.etcd.is_none() && status.code.as_deref() == Some(Code::StartRemoved.as_str());
+    let refused = status.etcd.is_none() && status.code.as_deref() == Some(Code::StartRemoved.as_str());
+    let out = removed || (refused && !api.node.is_declared());
     let role = api.peering.local().map(|local| local.role);
     match role {
-        Some(Role::Standalone | Role::Server) if removed || heard => {
+        Some(Role::Standalone | Role::Server | Role::External) if out => {
             info!("this node is detached: no etcd runs here");
             api.peering.become_(Role::Detached)
         }
@@ -139,11 +141,13 @@ async fn drive(api: &Api) -> Result<Option<String>, Fault> {
         Next::Write(step) => {
             // Whoever was killed before it had the right to change peers takes it now.
             Records::open(&api.node).await?.claim(&operation, now_ms()).await?;
+            point("claimed");
             api.peering.change(|kept| {
                 if let Some(known) = &mut kept.operation {
                     known.step = step;
                 }
             })?;
+            point("given");
             Ok(None)
         }
         Next::Give => give(api, &operation, &hash, &heard).await,
@@ -154,6 +158,7 @@ async fn drive(api: &Api) -> Result<Option<String>, Fault> {
             api.peering.change(|kept| {
                 kept.operation = Some(Operation { text, before: hash, step: Step::Undoing, ..operation.clone() });
             })?;
+            point("undoing");
             Ok(None)
         }
         Next::Close(outcome) => close(api, &operation, &hash, outcome).await.map(|()| None),
@@ -179,17 +184,25 @@ fn observe(api: &Api, operation: &Operation, hash: &str, heard: &Heard) -> Seen 
     let (now, name) = (now_ms(), operation.kind.name());
     let answers = || heard.values().flatten();
     let cluster = api.shared.status().cluster.filter(|cluster| now.saturating_sub(cluster.seen_ms) < LIST_MS);
-    let listed = cluster.as_ref().and_then(|cluster| {
-        // One that never started has no name yet, and may be this one.
-        let found = cluster.members.iter().find(|member| member.name == name || member.name.is_empty())?;
-        Some(found.name == name && found.role != "learner")
-    });
+    let external = api.node.spec.external.is_some();
+    let listed = if external {
+        // There is no list but ours: who runs with the file belongs to it.
+        let runs = |answer: &Result<NodeAnswer, PeerError>| answer.as_ref().is_ok_and(|answer| answer.file == hash);
+        let joins = matches!(operation.kind, Kind::Join(_)) && operation.step == Step::Given;
+        (joins && heard.get(name).is_some_and(runs)).then_some(true)
+    } else {
+        cluster.as_ref().and_then(|cluster| {
+            // One that never started has no name yet, and may be this one.
+            let found = cluster.members.iter().find(|member| member.name == name || member.name.is_empty())?;
+            Some(found.name == name && found.role != "learner")
+        })
+    };
     let backups = answers().filter_map(|answer| answer.backed_up_ms).chain(api.shared.backed_up_ms());
     Seen {
         now_ms: now,
         held: api.node.spec.hash() == hash && answers().all(|answer| answer.file == hash),
         listed,
-        confirmed: cluster.is_some(),
+        confirmed: cluster.is_some() || (external && api.shared.readiness().1),
         backed_up: api.node.spec.backup.is_none() || backups.max().is_some_and(|until| until >= operation.at_ms),
     }
 }
@@ -204,6 +217,7 @@ pub(super) async fn begin(api: &Api, operation: Operation, uses: Option<(&[u8], 
         }
         kept.operation = Some(operation.clone());
     })?;
+    point("reserved");
     let claimed = async { Records::open(&api.node).await?.claim(&operation, now_ms()).await };
     let Err(fault) = claimed.await else { return Ok(()) };
     let undone = api.peering.change(|kept| {
@@ -228,8 +242,11 @@ async fn give(api: &Api, operation: &Operation, hash: &str, heard: &Heard) -> Re
     for (peer, answer) in behind.filter(|(_, answer)| answer.file != hash) {
         let request = FileRequest { text: operation.text.clone(), replaces: answer.file.clone() };
         match api.peers.put_file(peer, &request).await {
-            Ok(_) => info!("gave the file to `{peer}`"),
-            Err(error) => waits = Some(format!("`{peer}` to take the file ({})", words(&error.fault(peer)))),
+            Ok(_) => {
+                info!("gave the file to `{peer}`");
+                point("file-out");
+            }
+            Err(error) => waits = Some(format!("`{peer}` to take the file ({})", in_words(&error.fault(peer)))),
         }
     }
     if waits.is_some() || api.node.spec.hash() == hash {
@@ -237,11 +254,12 @@ async fn give(api: &Api, operation: &Operation, hash: &str, heard: &Heard) -> Re
     }
     let request = FileRequest { text: operation.text.clone(), replaces: api.node.spec.hash() };
     take_here(api, request).await?;
+    point("file-here");
     Ok(None)
 }
 
 /// Takes a file over on this very node, as if another agent had sent it.
-async fn take_here(api: &Api, request: FileRequest) -> Result<(), Fault> {
+pub(super) async fn take_here(api: &Api, request: FileRequest) -> Result<(), Fault> {
     let node = Arc::clone(&api.node);
     let taken = tokio::task::spawn_blocking(move || take(&node, &request)).await;
     let taken = taken.map_err(|_| Fault::new(Code::Internal, "taking a file came to a halt"))??;
@@ -255,16 +273,22 @@ async fn close(api: &Api, operation: &Operation, hash: &str, outcome: Outcome) -
     let record = match (&operation.kind, outcome) {
         (Kind::Join(newcomer), Outcome::Joined) => Some(NodeRecord {
             name: newcomer.name.clone(),
-            role: Role::Server,
+            role: if api.node.spec.external.is_some() { Role::External } else { Role::Server },
             address: newcomer.address.clone(),
             since_ms: now_ms(),
         }),
         _ => None,
     };
-    // What was never given is nobody's file.
-    let given = operation.step != Step::Reserved;
+    // What was never given is nobody's file: the one that is here holds on.
+    let here = api.node.spec.hash();
+    let file = match operation.step {
+        Step::Reserved => (here.as_str(), &*api.node.text),
+        Step::Given | Step::Undoing | Step::Done(_) => (hash, operation.text.as_str()),
+    };
     let records = Records::open(&api.node).await?;
-    records.close(operation, record.as_ref(), given.then_some((hash, operation.text.as_str()))).await?;
+    point("closing");
+    records.close(operation, record.as_ref(), file).await?;
+    point("closed");
     api.peering.change(|kept| {
         if let Some(known) = kept.operation.as_mut().filter(|known| known.id == operation.id) {
             known.step = Step::Done(outcome);
@@ -309,13 +333,15 @@ pub(crate) async fn invite(api: &Api, request: &InviteRequest) -> Result<InviteA
 fn invitation(api: &Api, request: &InviteRequest) -> Result<InviteAnswer, Fault> {
     let local = api.peering.by_hand()?;
     let refused = |what: &str, hint: &str| Err(Fault::new(Code::PeersRefused, what).hint(hint.to_owned()));
-    match (local.role, request.role) {
-        (Role::Standalone | Role::Server, Role::Server) => {}
-        (Role::Detached | Role::Client | Role::External, _) => {
+    let role = match (local.role, request.role) {
+        (Role::Standalone | Role::Server, Role::Server) => Role::Server,
+        // Where etcd is somebody else's, nobody becomes a member of it.
+        (Role::External, Role::Server | Role::External) => Role::External,
+        (Role::Detached | Role::Client, _) => {
             return refused("this node is no server, and invites nobody", "invite from a server: `quorate peer list`");
         }
         (_, role) => return refused(&format!("nobody can be invited as {role}"), "invite as `server`"),
-    }
+    };
     if request.ttl_ms == 0 || request.ttl_ms > TTL_MAX_MS {
         let most = duration_text(Duration::from_millis(TTL_MAX_MS));
         return refused(&format!("a code holds for at most {most}"), "ask for less, and invite again later");
@@ -331,88 +357,14 @@ fn invitation(api: &Api, request: &InviteRequest) -> Result<InviteAnswer, Fault>
         address: format!("{host}:{DOOR_PORT}"),
         cluster: local.cluster,
         inviter: local.name,
-        role: request.role,
+        role,
         token,
         pin: Sha256::digest(&issuer.der).into(),
         expires_ms,
     };
-    api.peering.change(|kept| kept.invitations.add(&token, request.role, expires_ms, now))?;
-    info!("invited a {} for {}", request.role, duration_text(Duration::from_millis(request.ttl_ms)));
+    api.peering.change(|kept| kept.invitations.add(&token, role, expires_ms, now))?;
+    info!("invited a {role} for {}", duration_text(Duration::from_millis(request.ttl_ms)));
     Ok(InviteAnswer { code: code.encode(), expires_ms })
-}
-
-/// Begins to take a node out, after every check.
-pub(crate) async fn detach(api: &Api, request: &DetachRequest) -> Result<OperationShown, Fault> {
-    api.peering.by_hand()?;
-    let _one = api.peering.deciding.lock().await;
-    let (name, spec) = (&request.name, &api.node.spec);
-    let kept = api.peering.kept();
-    if let Some(active) = kept.active() {
-        if active.kind == (Kind::Detach { name: name.clone() }) {
-            return Ok(operation_shown(api, active));
-        }
-        let what = format!("another change goes on: that of `{}`", active.kind.name());
-        return Err(Fault::new(Code::PeersBusy, what).hint("wait until it is done: `quorate peer status`"));
-    }
-    if spec.member(name).is_none() {
-        return Err(Fault::new(Code::PeerUnknown, format!("there is no peer `{}`", name.escape_debug()))
-            .hint("see who there is: `quorate peer list`"));
-    }
-    if spec.members.len() == 1 {
-        return Err(Fault::new(
-            Code::LastMember,
-            "the last server cannot be detached: nothing of the cluster would be left",
-        )
-        .hint("to end the cluster, `quorate cluster teardown`"));
-    }
-    if name == api.node.name() {
-        return Err(Fault::new(Code::PeersRefused, "a node does not detach itself")
-            .hint(format!("ask another one: `quorate peer detach {name}` there")));
-    }
-    ask_for_vetoes(api, request).await?;
-    may_remove(&api.node, name).await?;
-    let text = without_member(&api.node.text, name).map_err(|error| error.fault())?;
-    cluster_file::parse(text.as_bytes(), "the file without the node")?;
-    let mut random = [0_u8; 8];
-    fill_random(&mut random)?;
-    let now = now_ms();
-    let operation = Operation {
-        id: hex(&random),
-        kind: Kind::Detach { name: name.clone() },
-        text,
-        before: spec.hash(),
-        at_ms: now,
-        deadline_ms: now.saturating_add(DETACH_MS),
-        step: Step::Reserved,
-    };
-    begin(api, operation.clone(), None).await?;
-    info!(node = name, "is being detached");
-    Ok(operation_shown(api, &operation))
-}
-
-/// Asks here and there; who does not answer is detached by force alone.
-async fn ask_for_vetoes(api: &Api, request: &DetachRequest) -> Result<(), Fault> {
-    let name = &request.name;
-    let objects = |place: &str, why: &str| {
-        Fault::new(Code::DetachVetoed, format!("something that runs on {place} objects: {why}"))
-            .hint("nothing was changed; see to it there first")
-    };
-    if let Some(why) = veto(api.peering.dir(), "detach", name).await {
-        return Err(objects("this node", &why));
-    }
-    let asked = VetoRequest { what: "detach".to_owned(), name: name.clone() };
-    let answer: Result<VetoAnswer, PeerError> = api.peers.order(name, VETO, &asked).await;
-    match answer {
-        Ok(VetoAnswer { objection: None }) => Ok(()),
-        Ok(VetoAnswer { objection: Some(why) }) => Err(objects(&format!("`{name}`"), &why)),
-        Err(_) if request.force => {
-            warn!(node = name, "does not answer, and is detached by force");
-            Ok(())
-        }
-        Err(error) => Err(Fault::new(Code::DetachUnproven, format!("`{name}` does not say whether something objects"))
-            .hint("bring it back; if it is gone for good, `--force`")
-            .caused_by(error.fault(name))),
-    }
 }
 
 /// Everyone, as this node sees them.
@@ -428,15 +380,19 @@ pub(crate) async fn shown(api: &Api) -> Result<PeersAnswer, Fault> {
         },
         false => Vec::new(),
     };
-    let heard = hear(api).await;
+    let (heard, external) = (hear(api).await, api.node.spec.external.is_some());
     let nodes = api.node.spec.members.iter().map(|member| {
         let seen = status.cluster.as_ref().and_then(|seen| seen.members.iter().find(|one| one.name == member.name));
         let mine = member.name == api.node.name();
         NodeShown {
             name: member.name.clone(),
-            role: Role::Server.word().to_owned(),
+            role: if external { Role::External } else { Role::Server }.word().to_owned(),
             agent: api.node.spec.agent_url_of(member),
-            state: seen.map_or("not listed", |seen| seen.role.as_str()).to_owned(),
+            state: match seen {
+                Some(seen) => seen.role.clone(),
+                None if external => "uses etcd".to_owned(),
+                None => "not listed".to_owned(),
+            },
             answers: mine || heard.get(&member.name).is_some_and(Result::is_ok),
             since_ms: records.iter().find(|one| one.name == member.name).map_or(0, |one| one.since_ms),
         }
@@ -454,7 +410,7 @@ pub(crate) async fn shown(api: &Api) -> Result<PeersAnswer, Fault> {
     })
 }
 
-fn operation_shown(api: &Api, operation: &Operation) -> OperationShown {
+pub(super) fn operation_shown(api: &Api, operation: &Operation) -> OperationShown {
     let kind = match operation.kind {
         Kind::Join(_) => "join",
         Kind::Detach { .. } => "detach",
@@ -473,16 +429,7 @@ fn operation_shown(api: &Api, operation: &Operation) -> OperationShown {
         kind: kind.to_owned(),
         name: operation.kind.name().to_owned(),
         step: step.to_owned(),
+        by: None,
         waits: lock(&api.peering.waits).clone().filter(|_| !over),
     }
-}
-
-fn words(fault: &Fault) -> String {
-    let mut text = fault.to_string();
-    let mut cause = std::error::Error::source(fault);
-    while let Some(error) = cause {
-        text = format!("{text}: {error}");
-        cause = error.source();
-    }
-    text
 }

@@ -135,6 +135,9 @@ pub struct OperationShown {
     pub name: String,
     /// How far it is: `reserved`, `given`, `undoing`, `joined`, `undone`, `detached`.
     pub step: String,
+    /// Who carries it out, if not the one that was asked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub by: Option<String>,
     /// What is waited for.
     #[serde(default)]
     pub waits: Option<String>,

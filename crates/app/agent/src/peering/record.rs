@@ -4,16 +4,20 @@
 //! change which led to it.
 
 use quorate_coordination::{Change, Compare, Outcome, Place, Scope, Settings, Store, Txn};
+use quorate_etcd::client::Settings as ClientSettings;
 use quorate_faults::{Code, Fault};
 use quorate_plan::peering::{Kind, Operation, Role};
+use quorate_plan::spec::Spec;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::turn::Node;
+use crate::turn::{Node, now_ms};
 
 const OPERATION: &str = "operation";
 const FILE: &str = "file";
 const NODES: &str = "node/";
+/// Of those who were taken out.
+const GONE: &str = "gone/";
 /// A change that nobody has closed so long after its deadline is taken over: whoever began it is gone.
 const ABANDONED_MS: u64 = 120_000;
 /// Files from before that are told apart from those that a person brought.
@@ -37,6 +41,15 @@ pub(super) struct FileRecord {
     pub(super) earlier: Vec<String>,
 }
 
+/// A node that was taken out.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Gone {
+    pub(super) name: String,
+    /// Who took it out.
+    pub(super) by: String,
+    pub(super) at_ms: u64,
+}
+
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct Claimed {
     id: String,
@@ -47,16 +60,27 @@ struct Claimed {
 }
 
 /// The store.
-pub(super) struct Records {
+pub(crate) struct Records {
     store: Store,
     me: String,
 }
 
 impl Records {
-    pub(super) async fn open(node: &Node) -> Result<Records, Fault> {
-        let namespace = format!("quorate/peers/{}/", node.spec.token);
-        let store = Store::open(&Settings::new(Place::Etcd(node.client()?), namespace)).await?;
-        Ok(Records { store, me: node.name().to_owned() })
+    /// Through this member, or through the etcd that others run.
+    pub(crate) async fn open(node: &Node) -> Result<Records, Fault> {
+        Records::at(&node.spec, node.name(), node.client()?).await
+    }
+
+    /// Through the other members.
+    pub(super) async fn of_others(node: &Node) -> Result<Records, Fault> {
+        Records::at(&node.spec, node.name(), node.client_of_others()?).await
+    }
+
+    /// The records of the cluster of a file, as node `me`.
+    pub(super) async fn at(spec: &Spec, me: &str, client: ClientSettings) -> Result<Records, Fault> {
+        let namespace = format!("{}peers/{}/", spec.namespace(), spec.token);
+        let store = Store::open(&Settings::new(Place::Etcd(client), namespace)).await?;
+        Ok(Records { store, me: me.to_owned() })
     }
 
     /// Claims the right to change peers; the same operation again finds its claim.
@@ -75,7 +99,13 @@ impl Records {
         let value = bytes(&claim)?;
         // A few times, in case one ends just now.
         for _ in 0..3 {
-            if let Outcome::Committed(_) = self.store.create(OPERATION, value.clone()).await? {
+            // Who is taken in is no longer one who was taken out.
+            let mut then = vec![Change::Put(OPERATION.into(), value.clone())];
+            if let Kind::Join(newcomer) = &operation.kind {
+                then.push(Change::Delete(format!("{GONE}{}", newcomer.name).into()));
+            }
+            let when = vec![Compare::Absent(OPERATION.into())];
+            if let Outcome::Committed(_) = self.store.txn(&Txn { when, then }).await? {
                 return Ok(());
             }
             let Some(entry) = self.store.get(OPERATION).await? else { continue };
@@ -98,7 +128,7 @@ impl Records {
         &self,
         operation: &Operation,
         node: Option<&NodeRecord>,
-        file: Option<(&str, &str)>,
+        file: (&str, &str),
     ) -> Result<(), Fault> {
         let Some(entry) = self.store.get(OPERATION).await? else { return Ok(()) };
         if parse::<Claimed>(&entry.value)?.id != operation.id {
@@ -108,19 +138,23 @@ impl Records {
         let key = format!("{NODES}{}", operation.kind.name());
         match node {
             Some(record) => then.push(Change::Put(key.into(), bytes(record)?)),
-            None => then.push(Change::Delete(key.into())),
-        }
-        if let Some((hash, text)) = file {
-            let mut earlier = vec![operation.before.clone()];
-            if let Some(known) = self.file().await? {
-                earlier = known.earlier.into_iter().chain([known.hash]).chain(earlier).collect();
+            None => {
+                let (name, by) = (operation.kind.name().to_owned(), self.me.clone());
+                let gone = Gone { name, by, at_ms: now_ms() };
+                then.push(Change::Delete(key.into()));
+                then.push(Change::Put(format!("{GONE}{}", operation.kind.name()).into(), bytes(&gone)?));
             }
-            earlier.retain(|known| known != hash);
-            earlier.dedup();
-            earlier.drain(..earlier.len().saturating_sub(EARLIER_MAX));
-            let record = FileRecord { hash: hash.to_owned(), text: text.to_owned(), earlier };
-            then.push(Change::Put(FILE.into(), bytes(&record)?));
         }
+        let (hash, text) = file;
+        let mut earlier = vec![operation.before.clone()];
+        if let Some(known) = self.file().await? {
+            earlier = known.earlier.into_iter().chain([known.hash]).chain(earlier).collect();
+        }
+        earlier.retain(|known| known != hash);
+        earlier.dedup();
+        earlier.drain(..earlier.len().saturating_sub(EARLIER_MAX));
+        let record = FileRecord { hash: hash.to_owned(), text: text.to_owned(), earlier };
+        then.push(Change::Put(FILE.into(), bytes(&record)?));
         let when = vec![Compare::Unchanged(OPERATION.into(), entry.revision)];
         match self.store.txn(&Txn { when, then }).await? {
             Outcome::Committed(_) => Ok(()),
@@ -131,8 +165,14 @@ impl Records {
     }
 
     /// Whether a change goes on, of whomever.
-    pub(super) async fn is_busy(&self) -> Result<bool, Fault> {
+    pub(crate) async fn is_busy(&self) -> Result<bool, Fault> {
         Ok(self.store.get(OPERATION).await?.is_some())
+    }
+
+    /// The tombstone of a node.
+    pub(super) async fn gone(&self, name: &str) -> Result<Option<Gone>, Fault> {
+        let entry = self.store.get(format!("{GONE}{name}")).await?;
+        entry.map(|entry| parse(&entry.value)).transpose()
     }
 
     /// The file that the last change led to.

@@ -17,7 +17,8 @@ use quorate_pki::{
     record_issued,
 };
 use quorate_plan::peering::{
-    Imported, LocalState, Mode, Newcomer, Role, StandaloneFile, read_glusterd, standalone_text,
+    ExternalFile, GLUSTERD_TOKEN, GlusterdPlaces, Imported, LocalState, Mode, Newcomer, Role, StandaloneFile,
+    glusterd_text, read_glusterd, standalone_text,
 };
 use quorate_plan::spec::{duration_text, for_member};
 
@@ -48,29 +49,47 @@ pub struct StandaloneSettings {
     pub box_level: Option<String>,
     /// Where GlusterD 2 kept its files.
     pub glusterd_dir: PathBuf,
+    /// Where etcd is, if it is somebody else's.
+    pub external: Option<ExternalFile>,
 }
 
-/// Makes a cluster of one, or finds the one that was made. Returns where its file is, and what an operator should know.
-pub fn ensure_standalone(settings: &StandaloneSettings) -> Result<(Place, Vec<String>), Fault> {
+/// A node that has a file and a role.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Stands {
+    /// Its folder.
+    pub place: Place,
+    /// What an operator should know.
+    pub notes: Vec<String>,
+    /// Whether its data is there, and still to be taken over from GlusterD 2.
+    pub adopts: bool,
+}
+
+/// Makes a cluster of one, or finds the one that was made.
+pub fn ensure_standalone(settings: &StandaloneSettings) -> Result<Stands, Fault> {
     let known = find(&settings.state_dir, settings.name.as_deref())?;
     let mut notes = Vec::new();
     if let Some((place, state)) = known {
         match state.role {
-            Role::Standalone | Role::Server => return Ok((place, state.notes)),
+            Role::Standalone | Role::Server | Role::External => return found(place, state),
             Role::Detached => notes.push(set_aside(&place, &settings.data_dir)?),
-            Role::Client | Role::External => return Err(elsewhere(&place, &state)),
+            Role::Client => return Err(elsewhere(&place, &state)),
         }
+    }
+    // Who begins anew, or names another etcd, has said what is to be.
+    let imported = match (&settings.external, notes.is_empty()) {
+        (None, true) => glusterd(&settings.glusterd_dir)?,
+        (Some(_), _) | (None, false) => Imported { mode: Mode::Standalone, notes: Vec::new() },
+    };
+    match imported.mode {
+        Mode::Server { name, members } => return take_over(settings, &name, &members, imported.notes),
+        Mode::Client { endpoints } => return Err(was_proxy(&settings.glusterd_dir, &endpoints)),
+        Mode::Standalone => {}
     }
     let name = match &settings.name {
         Some(name) => checked(name)?.to_owned(),
         None => hostname()?,
     };
     let place = Place { state_dir: settings.state_dir.clone(), name };
-    let imported = glusterd(&settings.glusterd_dir)?;
-    notes.extend(imported.notes.clone());
-    if let Mode::Server { .. } | Mode::Client { .. } = imported.mode {
-        return Err(was_elsewhere(&settings.glusterd_dir, &imported.mode));
-    }
     let state = StateDir::open(&place.dir())?;
     let _lock = state.lock()?;
     if place.dir().join(quorate_etcd::ledger::FILE_NAME).exists() && !place.file().exists() {
@@ -88,11 +107,79 @@ pub fn ensure_standalone(settings: &StandaloneSettings) -> Result<(Place, Vec<St
     ensure_certificates(&place, &spec, member)?;
     let address = spec.agent_url_of(member);
     let address = quorate_plan::certificates::host_of(&address).unwrap_or_default().to_owned();
-    let (role, cluster) = (Role::Standalone, spec.token.clone());
+    let role = if spec.external.is_some() { Role::External } else { Role::Standalone };
+    let cluster = spec.token.clone();
     let local =
         LocalState { role, name: place.name.clone(), cluster, address, since_ms: now_ms(), notes: notes.clone() };
     place.ensure_local(&local)?;
-    Ok((place, notes))
+    Ok(Stands { place, notes, adopts: false })
+}
+
+/// One that stands already; what was imported is told once.
+fn found(place: Place, state: LocalState) -> Result<Stands, Fault> {
+    let adopts = adopts(&place, &state)?;
+    let notes = if state.cluster == GLUSTERD_TOKEN { Vec::new() } else { state.notes };
+    Ok(Stands { place, notes, adopts })
+}
+
+/// Whether data of GlusterD 2's etcd lies there that this node does not know as its own.
+fn adopts(place: &Place, state: &LocalState) -> Result<bool, Fault> {
+    if state.cluster != GLUSTERD_TOKEN || place.dir().join(quorate_etcd::ledger::FILE_NAME).exists() {
+        return Ok(false);
+    }
+    let (spec, _) = cluster_file::read(&place.file())?;
+    Ok(spec.member(&place.name).is_some_and(|member| Path::new(&member.data_dir).join("member").exists()))
+}
+
+/// Makes the file and the role of a node that GlusterD 2 ran as a server.
+fn take_over(
+    settings: &StandaloneSettings,
+    name: &str,
+    members: &[(String, String)],
+    mut notes: Vec<String>,
+) -> Result<Stands, Fault> {
+    let dir = settings.glusterd_dir.display();
+    if let Some(other) = settings.name.as_deref().filter(|other| *other != name) {
+        let what = format!("the files in `{dir}` name this node `{name}`, and not `{other}`");
+        return Err(Fault::new(Code::GlusterdLeft, what).hint("leave `--name` out, or move the files away"));
+    }
+    let place = Place { state_dir: settings.state_dir.clone(), name: checked(name)?.to_owned() };
+    let absolute = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned()).display().to_string();
+    let text = glusterd_text(
+        members,
+        &GlusterdPlaces {
+            data_dir: absolute(&settings.data_dir),
+            state_dir: absolute(&settings.state_dir),
+            etcd_binary: settings.etcd_binary.as_deref().map(absolute),
+            box_level: settings.box_level.clone(),
+        },
+    );
+    let (spec, _) = cluster_file::parse(text.as_bytes(), "what GlusterD 2 left")?;
+    let member = spec.local(Some(name), "what GlusterD 2 left")?;
+    let address = member.peer_urls.first().and_then(|url| quorate_plan::certificates::host_of(url));
+    let address = address.unwrap_or_default().to_owned();
+    let state = StateDir::open(&place.dir())?;
+    let _lock = state.lock()?;
+    ensure_file(&RealDisk, &place.file(), text.as_bytes())?;
+    notes.insert(
+        0,
+        format!(
+            "took over from GlusterD 2, by the files in `{dir}`: `{name}`, one of {} servers, in the clear as they were; \
+             the files are not looked at again",
+            members.len()
+        ),
+    );
+    let local = LocalState {
+        role: Role::Server,
+        name: name.to_owned(),
+        cluster: spec.token.clone(),
+        address,
+        since_ms: now_ms(),
+        notes: notes.clone(),
+    };
+    place.ensure_local(&local)?;
+    let adopts = adopts(&place, &local)?;
+    Ok(Stands { place, notes, adopts })
 }
 
 fn file(settings: &StandaloneSettings, place: &Place) -> Result<StandaloneFile, Fault> {
@@ -110,6 +197,7 @@ fn file(settings: &StandaloneSettings, place: &Place) -> Result<StandaloneFile, 
         etcd_binary: settings.etcd_binary.as_deref().map(absolute),
         join_timeout: settings.join_timeout.map(duration_text),
         box_level: settings.box_level.clone(),
+        external: settings.external.clone(),
     })
 }
 
@@ -184,15 +272,10 @@ fn glusterd(dir: &Path) -> Result<Imported, Fault> {
     })
 }
 
-/// An empty cluster behind the addresses of an old one would be taken for it.
-fn was_elsewhere(dir: &Path, mode: &Mode) -> Fault {
-    let what = match mode {
-        Mode::Server { name, members } => {
-            format!("GlusterD 2 ran this node as member `{}` of {}", name.escape_debug(), members.len())
-        }
-        Mode::Client { endpoints } => format!("GlusterD 2 ran this node as a proxy of {}", endpoints.join(", ")),
-        Mode::Standalone => "GlusterD 2 ran this node alone".to_owned(),
-    };
-    Fault::new(Code::GlusterdLeft, format!("{what}, by the files in `{}`", dir.display()))
-        .hint("bring its data with `quorate cluster adopt`, or move the files away to begin anew")
+/// Its servers have to know of it before it uses them.
+fn was_proxy(dir: &Path, endpoints: &[String]) -> Fault {
+    let what = format!("GlusterD 2 ran this node as a proxy of {}, by `{}/proxy`", endpoints.join(", "), dir.display());
+    Fault::new(Code::GlusterdProxy, what).hint(
+        "`quorate peer invite --role client` on a server, then `quorate peer join` here; see `quorate explain Q1238`",
+    )
 }

@@ -13,6 +13,7 @@ use quorate_faults::{Code, Fault};
 use quorate_plan::phase::Phase;
 use tracing::{info, warn};
 
+use super::change::own_etcd;
 use super::server::{Api, No, refuse};
 use super::{FROM_HEADER, OPERATOR};
 use crate::recover::{self, Order, Progress, RecoveryNow, Remains, Role};
@@ -47,6 +48,7 @@ pub(super) async fn order_recovery(
     State(api): State<Api>,
     body: Result<Json<Order>, JsonRejection>,
 ) -> Result<Json<RecoveryNow>, No> {
+    own_etcd(&api)?;
     let Json(order) = body.map_err(|rejection| unread(&rejection))?;
     let (node, book) = (Arc::clone(&api.node), Arc::clone(&api.book));
     if matches!(order.role, Role::Begin(_)) && api.shared.status().phase == Phase::Serving.word() {

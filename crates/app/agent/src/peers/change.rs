@@ -52,6 +52,7 @@ pub(super) async fn intent(
     headers: HeaderMap,
     body: Result<Json<IntentRequest>, JsonRejection>,
 ) -> Result<Json<IntentAnswer>, No> {
+    own_etcd(&api)?;
     let Json(IntentRequest { intent, why }) = body.map_err(|rejection| unread(&rejection))?;
     let who = asking(&headers);
     let (book, at_ms) = (Arc::clone(&api.book), now_ms());
@@ -77,9 +78,19 @@ pub(super) async fn intent(
 
 /// Hands leadership over now.
 pub(super) async fn hand_over(State(api): State<Api>) -> Result<Json<HandOverAnswer>, No> {
+    own_etcd(&api)?;
     match hand_over_now(&api.node).await {
         Ok(to) => Ok(Json(HandOverAnswer { to })),
         Err(fault) => Err(no(&fault)),
+    }
+}
+
+/// Members of an etcd that others run are theirs to change.
+pub(super) fn own_etcd(api: &Api) -> Result<(), No> {
+    match api.node.spec.external {
+        None => Ok(()),
+        Some(_) => Err(no(&Fault::new(Code::ExternalEtcd, "etcd is run by others here, and its members are theirs")
+            .hint("ask whoever runs it; `quorate peer` changes who uses it"))),
     }
 }
 
@@ -141,6 +152,10 @@ fn may_replace(node: &Node, new: &Spec) -> Result<(), Fault> {
     if new.is_plaintext() != node.spec.is_plaintext() {
         let what = "a living cluster does not change between TLS and plaintext".to_owned();
         return refused(what, "back it up, and found another one from it");
+    }
+    if new.external.is_some() != node.spec.external.is_some() {
+        let what = "a living cluster does not change between an etcd of its own and one of others".to_owned();
+        return refused(what, "begin another one, and bring the data over");
     }
     let Some(member) = new.member(node.name()) else { return Ok(()) };
     let moved = [

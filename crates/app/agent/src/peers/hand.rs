@@ -1,16 +1,18 @@
 //! Answers about clusters by hand: who belongs to them, who may come, and who is to go.
 
 use axum::Json;
-use axum::extract::State;
 use axum::extract::rejection::JsonRejection;
+use axum::extract::{ConnectInfo, State};
 use axum::http::StatusCode;
 use quorate_faults::Code;
+use quorate_pki::IssuingKeys;
 
 use super::change::no;
 use super::server::{Api, No, refuse};
 use crate::peering::{
     self, DetachRequest, InviteAnswer, InviteRequest, OperationShown, PeersAnswer, VetoAnswer, VetoRequest,
 };
+use crate::serve::Peer;
 
 /// Everyone.
 pub(super) async fn peers(State(api): State<Api>) -> Result<Json<PeersAnswer>, No> {
@@ -33,6 +35,15 @@ pub(super) async fn detach(
 ) -> Result<Json<OperationShown>, No> {
     let Json(request) = body.map_err(|rejection| unread(&rejection))?;
     peering::detach(&api, &request).await.map(Json).map_err(|fault| no(&fault))
+}
+
+/// Hands the issuing keys to another server.
+pub(super) async fn keys(
+    State(api): State<Api>,
+    ConnectInfo(peer): ConnectInfo<Peer>,
+) -> Result<Json<IssuingKeys>, No> {
+    let asking = peer.node(&api.node.spec.token);
+    peering::hand_keys(&api, asking.as_deref()).map(Json).map_err(|fault| no(&fault))
 }
 
 /// Asks what runs here whether it objects.

@@ -5,7 +5,7 @@
 use serde_json::{Value, json};
 
 /// The paths, as `(method, path, summary)`.
-pub(super) const ROUTES: [(&str, &str, &str); 17] = [
+pub(super) const ROUTES: [(&str, &str, &str); 18] = [
     ("get", "/v1/node", "What a node tells of itself: how far its founding has come, what it remembers of others"),
     (
         "post",
@@ -33,6 +33,7 @@ pub(super) const ROUTES: [(&str, &str, &str); 17] = [
     ("get", "/v1/peers", "Who belongs to a cluster by hand, and what is being changed"),
     ("post", "/v1/invite", "Makes a join code: whoever has it may join, once and in its time"),
     ("post", "/v1/detach", "Begins to take a node out of a cluster by hand, after every check"),
+    ("post", "/v1/issuing-keys", "Hands the issuing keys to another server of a cluster by hand, once it votes"),
     ("post", "/v1/veto", "Asks what runs on the node whether it objects to a change of peers"),
     ("get", "/openapi.json", "This description"),
 ];
@@ -75,6 +76,7 @@ fn operation(method: &str, path: &str, summary: &str) -> Value {
         "/v1/peers" => schema("Peers"),
         "/v1/invite" => schema("InviteAnswer"),
         "/v1/detach" => schema("Operation"),
+        "/v1/issuing-keys" => schema("IssuingKeys"),
         "/v1/veto" => schema("VetoAnswer"),
         _ => json!({ "schema": { "type": "object" } }),
     };
@@ -182,13 +184,14 @@ fn schemas() -> Value {
             "operation": { "$ref": "#/components/schemas/Operation" }
         })),
         "Operation": object(&["id", "kind", "name", "step"], json!({
-            "id": text, "kind": { "enum": ["join", "detach"] }, "name": text, "waits": { "type": ["string", "null"] },
+            "id": text, "kind": { "enum": ["join", "detach"] }, "name": text, "by": text, "waits": { "type": ["string", "null"] },
             "step": { "enum": ["reserved", "given", "undoing", "joined", "undone", "detached"] }
         })),
         "InviteRequest": object(&["role", "ttl_ms"], json!({ "role": text, "ttl_ms": number, "address": { "type": ["string", "null"] } })),
         "InviteAnswer": object(&["code", "expires_ms"], json!({ "code": text, "expires_ms": number })),
         "DetachRequest": object(&["name", "force"], json!({ "name": text, "force": { "type": "boolean" } })),
         "VetoRequest": object(&["what", "name"], json!({ "what": { "enum": ["join", "detach"] }, "name": text })),
+        "IssuingKeys": { "type": "object", "additionalProperties": text },
         "VetoAnswer": object(&[], json!({ "objection": { "type": ["string", "null"] } })),
         "Refusal": object(&["code", "why"], json!({ "code": text, "why": text, "generation": number }))
     })

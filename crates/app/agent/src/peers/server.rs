@@ -66,6 +66,7 @@ pub(crate) fn router(api: &Api) -> Router {
             peering::PEERS => router.route(path, get(hand::peers)),
             peering::INVITE => router.route(path, post(hand::invite)),
             peering::DETACH => router.route(path, post(hand::detach)),
+            peering::KEYS => router.route(path, post(hand::keys)),
             peering::VETO => router.route(path, post(hand::veto)),
             "/openapi.json" => router.route(path, get(|| async { Json(openapi::document()) })),
             // A test asks for each of them, and finds one that is described and not there.

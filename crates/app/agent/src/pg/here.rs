@@ -192,7 +192,7 @@ impl Here {
                 StorePlace::Consul(settings)
             }
         };
-        let mut settings = Settings::new(place, format!("quorate/pg/{}/", self.pg.group));
+        let mut settings = Settings::new(place, format!("{}pg/{}/", self.spec.namespace(), self.pg.group));
         settings.limit = STORE_LIMIT;
         Store::open(&settings).await
     }

@@ -10,8 +10,10 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::extract::State;
+use axum::extract::{ConnectInfo, Request, State};
 use axum::http::StatusCode;
+use axum::middleware::{Next, from_fn_with_state};
+use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use quorate_faults::{Code, Fault};
@@ -23,6 +25,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::publish::Shared;
 use super::status::Status;
+use crate::serve::Peer;
 
 /// The socket's name in the state dir.
 const SOCKET: &str = "agent.sock";
@@ -53,8 +56,9 @@ impl Wish {
 /// Everything that was wished, in its order.
 pub(crate) type Wishes = watch::Sender<Vec<Wish>>;
 
-/// `/readyz`, `/livez` and `/metrics`.
-pub(super) fn health(shared: &Arc<Shared>) -> Router {
+/// `/readyz` and `/livez` for anyone, and `/metrics`: for this machine, for who shows a certificate, or for anyone where that is
+/// asked for.
+pub(super) fn health(shared: &Arc<Shared>, open_metrics: bool) -> Router {
     async fn readyz(State(shared): State<Arc<Shared>>) -> (StatusCode, Json<Value>) {
         let (phase, ready) = shared.readiness();
         let code = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
@@ -62,7 +66,20 @@ pub(super) fn health(shared: &Arc<Shared>) -> Router {
     }
     let live = || async { Json(json!({ "live": true })) };
     let health = Router::new().route("/readyz", get(readyz)).route("/livez", get(live));
-    health.with_state(Arc::clone(shared)).merge(shared.backups.router())
+    let metrics = shared.backups.router().route_layer(from_fn_with_state(open_metrics, may_measure));
+    health.with_state(Arc::clone(shared)).merge(metrics)
+}
+
+async fn may_measure(
+    State(open): State<bool>,
+    ConnectInfo(peer): ConnectInfo<Peer>,
+    request: Request,
+    next: Next,
+) -> Response {
+    match open || peer.certified || peer.is_loopback() {
+        true => next.run(request).await,
+        false => StatusCode::FORBIDDEN.into_response(),
+    }
 }
 
 #[derive(Clone)]

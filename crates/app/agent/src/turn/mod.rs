@@ -19,6 +19,7 @@ mod data;
 mod drift;
 mod etcd;
 mod execute;
+mod external;
 mod in_place;
 mod keep;
 mod listen;
@@ -197,6 +198,7 @@ impl Life<'_> {
         let served = self.serve(&api, &stop).await?;
         tokio::spawn(certificates::keep(keep_certificates(&node, &book, &peers, &shared), stop.clone()));
         if !once {
+            peering::before_first_start(&api).await;
             tokio::spawn(peering::keep(api, stop.clone()));
         }
         if node.spec.source.is_some() {
@@ -241,7 +243,8 @@ impl Life<'_> {
     async fn serve(&self, api: &peers::Api, stop: &CancellationToken) -> Result<Vec<Listening>, Fault> {
         let node = &api.node;
         let bound = bind(&node.health()?, self.ports).await?;
-        let mut served = vec![tokio::spawn(bound.serve(listen::health(&api.shared), stop.clone()))];
+        let mut served =
+            vec![tokio::spawn(bound.serve(listen::health(&api.shared, node.has_open_metrics()), stop.clone()))];
         listen::api(self.state, &api.shared, self.wishes, stop.clone())?;
         match bind(&node.api()?, self.ports).await {
             Ok(bound) => served.push(tokio::spawn(bound.serve(peers::router(api), stop.clone()))),
@@ -366,6 +369,9 @@ struct Agent {
 
 impl Agent {
     async fn live(&mut self) -> Result<Finish, Fault> {
+        if self.node.spec.external.is_some() {
+            return self.live_external().await;
+        }
         let mut found = match self.adopt().await? {
             bring::Adopted::Running(running) => Some((running, true)),
             bring::Adopted::Nothing => None,

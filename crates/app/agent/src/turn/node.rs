@@ -11,7 +11,7 @@ use quorate_faults::{Code, Fault};
 use quorate_host::durable::RealDisk;
 use quorate_host::state::StateDir;
 use quorate_plan::Warning;
-use quorate_plan::spec::{Member, Security, Spec, TlsFiles, for_member};
+use quorate_plan::spec::{External, Member, Metrics, Security, Spec, TlsFiles, for_member};
 
 use crate::serve::{self, Address};
 use crate::{cluster_file, declared};
@@ -124,6 +124,9 @@ impl Node {
 
     /// How to ask this very member: where the etcd that runs was told to answer, else where the file says that it does.
     pub fn client(&self) -> Result<Settings, Fault> {
+        if self.spec.external.is_some() {
+            return self.client_at(Vec::new());
+        }
         let (started, declared) = (self.started_at(), self.member.client_urls.first().cloned());
         let moved = declared.filter(|declared| started.as_ref() != Some(declared));
         self.client_at(started.into_iter().chain(moved).collect())
@@ -148,19 +151,25 @@ impl Node {
         client_of(&self.spec, self.name(), urls)
     }
 
-    /// Where health and metrics are served: TLS where the file has it, and no client certificates, so that kubelets and
-    /// load balancers can ask.
+    /// Where health and metrics are served: TLS where the file has it. Nobody needs a certificate, so that kubelets and load
+    /// balancers can ask; who shows one of the clients' authority may read metrics too.
     pub fn health(&self) -> Result<Address, Fault> {
         let text = &self.spec.health_listen_of(&self.member);
         let tls = match &self.spec.security {
             Security::Tls(tls) if text.starts_with("https://") => {
                 let path = |text: &str| PathBuf::from(for_member(text, self.name()));
-                let TlsFiles { cert_file, key_file, .. } = &tls.client;
-                Some(serve::TlsFiles { cert: path(cert_file), key: path(key_file), client_ca: None })
+                let TlsFiles { cert_file, key_file, trusted_ca_file } = &tls.client;
+                let client_ca = Some(path(trusted_ca_file));
+                Some(serve::TlsFiles { cert: path(cert_file), key: path(key_file), client_ca })
             }
             Security::Tls(_) | Security::Plaintext(_) => None,
         };
-        Address::parse(text, tls)
+        Ok(Address::parse(text, tls)?.admit_unknown())
+    }
+
+    /// Whether anyone who can connect may read metrics.
+    pub fn has_open_metrics(&self) -> bool {
+        self.spec.agent.metrics == Metrics::Open || self.spec.is_plaintext()
     }
 
     /// Where agents and operators are answered: only with a certificate, except where the whole cluster is in the clear.
@@ -184,7 +193,10 @@ pub(crate) fn client_of(spec: &Spec, files_of: &str, urls: Vec<String>) -> Resul
     let agent = &spec.agent;
     let mut settings = Settings::new(urls);
     settings.timeout = agent.ready_timeout;
-    if let Security::Tls(tls) = &spec.security {
+    if let Some(external) = &spec.external {
+        settings.endpoints.clone_from(&external.endpoints);
+        settings.tls = external_tls(external, files_of);
+    } else if let Security::Tls(tls) = &spec.security {
         let TlsFiles { cert_file, key_file, trusted_ca_file } = tls.admin.as_ref().unwrap_or(&tls.client);
         let path = |text: &str| Some(PathBuf::from(for_member(text, files_of)));
         settings.tls = Tls { ca: path(trusted_ca_file), cert: path(cert_file), key: path(key_file), server_name: None };
@@ -193,6 +205,14 @@ pub(crate) fn client_of(spec: &Spec, files_of: &str, urls: Vec<String>) -> Resul
         settings.credentials = Some(Credentials { name: name.clone(), password: password(Path::new(file))? });
     }
     Ok(settings)
+}
+
+/// What an etcd of others is shown, and who must have signed it.
+fn external_tls(external: &External, files_of: &str) -> Tls {
+    let Some(files) = &external.tls else { return Tls::default() };
+    let path = |text: &String| PathBuf::from(for_member(text, files_of));
+    let (cert, key) = (files.cert_file.as_ref().map(path), files.key_file.as_ref().map(path));
+    Tls { ca: Some(path(&files.trusted_ca_file)), cert, key, server_name: None }
 }
 
 /// The file from before, where one of this cluster was kept.

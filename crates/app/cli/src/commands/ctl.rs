@@ -66,6 +66,8 @@ pub(crate) fn run(args: &Args, printer: &mut Printer) -> Result<Exit, Fault> {
     settings.timeout = ASK_LIMIT;
     let local = node.member.client_urls.iter().take(1).cloned();
     settings.endpoints = match (args.local, words::gives(&args.words, "endpoints")) {
+        // Where others run it, it is where the file says.
+        (_, false) if node.spec.external.is_some() => settings.endpoints.clone(),
         (true, _) => local.collect(),
         // etcdctl is told by its own flag.
         (false, true) => Vec::new(),

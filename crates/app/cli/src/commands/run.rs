@@ -9,6 +9,8 @@ use quorate_agent::cluster_file::{self, DEFAULT_STATE};
 use quorate_agent::peering::{self, AcceptSettings, StandaloneSettings, accept_probe, ensure_standalone};
 use quorate_agent::turn::{self, Finish, Node, RunSettings};
 use quorate_faults::{Code, Exit, Fault};
+use quorate_plan::peering::ExternalFile;
+use quorate_plan::spec::{External, ExternalTls, NAMESPACE};
 
 use crate::args::duration;
 use crate::logging::{self, LogArgs};
@@ -119,13 +121,74 @@ struct StandaloneArgs {
     #[arg(hide_possible_values = true)]
     box_level: Option<String>,
 
-    /// Where GlusterD 2 kept its files; what it left is looked at once
+    #[command(flatten)]
+    external: ExternalArgs,
+
+    /// Where GlusterD 2 kept its files; what it left is taken over, once
     #[arg(long, value_name = "DIR", default_value = "/var/lib/glusterd")]
     glusterd_dir: PathBuf,
 
     /// Where nodes keep their state [default: /var/lib/quorate]
     #[arg(long, value_name = "DIR", env = "QUORATE_STATE_DIR")]
     state_dir: Option<PathBuf>,
+}
+
+/// An etcd that others run.
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "With an etcd that others run")]
+struct ExternalArgs {
+    /// Its client URLs, parted by commas; no etcd is started here
+    #[arg(long, value_name = "URLS", requires = "standalone", value_delimiter = ',')]
+    etcd_endpoints: Vec<String>,
+
+    /// Who signed its certificate
+    #[arg(long, value_name = "FILE", requires = "etcd_endpoints")]
+    etcd_ca: Option<PathBuf>,
+
+    /// What is shown to it
+    #[arg(long, value_name = "FILE", requires = "etcd_key")]
+    etcd_cert: Option<PathBuf>,
+
+    /// The key to that
+    #[arg(long, value_name = "FILE", requires = "etcd_cert")]
+    etcd_key: Option<PathBuf>,
+
+    /// As whom it is asked
+    #[arg(long, value_name = "NAME", requires = "etcd_password_file")]
+    etcd_user: Option<String>,
+
+    /// The file with the password
+    #[arg(long, value_name = "FILE", requires = "etcd_user")]
+    etcd_password_file: Option<PathBuf>,
+
+    /// What our keys begin with [default: quorate/]
+    #[arg(long, value_name = "PREFIX", requires = "etcd_endpoints")]
+    etcd_namespace: Option<String>,
+}
+
+impl ExternalArgs {
+    fn file(&self) -> Result<Option<ExternalFile>, Fault> {
+        if self.etcd_endpoints.is_empty() {
+            return Ok(None);
+        }
+        let shown = |path: &PathBuf| std::path::absolute(path).unwrap_or_else(|_| path.clone()).display().to_string();
+        let tls = match (&self.etcd_ca, &self.etcd_cert) {
+            (Some(ca), _) => Some(ExternalTls {
+                trusted_ca_file: shown(ca),
+                cert_file: self.etcd_cert.as_ref().map(shown),
+                key_file: self.etcd_key.as_ref().map(shown),
+            }),
+            (None, None) => None,
+            (None, Some(_)) => {
+                return Err(Fault::new(Code::Usage, "a certificate is given, and nobody to believe")
+                    .hint("name who signed etcd's certificate: `--etcd-ca FILE`"));
+            }
+        };
+        let user = self.etcd_user.clone().zip(self.etcd_password_file.as_ref().map(shown));
+        let namespace = self.etcd_namespace.clone().unwrap_or_else(|| NAMESPACE.to_owned());
+        let external = External { endpoints: self.etcd_endpoints.clone(), namespace, tls };
+        Ok(Some(ExternalFile { external, user }))
+    }
 }
 
 /// Which file, and which node of it.
@@ -152,7 +215,7 @@ fn whose(args: &Args, printer: &mut Printer) -> Result<NodeArgs, Fault> {
         };
         runtime()?.block_on(accept_probe(settings, show))?
     } else if by_hand.standalone {
-        let (place, notes) = ensure_standalone(&StandaloneSettings {
+        let stands = ensure_standalone(&StandaloneSettings {
             state_dir,
             name: args.name.clone(),
             address: by_hand.listen.clone(),
@@ -161,11 +224,18 @@ fn whose(args: &Args, printer: &mut Printer) -> Result<NodeArgs, Fault> {
             join_timeout: by_hand.join_timeout,
             box_level: by_hand.box_level.clone(),
             glusterd_dir: by_hand.glusterd_dir.clone(),
+            external: by_hand.external.file()?,
         })?;
-        for note in notes {
-            printer.note(&note);
+        for note in &stands.notes {
+            printer.note(note);
         }
-        place
+        if stands.adopts {
+            let (node, _) = Node::read(&stands.place.file(), Some(&stands.place.name))?;
+            let adopted = runtime()?.block_on(turn::adopt_member(&node))?;
+            printer
+                .note(&format!("took over its data: member {} of cluster {}", adopted.member_id, adopted.cluster_id));
+        }
+        stands.place
     } else {
         let found = peering::find(&state_dir, args.name.as_deref())?;
         let (place, _) = found.ok_or_else(|| {

@@ -39,7 +39,7 @@ pub(crate) struct Seen {
 }
 
 impl Load {
-    pub(super) fn start(hosts: Arc<Hosts>, at: usize, settings: Settings, may_break: bool) -> Load {
+    pub(crate) fn start(hosts: Arc<Hosts>, at: usize, settings: Settings, may_break: bool) -> Load {
         let (stop, written) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
         let (ends, counts) = (Arc::clone(&stop), Arc::clone(&written));
         let work = std::thread::spawn(move || {

@@ -16,7 +16,8 @@ use quorate_etcd::client::{Settings, Tls};
 use quorate_testkit::{Hosts, Running, Tools, etcd, kill_hard, project_root, quorate};
 use serde_json::Value;
 
-use crate::cluster_support::{authority, end_all_below, leaf};
+pub(crate) use crate::cluster_support::said;
+use crate::cluster_support::{authority, end_all_below, leads, leaf, logs_of, members_in};
 pub(crate) use load::Load;
 
 /// Two slow cores are what there may be.
@@ -281,11 +282,7 @@ impl Net {
     /// The names in etcd's own list, as one member has it, and who of them only learns.
     pub(crate) fn listed(&self, at: usize) -> BTreeMap<String, bool> {
         let text = self.try_ctl(at, &["member", "list"]).unwrap_or_default();
-        let member = |line: &str| {
-            let parts: Vec<&str> = line.split(", ").collect();
-            Some(((*parts.get(2)?).to_owned(), *parts.last()? == "true"))
-        };
-        text.lines().filter_map(member).collect()
+        members_in(&text)
     }
 
     #[track_caller]
@@ -310,9 +307,7 @@ impl Net {
         loop {
             for at in members {
                 let text = self.try_ctl(*at, &["endpoint", "status", "--write-out=json"]).unwrap_or_default();
-                let status: Value = serde_json::from_str(&text).unwrap_or(Value::Null);
-                let status = &status[0]["Status"];
-                if status["leader"].is_u64() && status["leader"] == status["header"]["member_id"] {
+                if leads(&text) {
                     return *at;
                 }
             }
@@ -321,10 +316,7 @@ impl Net {
     }
 
     pub(crate) fn logs(&self) -> String {
-        let log = |(at, agent): (usize, &Option<Running>)| {
-            format!("--- n{}\n{}\n", at + 1, agent.as_ref().map(|agent| agent.log_tail(60)).unwrap_or_default())
-        };
-        self.agents.iter().enumerate().map(log).collect()
+        logs_of(&self.agents, 60)
     }
 
     /// Writes and watches through member `at` until it is asked for what it saw. It is to be up all the time.
@@ -362,10 +354,6 @@ pub(crate) fn releases() -> String {
     let tools = etcd("3.5.16").etcd.display().to_string();
     assert!(tools.contains("3.5.16"), "{tools}: see {}", project_root().display());
     tools.replace("3.5.16", "{version}")
-}
-
-pub(crate) fn said(output: &Output) -> String {
-    format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
 }
 
 fn put(path: &Path, text: &str) {

@@ -2,6 +2,7 @@
 
 #![allow(dead_code, clippy::unwrap_used, reason = "each test file uses its part; one that cannot go on says where")]
 
+use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -366,4 +367,33 @@ pub(crate) fn leaf(ca: &CertifiedIssuer<'static, KeyPair>, names: &[&str]) -> (S
     let key = KeyPair::generate().unwrap();
     let cert = params.signed_by(&key, ca).unwrap();
     (cert.pem(), key.serialize_pem())
+}
+
+/// What a command said, on both streams.
+pub(crate) fn said(output: &Output) -> String {
+    format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
+}
+
+/// The names in a list of `etcdctl member list`, and who of them only learns.
+pub(crate) fn members_in(text: &str) -> BTreeMap<String, bool> {
+    let member = |line: &str| {
+        let parts: Vec<&str> = line.split(", ").collect();
+        Some(((*parts.get(2)?).to_owned(), *parts.last()? == "true"))
+    };
+    text.lines().filter_map(member).collect()
+}
+
+/// Whether the member that answered `etcdctl endpoint status --write-out=json` leads.
+pub(crate) fn leads(text: &str) -> bool {
+    let status: Value = serde_json::from_str(text).unwrap_or(Value::Null);
+    let status = &status[0]["Status"];
+    status["leader"].is_u64() && status["leader"] == status["header"]["member_id"]
+}
+
+/// The last lines of every agent.
+pub(crate) fn logs_of(agents: &[Option<Running>], lines: usize) -> String {
+    let log = |(at, agent): (usize, &Option<Running>)| {
+        format!("--- n{}\n{}\n", at + 1, agent.as_ref().map(|agent| agent.log_tail(lines)).unwrap_or_default())
+    };
+    agents.iter().enumerate().map(log).collect()
 }

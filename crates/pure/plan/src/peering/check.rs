@@ -51,7 +51,9 @@ pub fn objections(host: &Side, spec: &Spec, guest: &Side, newcomer: &Newcomer) -
             ours.0, ours.1, theirs.0, theirs.1
         ));
     }
-    etcd(&mut found, host, guest);
+    if spec.external.is_none() {
+        etcd(&mut found, host, guest);
+    }
     if let Some(cluster) = &guest.cluster {
         let what = format!("it belongs to cluster `{cluster}`");
         found.push(match guest.cluster == host.cluster {

@@ -187,6 +187,19 @@ mod tests {
         assert!(!format!("{:?}", code()).contains("[7"), "the token is not shown");
     }
 
+    proptest::proptest! {
+        #[test]
+        fn no_text_makes_the_reader_panic(text: String, tail in "[A-Za-z0-9_-]{0,300}", bytes: Vec<u8>) {
+            let _ = (JoinCode::decode(&text), token_of(&text), JoinCode::decode(&format!("{PREFIX}{tail}")));
+            let mut whole = bytes;
+            let check = Sha256::digest(&whole);
+            whole.extend(check.iter().take(CHECK_BYTES));
+            if let Ok(code) = JoinCode::decode(&format!("{PREFIX}{}", BASE64_URL_SAFE_NO_PAD.encode(whole))) {
+                assert_eq!(JoinCode::decode(&code.encode()), Ok(code));
+            }
+        }
+    }
+
     #[test]
     fn a_token_is_read_as_it_is_sent() {
         let text = quorate_etcd_formats::hex::hex(&code().token);

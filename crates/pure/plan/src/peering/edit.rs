@@ -6,7 +6,7 @@
 use quorate_faults::{Code, Fault};
 use serde::{Deserialize, Serialize};
 
-use crate::spec::{Member, Spec};
+use crate::spec::{External, ExternalTls, Member, Spec};
 
 /// Who is to be a member.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -34,6 +34,17 @@ pub struct StandaloneFile {
     pub join_timeout: Option<String>,
     /// How etcd is held, if not as usual: `strict`, `basic` or `off`.
     pub box_level: Option<String>,
+    /// Where etcd is, if it is somebody else's.
+    pub external: Option<ExternalFile>,
+}
+
+/// An etcd that others run, and as whom it is asked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ExternalFile {
+    /// Where it is.
+    pub external: External,
+    /// The user, and the file with its password.
+    pub user: Option<(String, String)>,
 }
 
 /// Why a file was not edited.
@@ -71,21 +82,39 @@ const BOOTSTRAP: &str = "bootstrap:";
 
 /// The text of a file of one member.
 pub fn standalone_text(file: &StandaloneFile) -> String {
-    let StandaloneFile { token, member, state_dir, etcd_binary, join_timeout, box_level } = file;
+    let StandaloneFile { token, member, state_dir, etcd_binary, join_timeout, box_level, external } = file;
     let binary = etcd_binary.as_ref().map(|path| format!(", etcd-binary: {}", quoted(path))).unwrap_or_default();
     let timeout = join_timeout
         .as_ref()
         .map(|text| format!("maintenance: {{join-timeout: {}}}\n", quoted(text)))
         .unwrap_or_default();
     let held = box_level.as_ref().map(|level| format!("box: {{level: {}}}\n", quoted(level))).unwrap_or_default();
+    let founding = if external.is_some() { String::new() } else { format!("{BOOTSTRAP} {{id: 1}}\n") };
+    let elsewhere = external.as_ref().map(|known| external_line(&known.external)).unwrap_or_default();
+    let user = external.as_ref().and_then(|known| known.user.as_ref());
+    let user = user.map(|(name, file)| format!(", etcd-user: {}, etcd-password-file: {}", quoted(name), quoted(file)));
+    let user = user.unwrap_or_default();
     let pki = quoted(&format!("{}/{{name}}/pki", state_dir.trim_end_matches('/')));
     format!(
         "# Written by `quorate run --standalone`. `quorate peer` adds and removes members, one line for each.\n\
-         token: {}\n{BOOTSTRAP} {{id: 1}}\n{MEMBERS}\n{}tls: {{dir: {pki}}}\nagent: {{state-dir: {}{binary}}}\n{timeout}{held}",
+         token: {}\n{founding}{MEMBERS}\n{}tls: {{dir: {pki}}}\n{elsewhere}agent: {{state-dir: {}{binary}{user}}}\n\
+         {timeout}{held}",
         quoted(token),
         line(member),
         quoted(state_dir)
     )
+}
+
+fn external_line(external: &External) -> String {
+    let External { endpoints, namespace, tls } = external;
+    let urls: Vec<String> = endpoints.iter().map(|url| quoted(url)).collect();
+    let files = tls.as_ref().map(|ExternalTls { trusted_ca_file, cert_file, key_file }| {
+        let own = [("cert-file", cert_file), ("key-file", key_file)];
+        let own = own.iter().filter_map(|(key, path)| Some(format!(", {key}: {}", quoted(path.as_deref()?))));
+        format!(", tls: {{trusted-ca-file: {}{}}}", quoted(trusted_ca_file), own.collect::<String>())
+    });
+    let (urls, namespace) = (urls.join(", "), quoted(namespace));
+    format!("etcd: {{mode: external, endpoints: [{urls}], namespace: {namespace}{}}}\n", files.unwrap_or_default())
 }
 
 /// The file with one more member. The same one again changes nothing.
@@ -180,7 +209,7 @@ fn url_host(address: &str) -> String {
 }
 
 /// What is quoted for JSON is quoted for YAML.
-fn quoted(text: &str) -> String {
+pub(super) fn quoted(text: &str) -> String {
     serde_json::Value::from(text).to_string()
 }
 
@@ -204,7 +233,37 @@ mod tests {
             etcd_binary: Some("/usr/bin/etcd".to_owned()),
             join_timeout: Some("20s".to_owned()),
             box_level: Some("off".to_owned()),
+            external: None,
         })
+    }
+
+    #[test]
+    fn a_file_for_an_etcd_of_others_says_so_and_grows_the_same_way() {
+        let tls = ExternalTls {
+            trusted_ca_file: "/ca".to_owned(),
+            cert_file: Some("/c".to_owned()),
+            key_file: Some("/k".to_owned()),
+        };
+        let external = External {
+            endpoints: vec!["https://e1:2379".to_owned(), "https://e2:2379".to_owned()],
+            namespace: "quorate/a/".to_owned(),
+            tls: Some(tls),
+        };
+        let user = Some(("quorate".to_owned(), "/etc/quorate/etcd.password".to_owned()));
+        let text = standalone_text(&StandaloneFile {
+            token: "t".to_owned(),
+            member: newcomer(1),
+            state_dir: "/var/lib/quorate".to_owned(),
+            etcd_binary: None,
+            join_timeout: None,
+            box_level: None,
+            external: Some(ExternalFile { external: external.clone(), user }),
+        });
+        let spec = parse(&text).unwrap();
+        assert_eq!((spec.external.as_ref(), spec.bootstrap), (Some(&external), None));
+        assert_eq!(spec.agent.etcd_user.as_deref(), Some("quorate"));
+        let two = with_member(&text, &newcomer(2)).unwrap();
+        assert_eq!(without_member(&two, "n2").unwrap(), text);
     }
 
     #[test]

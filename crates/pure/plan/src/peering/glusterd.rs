@@ -3,7 +3,12 @@
 //! **Rule:** the precedence is the documented one: the environment file, else the proxy file, else nothing. Whatever stands in
 //! them is data; no line of them is ever run or put into an environment.
 
+use super::edit::quoted;
+use crate::certificates::is_host_name;
 use crate::roster::check_url;
+
+/// What a cluster is called that was taken over from GlusterD 2, on every node of it.
+pub const GLUSTERD_TOKEN: &str = "glusterd";
 
 /// Longer files were not written by GlusterD 2.
 const BYTES_MAX: usize = 64 << 10;
@@ -66,6 +71,12 @@ fn server(bytes: &[u8], notes: &mut Vec<String>) -> Result<Mode, String> {
     let name = name.filter(|name| !name.is_empty()).ok_or("`etcdenv.conf` has no `ETCD_NAME`")?;
     let cluster = cluster.ok_or("`etcdenv.conf` has no `ETCD_INITIAL_CLUSTER`")?;
     let members = members(cluster)?;
+    if let Some((bad, _)) = members.iter().find(|(name, _)| !is_host_name(name)) {
+        return Err(format!("`{}` is no name for a node", bad.escape_debug()));
+    }
+    if !members.iter().any(|(known, _)| known == name) {
+        return Err(format!("`ETCD_INITIAL_CLUSTER` does not name `{}`", name.escape_debug()));
+    }
     Ok(Mode::Server { name: name.to_owned(), members })
 }
 
@@ -89,6 +100,43 @@ fn client(bytes: &[u8], notes: &mut Vec<String>) -> Result<Mode, String> {
     }
     notes.push("the members' client port is taken to be 2379, as GlusterD 2 always used it".to_owned());
     Ok(Mode::Client { endpoints })
+}
+
+/// Where the things of a node lie.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GlusterdPlaces {
+    /// The data dir, the same on every node.
+    pub data_dir: String,
+    /// Where agents keep their state.
+    pub state_dir: String,
+    /// The etcd program, if not the one on the PATH.
+    pub etcd_binary: Option<String>,
+    /// How etcd is held, if not as usual: `strict`, `basic` or `off`.
+    pub box_level: Option<String>,
+}
+
+/// The cluster file of a cluster that GlusterD 2 ran: in the clear, since it knew nothing else, and without a founding, since
+/// it was founded. Every node of the cluster makes the same one.
+pub fn glusterd_text(members: &[(String, String)], places: &GlusterdPlaces) -> String {
+    let mut members = members.to_vec();
+    members.sort();
+    let line = |(name, url): &(String, String)| {
+        // Checked when it was read.
+        let host = url.rsplit_once(':').map_or(url.as_str(), |(host, _)| host);
+        let (name, peer, client) = (quoted(name), quoted(url), quoted(&format!("{host}:2379")));
+        let data = quoted(&places.data_dir);
+        format!("  - {{name: {name}, peer-urls: [{peer}], client-urls: [{client}], data-dir: {data}}}\n")
+    };
+    let binary = places.etcd_binary.as_ref().map(|path| format!(", etcd-binary: {}", quoted(path)));
+    let held = places.box_level.as_ref().map(|level| format!("box: {{level: {}}}\n", quoted(level)));
+    format!(
+        "# Taken over from GlusterD 2. It is in the clear, as it was there.\ntoken: {GLUSTERD_TOKEN}\nplaintext: true\n\
+         members:\n{}agent: {{state-dir: {}{}}}\n{}",
+        members.iter().map(line).collect::<String>(),
+        quoted(&places.state_dir),
+        binary.unwrap_or_default(),
+        held.unwrap_or_default()
+    )
 }
 
 /// `KEY=VALUE` lines, with blanks and empty lines as people leave them.
@@ -146,6 +194,42 @@ mod tests {
         let endpoints = vec!["10.0.0.1:2379".to_owned(), "10.0.0.2:2379".to_owned()];
         assert_eq!(proxy.mode, Mode::Client { endpoints });
         assert_eq!(read_glusterd(None, None).unwrap().mode, Mode::Standalone);
+    }
+
+    fn places() -> GlusterdPlaces {
+        GlusterdPlaces {
+            data_dir: "/d".to_owned(),
+            state_dir: "/s".to_owned(),
+            etcd_binary: Some("/e".to_owned()),
+            box_level: Some("off".to_owned()),
+        }
+    }
+
+    #[test]
+    fn every_node_of_a_cluster_makes_the_same_file_of_it() {
+        let other = b"ETCD_NAME=default\nETCD_INITIAL_CLUSTER=ETCD_b=http://b:2380, default=http://a:2380\n";
+        let places = places();
+        let text = |bytes: &[u8]| match read_glusterd(Some(bytes), None).unwrap().mode {
+            Mode::Server { members, .. } => glusterd_text(&members, &places),
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(text(ENV), text(other));
+        let (spec, _) = crate::spec::Spec::parse(text(ENV).as_bytes(), "c").map_err(|all| all.render()).unwrap();
+        assert!(spec.is_plaintext() && spec.bootstrap.is_none());
+        let member = spec.member("ETCD_b").unwrap();
+        assert_eq!((member.peer_urls[0].as_str(), member.client_urls[0].as_str()), ("http://b:2380", "http://b:2379"));
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn no_bytes_make_the_reader_panic_and_what_it_reads_can_be_written(bytes: Vec<u8>, text in "(ETCD_[A-Z_]*=.*\n)*") {
+            for content in [bytes.as_slice(), text.as_bytes()] {
+                let _ = read_glusterd(None, Some(content));
+                if let Ok(Imported { mode: Mode::Server { members, .. }, .. }) = read_glusterd(Some(content), None) {
+                    let _ = crate::spec::Spec::parse(glusterd_text(&members, &places()).as_bytes(), "c");
+                }
+            }
+        }
     }
 
     #[test]

@@ -49,6 +49,7 @@ impl Role {
         match number {
             1 => Some(Role::Server),
             2 => Some(Role::Client),
+            3 => Some(Role::External),
             _ => None,
         }
     }
@@ -126,6 +127,17 @@ impl LocalState {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    proptest::proptest! {
+        #[test]
+        fn no_bytes_make_the_reader_panic(bytes: Vec<u8>, body: String) {
+            let _ = LocalState::decode(&bytes);
+            let summed = format!("{HEAD}{}\n{body}\n", hex(&Sha256::digest(body.as_bytes())));
+            if let Ok(state) = LocalState::decode(summed.as_bytes()) {
+                assert_eq!(LocalState::decode(state.encode().as_bytes()), Ok(state));
+            }
+        }
+    }
 
     #[test]
     fn a_state_is_read_back_and_every_change_of_a_byte_is_noticed() {

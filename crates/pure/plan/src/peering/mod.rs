@@ -18,8 +18,8 @@ mod operation;
 
 pub use check::{API_VERSIONS, CLOCK_MAX_MS, FSYNC_MAX_MS, Side, objections};
 pub use code::{CodeError, JoinCode, TOKEN_BYTES, token_of};
-pub use edit::{EditError, Newcomer, StandaloneFile, standalone_text, with_member, without_member};
-pub use glusterd::{Imported, Mode, read_glusterd};
+pub use edit::{EditError, ExternalFile, Newcomer, StandaloneFile, standalone_text, with_member, without_member};
+pub use glusterd::{GLUSTERD_TOKEN, GlusterdPlaces, Imported, Mode, glusterd_text, read_glusterd};
 pub use invitation::{Invitation, Invitations, STRIKES_MAX, STRIKES_SPAN_MS, Strikes, TTL_MAX_MS, Turned};
 pub use local::{LocalError, LocalState, Role};
 pub use operation::{Kind, Next, Operation, Outcome, Seen, Step, next};

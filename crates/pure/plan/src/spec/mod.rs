@@ -7,6 +7,7 @@ mod auth;
 mod backup;
 mod boxes;
 mod check;
+mod external;
 mod members;
 mod mistake;
 mod places;
@@ -33,6 +34,7 @@ use sha2::{Digest, Sha256};
 
 pub use auth::{ADMIN, Access, AuthSpec, Keys, Permission, ROOT, Role, User};
 pub use boxes::{BoxLimits, BoxSection, Calls};
+pub use external::{External, ExternalTls, NAMESPACE};
 pub use mistake::{At, Mistake, Mistakes};
 pub use postgres::{PgNode, PgRole, PgSpec, PgStore, PgStoreKind, PgUser, PgUserKind, PgWriters};
 pub use processes::{
@@ -40,7 +42,7 @@ pub use processes::{
 };
 pub use root::below_root;
 pub use schema::{DefaultValue, default_values, schema};
-pub use settings::{Agent, Backup, Defrag, Keep, Layout, Logs, Maintenance, Stop, Validation};
+pub use settings::{Agent, Backup, Defrag, Keep, Layout, Logs, Maintenance, Metrics, Stop, Validation};
 pub use source::Source;
 pub use units::{duration_text, parse_duration, parse_size, size_text};
 
@@ -68,6 +70,9 @@ pub struct Spec {
     /// What is passed on to etcd, under etcd's own names.
     #[serde(skip_serializing_if = "Vec::is_empty", serialize_with = "settings::as_map")]
     pub etcd: Vec<Setting>,
+    /// Where etcd is, if it is somebody else's. Settings do not stand beside it.
+    #[serde(rename = "etcd", skip_serializing_if = "Option::is_none")]
+    pub external: Option<External>,
     /// Where backups go, if anywhere.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub backup: Option<Backup>,

@@ -3,7 +3,7 @@
 //! **Rule:** the dirs that are ours move, with all that is in them, whether the file names them or leaves them to the
 //! defaults. Every other path means what it says.
 
-use super::{Security, Source, Spec, Tls, TlsFiles};
+use super::{ExternalTls, Security, Source, Spec, Tls, TlsFiles};
 
 /// The dirs that move.
 const OURS: [&str; 5] =
@@ -34,6 +34,10 @@ impl Spec {
                 let TlsFiles { cert_file, key_file, trusted_ca_file } = files;
                 [cert_file, key_file, trusted_ca_file].into_iter().for_each(moved);
             }
+        }
+        if let Some(tls) = self.external.as_mut().and_then(|external| external.tls.as_mut()) {
+            let ExternalTls { trusted_ca_file, cert_file, key_file } = tls;
+            [trusted_ca_file].into_iter().chain(cert_file).chain(key_file).for_each(moved);
         }
         if let Some(source) = &mut self.source {
             let Source { uri: _, size: _, trusted_ca_file, cert_file, key_file, token_file, user_file } = source;

@@ -7,7 +7,7 @@ use serde::Serialize;
 use serde_json::{Map as JsonMap, Value as Json, json};
 
 use super::Spec;
-use super::table::{FILE, Form, Key};
+use super::table::{EXTERNAL, FILE, Form, Key};
 use crate::etcd_config;
 
 /// A time span: the larger units first, each once.
@@ -166,6 +166,9 @@ fn etcd() -> Json {
         }
         properties.insert(setting.key.to_owned(), schema);
     }
+    if let Json::Object(more) = of_form(&Form::Map(EXTERNAL, &[]), "etcd", &Json::Null)["properties"].take() {
+        properties.extend(more);
+    }
     json!({"type": "object", "additionalProperties": false, "properties": properties})
 }
 
@@ -230,7 +233,7 @@ etcd: {}
     fn the_schema_names_every_setting_of_etcd() {
         let schema: Json = serde_json::from_str(&schema()).unwrap();
         let etcd = schema["properties"]["etcd"]["properties"].as_object().unwrap();
-        assert_eq!(etcd.len(), etcd_config::settings().count());
+        assert_eq!(etcd.len(), etcd_config::settings().count() + EXTERNAL.len());
         assert_eq!(etcd["quota-backend-bytes"]["description"], "etcd 3.4 to 3.7");
     }
 }

@@ -6,8 +6,8 @@ use super::members::{self, Addresses, MemberPlace};
 use super::read::{Reader, Section, Show};
 use super::tree::{BYTES_MAX, Kind, Node};
 use super::{
-    Agent, At, Bootstrap, Logs, Maintenance, Mistakes, Security, Setting, Spec, Validation, Value, auth, backup, boxes,
-    check, postgres, processes, source, tls,
+    Agent, At, Bootstrap, External, Logs, Maintenance, Metrics, Mistakes, Security, Setting, Spec, Validation, Value,
+    auth, backup, boxes, check, external, postgres, processes, source, tls,
 };
 use crate::Warning;
 use crate::etcd_config;
@@ -72,7 +72,8 @@ fn whole(reader: &mut Reader<'_>, node: Node) -> Option<(Spec, Places)> {
     };
     let (members, places) = members::section(reader, &mut file, addresses);
     let (agent, agent_at) = agent(reader, &mut file, plaintext);
-    let etcd = etcd(reader, &mut file, agent.etcd_version.as_deref());
+    let (etcd, external) = etcd(reader, &mut file, agent.etcd_version.as_deref());
+    let (external, external_at) = external.unzip();
     let backup = backup::section(reader, &mut file);
     let auth = auth::section(reader, &mut file, &agent, security.as_ref());
     let maintenance = maintenance(reader, &mut file);
@@ -88,6 +89,7 @@ fn whole(reader: &mut Reader<'_>, node: Node) -> Option<(Spec, Places)> {
         members,
         security,
         etcd,
+        external,
         backup,
         auth,
         maintenance,
@@ -96,6 +98,7 @@ fn whole(reader: &mut Reader<'_>, node: Node) -> Option<(Spec, Places)> {
         processes,
         postgres,
     };
+    external::alone(reader, &spec, external_at.unwrap_or_default());
     Some((spec, Places { members: places, agent: agent_at }))
 }
 
@@ -129,8 +132,10 @@ pub(super) fn secret_or_path(reader: &mut Reader<'_>, path: &str, text: &str, at
     }
 }
 
-fn etcd(reader: &mut Reader<'_>, file: &mut Section, version: Option<&str>) -> Vec<Setting> {
-    let Some(section) = file.section(reader, "etcd") else { return Vec::new() };
+/// etcd's own settings; or where an etcd of others is, and where that stands.
+fn etcd(reader: &mut Reader<'_>, file: &mut Section, version: Option<&str>) -> (Vec<Setting>, Option<(External, At)>) {
+    let Some(mut section) = file.section(reader, "etcd") else { return (Vec::new(), None) };
+    let external = external::section(reader, &mut section);
     let mut settings = Vec::new();
     for (key, node) in section.rest() {
         let what = node.kind();
@@ -159,7 +164,7 @@ fn etcd(reader: &mut Reader<'_>, file: &mut Section, version: Option<&str>) -> V
             }
         }
     }
-    settings
+    (settings, external)
 }
 
 fn maintenance(reader: &mut Reader<'_>, file: &mut Section) -> Maintenance {
@@ -214,6 +219,8 @@ fn agent(reader: &mut Reader<'_>, file: &mut Section, plaintext: bool) -> (Agent
         found.etcd_password_file = Some(text);
     }
     section.span(reader, "ready-timeout", &mut found.ready_timeout);
+    let words = [("closed", Metrics::Closed), ("open", Metrics::Open)];
+    section.word(reader, "metrics", &words, &mut found.metrics);
     logs(reader, &mut section, &mut found.logs);
     section.close(reader);
     (found, at)

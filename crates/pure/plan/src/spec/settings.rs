@@ -183,7 +183,7 @@ impl Default for Maintenance {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct Agent {
-    /// Where health and metrics are served, without client certificates.
+    /// Where health is told to anyone, and metrics to whom `metrics` names.
     pub health_listen: String,
     /// Where operators and other agents are answered.
     pub api_listen: String,
@@ -204,8 +204,27 @@ pub struct Agent {
     /// How long a read through this member may take while it counts as ready.
     #[serde(serialize_with = "as_duration")]
     pub ready_timeout: Duration,
+    /// Who may read metrics.
+    #[serde(skip_serializing_if = "Metrics::is_closed")]
+    pub metrics: Metrics,
     /// etcd's logs.
     pub logs: Logs,
+}
+
+/// Who may read the metrics of an agent, at its health address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Metrics {
+    /// This machine, and whoever shows a certificate of the clients' authority.
+    Closed,
+    /// Anyone who can connect.
+    Open,
+}
+
+impl Metrics {
+    fn is_closed(&self) -> bool {
+        *self == Metrics::Closed
+    }
 }
 
 /// How etcd's logs are kept.
@@ -235,6 +254,7 @@ impl Agent {
             etcd_user: None,
             etcd_password_file: None,
             ready_timeout: Duration::from_secs(5),
+            metrics: Metrics::Closed,
             logs: usual_logs(),
         }
     }

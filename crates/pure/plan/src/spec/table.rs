@@ -78,6 +78,20 @@ pub(super) const FILE: &[Key] = &[
     key("postgres", Map(POSTGRES, &[]), "A group of PostgreSQL servers on the members"),
 ];
 
+/// Beside etcd's own settings: an etcd that others run.
+pub(super) const EXTERNAL: &[Key] = &[
+    key("mode", Words(&["internal", "external"]), "Whose etcd it is; `external`: others run it; by default `internal`"),
+    key("endpoints", Urls, "Where an external etcd is"),
+    key("namespace", Text, "What our keys in an external etcd begin with; by default `quorate/`"),
+    key("tls", Map(EXTERNAL_TLS, &["trusted-ca-file"]), "How an external etcd is known"),
+];
+
+const EXTERNAL_TLS: &[Key] = &[
+    key("trusted-ca-file", Path, "Who signed its certificate"),
+    key("cert-file", Path, "What is shown to it, where it asks for that"),
+    key("key-file", Path, "The key to that"),
+];
+
 const SOURCE: &[Key] = &[
     key("uri", Text, "As `--source` takes it, such as `dns-srv:example.com`"),
     key("size", Number(1, 99), "How many members it names when it is complete"),
@@ -202,13 +216,18 @@ const STOP: &[Key] = &[
 ];
 
 const AGENT: &[Key] = &[
-    key("health-listen", Url, "Where health and metrics are served, without client certificates"),
+    key("health-listen", Url, "Where health is told to anyone, and metrics to whom `metrics` names"),
     key("api-listen", Url, "Where operators and other agents are answered"),
     key("state-dir", Path, "Where ledger, exit records and logs are kept, in a folder for each member"),
     key("etcd-binary", Text, "The etcd program; by default the one on the PATH"),
     key("etcd-version", Text, "The version that the program must have, such as `3.5` or `3.5.16`"),
     key("etcd-user", Text, "The user as which etcd is asked, where auth is on and certificates do not say"),
     key("etcd-password-file", Path, "The file with that user's password"),
+    key(
+        "metrics",
+        Words(&["closed", "open"]),
+        "Who may read metrics: `closed` is this machine and who has a client certificate, `open` anyone; by default `closed`",
+    ),
     key("ready-timeout", Span, "How long a read through a member may take while it counts as ready"),
     key("logs", Map(LOGS, &[]), "etcd's logs"),
 ];

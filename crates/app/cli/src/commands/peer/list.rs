@@ -4,6 +4,7 @@ use quorate_agent::peering::PeersAnswer;
 use quorate_faults::{Exit, Fault};
 use serde::Serialize;
 
+use super::followed::is_over;
 use super::{Agent, PlaceArgs};
 use crate::printer::Printer;
 use crate::render::{Page, Report};
@@ -44,8 +45,7 @@ pub(crate) fn list(args: &ListArgs, printer: &mut Printer) -> Result<Exit, Fault
 /// Shows the nodes and the change.
 pub(crate) fn status(args: &StatusArgs, printer: &mut Printer) -> Result<Exit, Fault> {
     let answer = Agent::of(&args.place, printer)?.look()?;
-    let over = |step: &str| matches!(step, "joined" | "undone" | "detached");
-    let busy = answer.operation.as_ref().is_some_and(|operation| !over(&operation.step));
+    let busy = answer.operation.as_ref().is_some_and(|operation| !is_over(&operation.step));
     printer.report(&Whole(answer));
     Ok(if busy { Exit::Waiting } else { Exit::Done })
 }

@@ -4,6 +4,7 @@
 //! the command line, where others could read them.
 
 mod detach;
+mod followed;
 mod invite;
 mod join;
 mod list;
@@ -15,7 +16,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use quorate_agent::cluster_file::{self, DEFAULT_STATE};
-use quorate_agent::peering::{self, OperationShown, PEERS, PeersAnswer, Place};
+use quorate_agent::peering::{self, PEERS, PeersAnswer, Place};
 use quorate_agent::peers::{PeerError, Peers};
 use quorate_agent::turn::Node;
 use quorate_faults::{Code, Exit, Fault};
@@ -148,37 +149,19 @@ impl Agent {
         answer.map_err(|error| error.fault(&self.name))
     }
 
-    /// What the agent says. One that takes another file over begins anew, and is silent for a moment.
+    /// What the agent says.
     fn look(&self) -> Result<PeersAnswer, Fault> {
-        let begun = Instant::now();
-        loop {
-            match self.runtime.block_on(self.peers.ask(&self.name, PEERS, None)) {
-                Err(PeerError::Silent(_)) if begun.elapsed() < SILENT_LIMIT => std::thread::sleep(AGAIN),
-                answer => return answer.map_err(|error| error.fault(&self.name)),
-            }
-        }
+        self.look_at(&self.name)
     }
 
-    /// Waits until an operation is over; `None`: not in its time. The agent may begin anew meanwhile.
-    fn follow(&self, id: &str, wait: Duration, printer: &Printer) -> Result<Option<OperationShown>, Fault> {
-        let (begun, progress) = (Instant::now(), printer.progress("following the agents", None));
-        let mut last = None;
+    /// What the agent of a node says. One that takes another file over begins anew, and is silent for a moment.
+    fn look_at(&self, name: &str) -> Result<PeersAnswer, Fault> {
+        let begun = Instant::now();
         loop {
-            if let Ok(PeersAnswer { operation: Some(operation), .. }) = self.look() {
-                if operation.id != id {
-                    return Ok(None);
-                }
-                if matches!(operation.step.as_str(), "joined" | "undone" | "detached") {
-                    drop(progress);
-                    return Ok(Some(operation));
-                }
-                last = Some(operation);
+            match self.runtime.block_on(self.peers.ask(name, PEERS, None)) {
+                Err(PeerError::Silent(_)) if begun.elapsed() < SILENT_LIMIT => std::thread::sleep(AGAIN),
+                answer => return answer.map_err(|error| error.fault(name)),
             }
-            if begun.elapsed() >= wait {
-                drop(progress);
-                return Ok(last);
-            }
-            std::thread::sleep(AGAIN.min(wait.saturating_sub(begun.elapsed())));
         }
     }
 }

@@ -3,15 +3,14 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use quorate_agent::peering::{INVITE, InviteAnswer, InviteRequest, OperationShown, Probed, probe};
+use quorate_agent::peering::{INVITE, InviteAnswer, InviteRequest, Probed, probe};
 use quorate_faults::{Exit, Fault};
 use quorate_plan::peering::{CodeError, JoinCode, Role};
-use serde::Serialize;
 
+use super::followed::Followed;
 use super::{Agent, PlaceArgs, read_code};
 use crate::args::duration;
 use crate::printer::Printer;
-use crate::render::{Page, Report};
 
 /// Flags of `peer probe`.
 #[derive(Debug, clap::Args)]
@@ -50,24 +49,5 @@ pub(crate) fn run(args: &Args, printer: &mut Printer) -> Result<Exit, Fault> {
     printer.note(&format!("`{name}` has a place in cluster `{cluster}`, and joins"));
     let operation = agent.look()?.operation.filter(|operation| operation.name == name);
     let Some(operation) = operation else { return Ok(Exit::Done) };
-    let now = agent.follow(&operation.id, args.wait, printer)?.unwrap_or(operation);
-    let exit = if now.step == "joined" { Exit::Done } else { Exit::Waiting };
-    printer.report(&Shown(now));
-    Ok(exit)
-}
-
-#[derive(Serialize)]
-#[serde(transparent)]
-struct Shown(OperationShown);
-
-impl Report for Shown {
-    fn render(&self, page: &mut Page) {
-        let OperationShown { name, step, waits, .. } = &self.0;
-        match (step.as_str(), waits) {
-            ("joined", _) => page.line(format!("`{name}` is a member, and votes")),
-            ("undone", _) => page.line(format!("`{name}` did not come in its time, and was taken out again")),
-            (_, Some(what)) => page.line(format!("`{name}` joins; waiting for {what}")),
-            (step, None) => page.line(format!("`{name}` joins: {step}")),
-        }
-    }
+    Followed::follow(&agent, operation, args.wait, printer)
 }

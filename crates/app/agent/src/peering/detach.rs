@@ -1,0 +1,117 @@
+//! Takes a node out: everything that speaks against it first, then one operation that the agents carry out.
+//!
+//! **Rule:** nothing is changed before nobody objects and a quorum is proven to stay; the last server stays.
+
+use quorate_etcd_formats::hex::hex;
+use quorate_faults::{Code, Fault};
+use quorate_plan::peering::{Kind, Operation, Step, without_member};
+use tracing::{info, warn};
+
+use super::keep::{begin, operation_shown};
+use super::messages::{DetachRequest, OperationShown, VetoAnswer, VetoRequest};
+use super::pinned::fill_random;
+use super::{DETACH, VETO, veto};
+use crate::cluster_file;
+use crate::peers::{Api, PeerError};
+use crate::turn::{may_remove, now_ms};
+
+/// A detach that nobody follows any more is taken over after so long.
+const DETACH_MS: u64 = 600_000;
+
+/// Begins to take a node out, after every check.
+pub(crate) async fn detach(api: &Api, request: &DetachRequest) -> Result<OperationShown, Fault> {
+    api.peering.by_hand()?;
+    let _one = api.peering.deciding.lock().await;
+    let (name, spec) = (&request.name, &api.node.spec);
+    let kept = api.peering.kept();
+    if let Some(active) = kept.active() {
+        if active.kind == (Kind::Detach { name: name.clone() }) {
+            return Ok(operation_shown(api, active));
+        }
+        let what = format!("another change goes on: that of `{}`", active.kind.name());
+        return Err(Fault::new(Code::PeersBusy, what).hint("wait until it is done: `quorate peer status`"));
+    }
+    if spec.member(name).is_none() {
+        return Err(Fault::new(Code::PeerUnknown, format!("there is no peer `{}`", name.escape_debug()))
+            .hint("see who there is: `quorate peer list`"));
+    }
+    if spec.members.len() == 1 {
+        return Err(Fault::new(
+            Code::LastMember,
+            "the last server cannot be detached: nothing of the cluster would be left",
+        )
+        .hint("to end the cluster, `quorate cluster teardown`"));
+    }
+    if name == api.node.name() {
+        return by_another(api, request).await;
+    }
+    ask_for_vetoes(api, request).await?;
+    if spec.external.is_none() {
+        may_remove(&api.node, name).await?;
+    }
+    let text = without_member(&api.node.text, name).map_err(|error| error.fault())?;
+    cluster_file::parse(text.as_bytes(), "the file without the node")?;
+    let mut random = [0_u8; 8];
+    fill_random(&mut random)?;
+    let now = now_ms();
+    let operation = Operation {
+        id: hex(&random),
+        kind: Kind::Detach { name: name.clone() },
+        text,
+        before: spec.hash(),
+        at_ms: now,
+        deadline_ms: now.saturating_add(DETACH_MS),
+        step: Step::Reserved,
+    };
+    begin(api, operation.clone(), None).await?;
+    info!(node = name, "is being detached");
+    Ok(operation_shown(api, &operation))
+}
+
+/// Asks here and there; who does not answer is detached by force alone.
+async fn ask_for_vetoes(api: &Api, request: &DetachRequest) -> Result<(), Fault> {
+    let name = &request.name;
+    let objects = |place: &str, why: &str| {
+        Fault::new(Code::DetachVetoed, format!("something that runs on {place} objects: {why}"))
+            .hint("nothing was changed; see to it there first")
+    };
+    if let Some(why) = veto(api.peering.dir(), "detach", name).await {
+        return Err(objects("this node", &why));
+    }
+    let asked = VetoRequest { what: "detach".to_owned(), name: name.clone() };
+    let answer: Result<VetoAnswer, PeerError> = api.peers.order(name, VETO, &asked).await;
+    match answer {
+        Ok(VetoAnswer { objection: None }) => Ok(()),
+        Ok(VetoAnswer { objection: Some(why) }) => Err(objects(&format!("`{name}`"), &why)),
+        Err(_) if request.force => {
+            warn!(node = name, "does not answer, and is detached by force");
+            Ok(())
+        }
+        Err(error) => Err(Fault::new(Code::DetachUnproven, format!("`{name}` does not say whether something objects"))
+            .hint("bring it back; if it is gone for good, `--force`")
+            .caused_by(error.fault(name))),
+    }
+}
+
+/// Who leaves cannot see to the end what is done; another node does it.
+async fn by_another(api: &Api, request: &DetachRequest) -> Result<OperationShown, Fault> {
+    let mut last = None;
+    for peer in api.peers.others() {
+        let begun: Result<OperationShown, PeerError> = api.peers.order(&peer, DETACH, request).await;
+        match begun {
+            Ok(begun) => {
+                info!("`{peer}` takes this node out, as it was asked to");
+                return Ok(OperationShown { by: Some(peer), ..begun });
+            }
+            // It has decided, and so would the others.
+            Err(PeerError::Refused(fault)) => return Err(fault),
+            Err(error) => last = Some(error.fault(&peer)),
+        }
+    }
+    let nobody = Fault::new(Code::DetachUnproven, "no other node answers that could take this one out");
+    let nobody = nobody.hint("bring another one up; a node does not leave without a quorum of the others");
+    Err(match last {
+        Some(fault) => nobody.caused_by(fault),
+        None => nobody,
+    })
+}

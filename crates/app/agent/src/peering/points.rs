@@ -1,0 +1,20 @@
+//! Named points of a join and a detach, at which a test can have this process end as by SIGKILL.
+//!
+//! **Rule:** there are none in a release: nobody can stop an agent there by its environment.
+
+/// Names the point.
+#[cfg(debug_assertions)]
+const VARIABLE: &str = "QUORATE_END_AT";
+
+/// Ends here, if that was asked for.
+#[cfg(debug_assertions)]
+pub(super) fn point(name: &str) {
+    if std::env::var(VARIABLE).is_ok_and(|wanted| wanted == name) {
+        // Whoever is killed says nothing and puts nothing in order.
+        let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
+    }
+}
+
+/// Nothing.
+#[cfg(not(debug_assertions))]
+pub(super) fn point(_name: &str) {}

@@ -1,0 +1,57 @@
+//! A node that was taken out while it was away: it finds its tombstone in the cluster's store, and takes over the file of those
+//! who stayed. What follows is what follows for every member that its file does not declare: its own tombstone, and its data
+//! set aside.
+//!
+//! **Invariant:** nothing of the node is touched by the word of one other: the tombstone is read through a quorum, in the very
+//! transaction log that closed the detach.
+
+use std::time::Duration;
+
+use quorate_faults::Fault;
+use quorate_plan::ledger::LedgerSeen;
+use quorate_plan::peering::Role;
+use tracing::{debug, warn};
+
+use super::keep::take_here;
+use super::record::Records;
+use crate::cluster_file;
+use crate::peers::{Api, FileRequest};
+use crate::turn::in_words;
+
+/// How long a newcomer looks for its tombstone before it begins; without an answer it cannot join either.
+const LIMIT: Duration = Duration::from_secs(5);
+
+/// Looks for a tombstone before a node that was never a member begins: one that was given up does not add itself again.
+pub(crate) async fn before_first_start(api: &Api) {
+    let newcomer = match api.book.read() {
+        LedgerSeen::Absent => true,
+        LedgerSeen::There(ledger) => ledger.ids().is_none(),
+        LedgerSeen::Unreadable(_) => false,
+    };
+    if !newcomer {
+        return;
+    }
+    match tokio::time::timeout(LIMIT, mind_tombstone(api)).await {
+        Ok(Ok(())) => {}
+        Ok(Err(fault)) => debug!(code = %fault.code(), "no tombstone was looked for: {}", in_words(&fault)),
+        Err(_) => debug!("no tombstone was looked for in time"),
+    }
+}
+
+/// Looks for a tombstone, where no etcd runs and this node still takes itself for a member.
+pub(super) async fn mind_tombstone(api: &Api) -> Result<(), Fault> {
+    let role = api.peering.local().map(|local| local.role);
+    let member = matches!(role, Some(Role::Standalone | Role::Server)) && api.node.spec.external.is_none();
+    if !member || !api.node.is_declared() || !api.node.has_peers() || api.shared.status().etcd.is_some() {
+        return Ok(());
+    }
+    let records = Records::of_others(&api.node).await?;
+    let Some(gone) = records.gone(api.node.name()).await? else { return Ok(()) };
+    let Some(file) = records.file().await? else { return Ok(()) };
+    let (spec, _) = cluster_file::parse(file.text.as_bytes(), "the file that the cluster agreed on")?;
+    if spec.token != api.node.spec.token || spec.member(api.node.name()).is_some() {
+        return Ok(());
+    }
+    warn!("this node was taken out by `{}` while it was away: it takes over the file of the others", gone.by);
+    take_here(api, FileRequest { text: file.text, replaces: api.node.spec.hash() }).await
+}

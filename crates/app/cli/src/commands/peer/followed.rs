@@ -1,0 +1,79 @@
+//! Follows a change of peers to its end, and says in one line how far it is.
+
+use std::time::{Duration, Instant};
+
+use quorate_agent::peering::{OperationShown, PeersAnswer};
+use quorate_faults::{Exit, Fault};
+use serde::Serialize;
+
+use super::{AGAIN, Agent};
+use crate::printer::Printer;
+use crate::render::{Page, Report};
+
+/// A change, as far as it was followed.
+#[derive(Serialize)]
+#[serde(transparent)]
+pub(super) struct Followed(OperationShown);
+
+impl Followed {
+    /// Follows it at the agent that carries it out, and shows what came of it.
+    pub(super) fn follow(
+        agent: &Agent,
+        begun: OperationShown,
+        wait: Duration,
+        printer: &mut Printer,
+    ) -> Result<Exit, Fault> {
+        let now = follow(agent, &begun, wait, printer)?.unwrap_or(begun);
+        let done = matches!(now.step.as_str(), "joined" | "detached");
+        printer.report(&Followed(now));
+        Ok(if done { Exit::Done } else { Exit::Waiting })
+    }
+}
+
+impl Report for Followed {
+    fn render(&self, page: &mut Page) {
+        let OperationShown { kind, name, step, waits, .. } = &self.0;
+        let doing = if kind == "detach" { "is being detached" } else { "joins" };
+        match (step.as_str(), waits) {
+            ("joined", _) => page.line(format!("`{name}` belongs to the cluster: as a server it votes")),
+            ("undone", _) => page.line(format!("`{name}` did not come in its time, and was taken out again")),
+            ("detached", _) => page.line(format!("`{name}` is no member any more")),
+            (_, Some(what)) => page.line(format!("`{name}` {doing}; waiting for {what}")),
+            (step, None) => page.line(format!("`{name}` {doing}: {step}")),
+        }
+    }
+}
+
+/// Whether nothing more is done.
+pub(super) fn is_over(step: &str) -> bool {
+    matches!(step, "joined" | "undone" | "detached")
+}
+
+/// Waits until it is over; `None`: another one took its place. The agent may begin anew meanwhile.
+fn follow(
+    agent: &Agent,
+    begun: &OperationShown,
+    wait: Duration,
+    printer: &Printer,
+) -> Result<Option<OperationShown>, Fault> {
+    let (since, progress) = (Instant::now(), printer.progress("following the agents", None));
+    let at = begun.by.as_deref().unwrap_or(&agent.name);
+    let mut last = None;
+    loop {
+        if let Ok(PeersAnswer { operation: Some(operation), .. }) = agent.look_at(at) {
+            if operation.id != begun.id {
+                return Ok(None);
+            }
+            if is_over(&operation.step) {
+                drop(progress);
+                return Ok(Some(operation));
+            }
+            last = Some(operation);
+        }
+        if since.elapsed() >= wait {
+            drop(progress);
+            return Ok(last);
+        }
+        std::thread::sleep(AGAIN.min(wait.saturating_sub(since.elapsed())));
+    }
+}

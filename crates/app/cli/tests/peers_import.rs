@@ -1,0 +1,169 @@
+//! A node that GlusterD 2 ran: its files are taken over once, its data as it is, and what cannot be understood changes nothing.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on says where")]
+
+mod cluster_support;
+
+use std::io::Write;
+use std::path::Path;
+use std::process::{Output, Stdio};
+use std::time::Duration;
+
+use cluster_support::{end_all_below, said};
+use quorate_testkit::{Hosts, Running, Tools, etcd, quorate, wait_until};
+use serde_json::Value;
+
+const LIMIT: Duration = Duration::from_secs(150);
+
+/// Two members as GlusterD 2 ran them, in the clear; the second one is to be taken over.
+struct Before {
+    members: [Option<Running>; 2],
+    agent: Option<Running>,
+    hosts: Hosts,
+    root: tempfile::TempDir,
+    tools: Tools,
+}
+
+const NAMES: [&str; 2] = ["default", "ETCD_b"];
+
+impl Before {
+    fn new() -> Before {
+        let (hosts, root) = (Hosts::new(2), tempfile::tempdir().unwrap());
+        let mut before = Before { members: [None, None], agent: None, hosts, root, tools: etcd("3.5.16") };
+        std::fs::create_dir(before.root.path().join("glusterd")).unwrap();
+        for at in 0..2 {
+            let (address, data) = (before.hosts[at].address(), before.root.path().join(format!("data-{at}")));
+            let words = [
+                ("name", NAMES[at].to_owned()),
+                ("data-dir", data.display().to_string()),
+                ("listen-client-urls", format!("http://{address}:2379")),
+                ("advertise-client-urls", format!("http://{address}:2379")),
+                ("listen-peer-urls", format!("http://{address}:2380")),
+                ("initial-advertise-peer-urls", format!("http://{address}:2380")),
+                ("initial-cluster", before.initial_cluster(",")),
+            ];
+            let words: Vec<String> = words.iter().map(|(key, value)| format!("--{key}={value}")).collect();
+            before.members[at] = Some(before.hosts[at].start(&before.tools.etcd, &words, &[]));
+        }
+        wait_until("both answer", LIMIT, || (0..2).all(|at| before.ctl(at, &["put", "k", "v"]).is_ok()));
+        before
+    }
+
+    fn initial_cluster(&self, between: &str) -> String {
+        let member = |at: usize| format!("{}=http://{}:2380", NAMES[at], self.hosts[at].address());
+        [member(0), member(1)].join(between)
+    }
+
+    fn ctl(&self, at: usize, args: &[&str]) -> Result<String, String> {
+        let mut command = self.hosts[at].command(&self.tools.etcdctl);
+        command.env("ETCDCTL_API", "3").args(["--endpoints", &format!("http://{}:2379", self.hosts[at].address())]);
+        let output = command.args(args).output().unwrap();
+        if output.status.success() {
+            Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+        } else {
+            Err(said(&output))
+        }
+    }
+
+    fn write(&self, name: &str, text: &str) {
+        std::fs::File::create(self.root.path().join("glusterd").join(name))
+            .unwrap()
+            .write_all(text.as_bytes())
+            .unwrap();
+    }
+
+    fn words(&self, more: &[&str]) -> Vec<String> {
+        let shown = |name: &str| self.root.path().join(name).display().to_string();
+        let words = [
+            ("--state-dir", shown("state")),
+            ("--data-dir", shown("data-1")),
+            ("--glusterd-dir", shown("glusterd")),
+            ("--etcd-binary", self.tools.etcd.display().to_string()),
+        ];
+        let words = words.into_iter().flat_map(|(flag, value)| [flag.to_owned(), value]);
+        ["run", "--standalone", "--box", "off"]
+            .map(str::to_owned)
+            .into_iter()
+            .chain(words)
+            .chain(more.iter().map(|word| (*word).to_owned()))
+            .collect()
+    }
+
+    #[track_caller]
+    fn refused(&self, more: &[&str], code: &str) -> String {
+        let output: Output =
+            self.hosts[1].command(quorate()).args(self.words(more)).stdin(Stdio::null()).output().unwrap();
+        let text = said(&output);
+        assert!(!output.status.success() && text.contains(code), "{text}");
+        assert!(!self.root.path().join("state").join(NAMES[1]).exists(), "nothing was changed");
+        text
+    }
+
+    fn start(&mut self) {
+        self.agent = Some(self.hosts[1].start(&quorate(), &self.words(&[]), &[]));
+    }
+
+    fn status(&self) -> Value {
+        let file = self.root.path().join("state").join(NAMES[1]).join("cluster.yaml").display().to_string();
+        let words = ["status", "--config", &file, "--name", NAMES[1], "--output", "json"];
+        let output = self.hosts[1].command(quorate()).args(words).stdin(Stdio::null()).output().unwrap();
+        serde_json::from_slice(&output.stdout).unwrap_or(Value::Null)
+    }
+
+    fn serves(&self) {
+        wait_until("it serves", LIMIT, || self.status()["phase"] == "serving");
+    }
+
+    fn member_ids(&self) -> String {
+        self.ctl(0, &["member", "list"]).unwrap()
+    }
+}
+
+impl Drop for Before {
+    fn drop(&mut self) {
+        if let Some(agent) = &mut self.agent {
+            agent.kill();
+        }
+        end_all_below(self.root.path());
+    }
+}
+
+fn role(state: &Path) -> Value {
+    let text = std::fs::read_to_string(state.join(NAMES[1]).join("node")).unwrap();
+    serde_json::from_str(text.lines().nth(1).unwrap()).unwrap()
+}
+
+#[test]
+fn what_glusterd_left_is_taken_over_once_and_its_member_goes_on() {
+    let mut before = Before::new();
+    let ids = before.member_ids();
+    before.members[1].take().unwrap().stop();
+    let proxy = format!("ETCD_INITIAL_CLUSTER={}\n", before.initial_cluster(", "));
+    before.write("proxy", &proxy);
+    let text = before.refused(&[], "Q1238");
+    assert!(text.contains("--role client"), "{text}");
+    // The environment comes first, and a torn one decides nothing.
+    before.write("etcdenv.conf", "ETCD_NAME=ETCD_b\nETCD_INITIAL_CLUSTER=default=http://");
+    before.refused(&[], "Q1222");
+    let whole = format!(
+        "ETCD_NAME=ETCD_b\nETCD_INITIAL_CLUSTER={}\nETCD_INITIAL_CLUSTER_STATE=existing\n",
+        before.initial_cluster(",")
+    );
+    before.write("etcdenv.conf", &whole);
+    before.refused(&["--name", "n2"], "Q1222");
+    before.start();
+    before.serves();
+    let log = before.agent.as_ref().unwrap().log();
+    assert!(log.contains("took over from GlusterD 2") && log.contains("took over its data"), "{log}");
+    assert_eq!(before.member_ids(), ids, "the same members, none added and none removed");
+    assert_eq!(before.ctl(1, &["get", "k", "--print-value-only"]).unwrap(), "v\n");
+    let state = role(&before.root.path().join("state"));
+    assert_eq!((state["role"].as_str(), state["name"].as_str()), (Some("server"), Some(NAMES[1])));
+    assert!(state["notes"][0].as_str().unwrap().contains("GlusterD 2"), "{state:#}");
+    // The files have been read, and are not read again.
+    before.write("etcdenv.conf", "rubbish");
+    before.agent.as_mut().unwrap().kill();
+    before.start();
+    before.serves();
+    assert_eq!(before.member_ids(), ids);
+}

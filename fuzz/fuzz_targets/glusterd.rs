@@ -1,0 +1,15 @@
+//! What GlusterD 2 left on a node: no bytes make the readers panic, and what is read makes a file that can be judged.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use quorate_plan::peering::{GlusterdPlaces, Imported, Mode, glusterd_text, read_glusterd};
+use quorate_plan::spec::Spec;
+
+fuzz_target!(|data: &[u8]| {
+    let _ = read_glusterd(None, Some(data));
+    if let Ok(Imported { mode: Mode::Server { members, .. }, .. }) = read_glusterd(Some(data), Some(data)) {
+        let (data_dir, state_dir) = ("/d".to_owned(), "/s".to_owned());
+        let places = GlusterdPlaces { data_dir, state_dir, etcd_binary: None, box_level: None };
+        let _ = Spec::parse(glusterd_text(&members, &places).as_bytes(), "fuzz");
+    }
+});
