@@ -137,7 +137,7 @@ fn the_first_node_is_lost_and_another_one_invites(net: &mut ByHand) {
         let lost = path.with_extension("lost");
         quorate_testkit::run(std::process::Command::new("mv").arg(&path).arg(&lost));
     }
-    net.done(1, &["peer", "detach", "n1", "--force"], "");
+    net.detach_dead(1, "n1");
     let code = net.invite(1, "10m");
     net.join(0, &code);
     net.start(0, &[]);
@@ -164,7 +164,7 @@ fn is_probed(net: &mut ByHand) {
 fn a_dead_node_is_detached_by_force_and_comes_back_as_such(net: &mut ByHand) {
     net.power_off(2);
     net.refused(0, &["peer", "detach", "n3"], "", "Q1220");
-    net.done(0, &["peer", "detach", "n3", "--force"], "");
+    net.detach_dead(0, "n3");
     net.assert_voters(0, &[0, 1]);
     assert!(net.data(2).exists());
     net.start(2, &[]);
@@ -211,6 +211,7 @@ fn codes_that_do_not_hold_let_nobody_in_and_strangers_learn_nothing() {
     strangers_learn_nothing(&net);
     // Who has a place and does not come loses it, also if the inviter dies over that, and the cluster is as before.
     net.restart_to_end_at(0, "undoing");
+    net.wait(0, "service", |status| status["phase"] == "serving");
     net.join(1, &code);
     net.wait_end(0);
     net.start(0, &[]);
