@@ -138,7 +138,8 @@ pub(crate) fn sign_for(dir: &Path, spec: &Spec, member: &Member, requests: &str)
     sign(dir, &bundle, &Policy { days: LEAF_DAYS, allowed: Some(&allowed) })
 }
 
-fn sign(dir: &Path, bundle: &CsrBundle, policy: &Policy<'_>) -> Result<SignedBundle, Fault> {
+/// Signs with the issuing keys in a folder, and puts on record what was signed.
+pub(crate) fn sign(dir: &Path, bundle: &CsrBundle, policy: &Policy<'_>) -> Result<SignedBundle, Fault> {
     if !has_issuing_keys(dir) {
         return Err(Fault::new(Code::CaMissing, format!("there are no issuing keys in `{}`", dir.display()))
             .hint("ask an agent that has them"));

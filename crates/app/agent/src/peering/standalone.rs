@@ -12,10 +12,7 @@ use quorate_etcd_formats::hex::hex;
 use quorate_faults::{Code, Fault};
 use quorate_host::durable::RealDisk;
 use quorate_host::state::StateDir;
-use quorate_pki::{
-    Authorities, Keys, LEAF_DAYS, NodeNames, Policy, ensure_authorities, ensure_installed, ensure_requests, issue,
-    record_issued,
-};
+use quorate_pki::{Keys, LEAF_DAYS, NodeNames, Policy, ensure_authorities, ensure_installed, ensure_requests};
 use quorate_plan::peering::{
     ExternalFile, GLUSTERD_TOKEN, GlusterdPlaces, Imported, LocalState, Mode, Newcomer, Role, StandaloneFile,
     glusterd_text, read_glusterd, standalone_text,
@@ -24,8 +21,8 @@ use quorate_plan::spec::{duration_text, for_member};
 
 use super::facts::own_address;
 use super::place::{Place, checked, find, hostname};
-use crate::cluster_file;
 use crate::turn::{now_ms, stamp};
+use crate::{certificates, cluster_file};
 
 /// Of the files of GlusterD 2; longer ones are not read.
 const GLUSTERD_BYTES_MAX: u64 = 1 << 20;
@@ -220,8 +217,7 @@ pub(super) fn ensure_signed(dir: &Path, token: &str, names: &NodeNames) -> Resul
     let requests = ensure_requests(dir, names, Keys::Keep)?.bundle;
     ensure_authorities(dir, token, None, now)?;
     let policy = Policy { days: LEAF_DAYS, allowed: Some(names) };
-    let signed = issue(&Authorities::open(dir, None)?, &requests, &policy, now)?;
-    record_issued(dir, &signed, now)?;
+    let signed = certificates::sign(dir, &requests, &policy)?;
     ensure_installed(dir, names, &signed, now).map(|_| ())
 }
 

@@ -54,6 +54,7 @@ impl NodeArgs {
 #[command(after_help = "\
 Examples:
   quorate run --standalone                 a cluster of one; nothing is needed
+  quorate run --standalone --etcd-endpoints https://e1:2379 --etcd-ca ca.crt
   quorate run --accept-probe               wait for `quorate peer probe`
   quorate run                              as what this node is, after a join
   quorate run --config cluster.yaml --name n1
@@ -121,9 +122,6 @@ struct StandaloneArgs {
     #[arg(hide_possible_values = true)]
     box_level: Option<String>,
 
-    #[command(flatten)]
-    external: ExternalArgs,
-
     /// Where GlusterD 2 kept its files; what it left is taken over, once
     #[arg(long, value_name = "DIR", default_value = "/var/lib/glusterd")]
     glusterd_dir: PathBuf,
@@ -131,6 +129,9 @@ struct StandaloneArgs {
     /// Where nodes keep their state [default: /var/lib/quorate]
     #[arg(long, value_name = "DIR", env = "QUORATE_STATE_DIR")]
     state_dir: Option<PathBuf>,
+
+    #[command(flatten)]
+    external: ExternalArgs,
 }
 
 /// An etcd that others run.
