@@ -113,7 +113,8 @@ impl Records {
             if known.id == claim.id {
                 return Ok(());
             }
-            if known.deadline_ms.saturating_add(ABANDONED_MS) > now_ms {
+            // A node works on one change; an earlier one of its own is what a lost answer has left.
+            if known.by != self.me && known.deadline_ms.saturating_add(ABANDONED_MS) > now_ms {
                 let Claimed { by, kind, name, .. } = known;
                 let what = format!("`{by}` is at work on another change: {kind} of `{name}`");
                 return Err(Fault::new(Code::PeersBusy, what).hint("wait until it is done: `quorate peer status`"));
