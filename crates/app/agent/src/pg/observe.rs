@@ -127,7 +127,7 @@ async fn mine(here: &Here, store: &StoreNow, before: &Known) -> (Mine, Details) 
 
 /// What the disk of the data dir has to say.
 fn disk(here: &Here) -> Option<String> {
-    let seen = rustix::fs::statvfs(&here.data_dir()).ok()?;
+    let seen = rustix::fs::statvfs(here.data_dir()).ok()?;
     let free = seen.f_bavail.saturating_mul(seen.f_frsize);
     (free < FREE_MIN).then(|| format!("the disk of `{}` is full: {} MiB are left", here.node.data_dir, free >> 20))
 }
