@@ -4,98 +4,25 @@
 
 mod pg_support;
 
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use pg_support::{Group, LIMIT, WRITE, count, in_words, once, runtime};
-use quorate_postgres::sql::{Client, Limits, Place};
-
-/// A client that inserts one row after another, and remembers which were acknowledged.
-struct Load {
-    stop: Arc<AtomicBool>,
-    acknowledged: Arc<Mutex<Vec<u64>>>,
-    failed: Arc<Mutex<Vec<String>>>,
-    longest: Arc<Mutex<Duration>>,
-    task: tokio::task::JoinHandle<()>,
-}
-
-impl Load {
-    /// One connection that stays, or a new one for each insert.
-    fn begin(runtime: &tokio::runtime::Runtime, place: Place, stays: bool, base: u64) -> Load {
-        let stop = Arc::<AtomicBool>::default();
-        let acknowledged = Arc::<Mutex<Vec<u64>>>::default();
-        let failed = Arc::<Mutex<Vec<String>>>::default();
-        let longest = Arc::<Mutex<Duration>>::default();
-        let load = (Arc::clone(&stop), Arc::clone(&acknowledged), Arc::clone(&failed), Arc::clone(&longest));
-        let task = runtime.spawn(async move {
-            let (stop, acknowledged, failed, longest) = load;
-            let limits = Limits { connect: Duration::from_secs(2), statement: Duration::from_secs(20), lock: Duration::from_secs(5) };
-            let mut kept: Option<Client> = None;
-            let mut number = base;
-            while !stop.load(Ordering::Relaxed) {
-                number += 1;
-                let begun = Instant::now();
-                let sql = format!("INSERT INTO backups.file_history (cluster_id, dbname, node, file_name, action, status) VALUES ('t', 'd', 'n', '{number}', 'a', 's')");
-                let connected = match kept.take() {
-                    Some(client) => Ok(client),
-                    None => Client::connect(&place, limits).await,
-                };
-                let done = match connected {
-                    Ok(client) => {
-                        let done = client.batch(&sql).await;
-                        if stays && done.is_ok() {
-                            kept = Some(client);
-                        }
-                        done
-                    }
-                    Err(fault) => Err(fault),
-                };
-                match done {
-                    Ok(()) => acknowledged.lock().unwrap().push(number),
-                    Err(fault) => failed.lock().unwrap().push(in_words(&fault)),
-                }
-                let mut longest = longest.lock().unwrap();
-                *longest = (*longest).max(begun.elapsed());
-            }
-        });
-        Load { stop, acknowledged, failed, longest, task }
-    }
-
-    fn end(self, runtime: &tokio::runtime::Runtime) -> (Vec<u64>, Vec<String>, Duration) {
-        self.stop.store(true, Ordering::Relaxed);
-        runtime.block_on(self.task).unwrap();
-        let acknowledged = self.acknowledged.lock().unwrap().clone();
-        let failed = self.failed.lock().unwrap().clone();
-        let longest = *self.longest.lock().unwrap();
-        (acknowledged, failed, longest)
-    }
-}
-
-/// Waits until every acknowledged row is on every node.
-fn all_arrive(group: &Group, runtime: &tokio::runtime::Runtime, rows: &[u64]) {
-    for at in 0..3 {
-        group.wait("every acknowledged row is on every node", |group| {
-            runtime.block_on(async {
-                let Ok(client) = Client::connect(&group.inside(at), Limits::default()).await else { return false };
-                let Ok(there) = client.values::<String>("SELECT file_name FROM backups.file_history", &[]).await else {
-                    return false;
-                };
-                let there: std::collections::BTreeSet<u64> =
-                    there.iter().filter_map(|name| name.parse().ok()).collect();
-                rows.iter().all(|row| there.contains(row))
-            })
-        });
-    }
-}
+use pg_support::{Group, LIMIT, Load, Setup, WRITE, all_arrive, count, once, runtime};
 
 #[test]
 fn the_write_master_is_lost_and_moved_and_no_insert_is_lost() {
-    let mut group = Group::new("role: manager");
-    for at in 0..3 {
-        group.start(at, &[]);
-    }
+    story(18);
+}
+
+#[test]
+fn the_same_with_postgresql_17() {
+    story(17);
+}
+
+fn story(major: u32) {
+    let mut group = Group::with(Setup { major, ..Setup::default() });
+    group.start_all();
     group.wait_ready();
+    assert!(group.says(0, "server", &format!("{major}.")));
     let runtime = runtime();
     let first = group.writer().unwrap();
     let other = (first + 1) % 3;

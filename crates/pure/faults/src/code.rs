@@ -729,6 +729,8 @@ codes! {
     PgJournal = "Q1273", CannotMeet;
     /// pgbouncer or haproxy does not answer.
     PgProxySilent = "Q1274", Unreachable;
+    /// What a node has missed is no longer kept for it.
+    PgSlotLost = "Q1275", Refused;
 
     /// No group of PostgreSQL servers, or no such node of it, is declared.
     PgNotDeclared = "Q1300", ConfigInvalid;

@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use crate::process::Running;
 use crate::programs::{program, tool};
 
-/// The releases that tests run: 18 and 17; 15 is there to be refused.
-pub const POSTGRES_MAJORS: [u32; 2] = [18, 17];
+/// The releases that tests run; 15 is there to be refused.
+pub const POSTGRES_MAJORS: [u32; 3] = [18, 17, 16];
 
 /// The directory with the programs of a release.
 pub fn postgres(major: u32) -> PathBuf {

@@ -3,11 +3,11 @@
 //! **Rule:** whatever runs is found by its state dir; what is not ours is left alone.
 
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use quorate_faults::{Code, Fault};
 use quorate_host::shim::{self, StopOrder};
-use quorate_host::state::StateDir;
+use quorate_host::state::{StateDir, StateLock};
 use quorate_postgres::server::{StopMode, stop_order};
 
 use super::here::Here;
@@ -17,9 +17,14 @@ use super::proxy::{hash, orders, running};
 /// How long a part may take to end: a server writes down all that is in memory.
 const END_LIMIT: Duration = Duration::from_secs(90);
 
+/// How long another command may take to start it.
+const START_LIMIT: Duration = Duration::from_secs(30);
+
 /// Starts the agent of a node in the background, if it does not run. Says whether it was started now.
 pub fn ensure_agent(here: &Here, file: &Path) -> Result<bool, Fault> {
     let state = StateDir::open(&state_of(here, "agent"))?;
+    // Of two commands at once one starts it, and the other finds it.
+    let _lock = lock(&state)?;
     if running(&state)?.is_some() {
         return Ok(false);
     }
@@ -31,6 +36,18 @@ pub fn ensure_agent(here: &Here, file: &Path) -> Result<bool, Fault> {
     orders.env.extend(std::env::var("QUORATE_ROOT").ok().map(|root| ("QUORATE_ROOT".to_owned(), root)));
     shim::spawn(&here.program, &state, &orders)?;
     Ok(true)
+}
+
+fn lock(state: &StateDir) -> Result<StateLock, Fault> {
+    let deadline = Instant::now() + START_LIMIT;
+    loop {
+        match state.lock() {
+            Err(fault) if fault.code() == Code::StateDirBusy && Instant::now() < deadline => {
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            taken => return taken,
+        }
+    }
 }
 
 /// Ends all that runs on a node, in the order in which they depend on each other. Returns what was ended.

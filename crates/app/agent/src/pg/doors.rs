@@ -64,6 +64,8 @@ impl Door {
 #[derive(Debug)]
 struct Now {
     door: Door,
+    /// Transactions wait at the door while the place is handed over.
+    paused: bool,
     /// The word of the fence that runs.
     token: Option<String>,
 }
@@ -88,7 +90,7 @@ impl Doors {
             .ok()
             .and_then(|bytes| serde_json::from_slice::<FenceSpec>(&bytes).ok())
             .map(|spec| spec.token);
-        let now = Mutex::new(Now { door: Door::Reader, token });
+        let now = Mutex::new(Now { door: Door::Reader, paused: false, token });
         Ok(Doors {
             here: here.clone(),
             board,
@@ -102,6 +104,17 @@ impl Doors {
     fn now(&self) -> (Door, Option<String>) {
         let now = self.now.lock().unwrap_or_else(PoisonError::into_inner);
         (now.door.clone(), now.token.clone())
+    }
+
+    fn note_paused(&self, paused: bool) {
+        self.now.lock().unwrap_or_else(PoisonError::into_inner).paused = paused;
+    }
+
+    /// Whether the database lets in whom the door does: a server that crashed takes no writes until it is told again.
+    pub(super) fn gate_is_right(&self, open: Option<bool>) -> bool {
+        let now = self.now.lock().unwrap_or_else(PoisonError::into_inner);
+        let writes = matches!(now.door, Door::Writer(_)) || self.here.pg.writers == PgWriters::All;
+        now.paused || open.is_none_or(|open| open == writes)
     }
 
     fn note(&self, door: &Door) {
@@ -305,6 +318,7 @@ impl Doors {
 
     async fn start_pooler(&self, door: &Door) -> Result<(), Fault> {
         let token = fresh_token()?;
+        self.note_paused(false);
         ensure_deadline(&self.deadline(), &token, self.until(door))?;
         let ini = self.dir().join("pgbouncer.ini").display().to_string();
         let spec = FenceSpec {
@@ -345,6 +359,7 @@ impl Doors {
 
     /// Has the pooler end transactions and keep the next ones waiting.
     pub(super) async fn pause(&self, limit: Duration) -> Result<(), Fault> {
+        self.note_paused(true);
         let console = self.console(limit).await?;
         match tokio::time::timeout(limit, console.pause(DATABASE)).await {
             Ok(done) => done.map(drop),
@@ -360,6 +375,7 @@ impl Doors {
     }
 
     async fn resume(&self) -> Result<(), Fault> {
+        self.note_paused(false);
         let console = self.console(CONSOLE).await?;
         match console.is_paused(DATABASE).await? {
             Some(true) => console.resume(DATABASE).await,

@@ -21,6 +21,7 @@ use quorate_postgres::sql::{Client, Place};
 use super::here::{DATABASE, Here};
 use super::life::{Life, Shared, state_of};
 use super::observe::{self, SERVICE};
+use super::proxy::running;
 use crate::turn::usual_level;
 
 /// How long a node stays registered without a word.
@@ -29,6 +30,8 @@ const REGISTERED: Duration = Duration::from_secs(5);
 const LOCK_WAIT: Duration = Duration::from_secs(5);
 /// How long the holder of the lock keeps it without a word.
 const LOCK_TTL: Duration = Duration::from_secs(5);
+/// Every how often it is looked whether a server that is being started has ended.
+const ENDED_EVERY: Duration = Duration::from_millis(250);
 /// Every how often it is looked whether the first write master is there.
 const AGAIN: Duration = Duration::from_millis(50);
 
@@ -167,7 +170,23 @@ async fn start_server(shared: &Shared) -> Result<(), Fault> {
         server::start(&here.program, &state, &orders, server_box(&here, &installation, &config)?).map(drop)
     })
     .await?;
-    server::wait_ready(&Place::own(&shared.here.server()?, "postgres"), shared.here.pg.step_timeout).await.map(drop)
+    let place = Place::own(&shared.here.server()?, "postgres");
+    tokio::select! {
+        ready = server::wait_ready(&place, shared.here.pg.step_timeout) => ready.map(drop),
+        () = server_ended(&shared.here) => Err(Fault::new(Code::PgSilent, "PostgreSQL ended while it was started")
+            .hint(format!("its log says why: `{}`", state_of(&shared.here, "server").join("logs").display()))),
+    }
+}
+
+/// Waits until the server is gone: nobody waits for one that will not answer.
+async fn server_ended(here: &Here) {
+    loop {
+        tokio::time::sleep(ENDED_EVERY).await;
+        let state = state_of(here, "server");
+        if let Ok(None) = blocking(move || running(&StateDir::open(&state)?)).await {
+            return;
+        }
+    }
 }
 
 /// The box of the server: as for etcd, `strict` below a root agent unless the file asks for less. The box is what makes it run
@@ -206,7 +225,7 @@ async fn prepare(here: &Here) -> Result<(), Fault> {
     group::ensure_extensions(&client, &here.pg.extensions).await.map(drop)
 }
 
-async fn group_of(shared: &Shared) -> Result<(Records, Group), Fault> {
+pub(super) async fn group_of(shared: &Shared) -> Result<(Records, Group), Fault> {
     let records = observe::records(&shared.store).await?;
     let group = records.group.as_ref().map(|(group, _)| group.clone());
     let group = group.ok_or_else(|| Fault::new(Code::PgRecords, "the group is gone from the store"))?;

@@ -11,12 +11,13 @@ use quorate_coordination::{Lease, Lock, Registration, Scope, Store, Turn};
 use quorate_faults::{Code, Fault};
 use quorate_host::state::StateDir;
 use quorate_plan::postgres::{PgPlan, PgStep, Records, StoreNow, keys, next};
+use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::Notify;
 use tracing::{info, warn};
 
 use super::doors::Doors;
 use super::here::Here;
-use super::observe::{self, Details};
+use super::observe::{self, Details, Known};
 use super::status::Board;
 use super::{health, writer};
 use crate::turn::in_words;
@@ -52,8 +53,12 @@ pub(super) struct Life {
     pub(super) prepared: bool,
     /// Pooler and proxy are offered by these.
     pub(super) offered: Vec<Registration>,
+    /// Who no longer keeps what this node has missed.
+    lost: Option<String>,
     still: Option<(Records, Instant)>,
     taken: Option<PgStep>,
+    /// The step that failed last, and why.
+    failure: Option<(&'static str, String)>,
     said: String,
 }
 
@@ -62,7 +67,7 @@ pub(super) struct Life {
 pub struct PgRun {
     /// End once this node has done its part, and leave all running.
     pub once: bool,
-    /// Stop before the step of this name, for tests of what comes after a kill.
+    /// Stop before the step of this name until SIGUSR2, for tests of what comes after a kill and of steps that come late.
     pub halt_before: Option<String>,
 }
 
@@ -101,8 +106,10 @@ pub async fn run(here: Here, settings: PgRun, stop: impl Future<Output = ()>) ->
         lock: None,
         prepared: false,
         offered: Vec::new(),
+        lost: None,
         still: None,
         taken: None,
+        failure: None,
         said: String::new(),
     };
     let ended = tokio::select! {
@@ -114,6 +121,14 @@ pub async fn run(here: Here, settings: PgRun, stop: impl Future<Output = ()>) ->
     }
     life.leave().await;
     ended
+}
+
+/// Waits for the signal to go on.
+async fn gone_on() {
+    match signal(SignalKind::user_defined2()) {
+        Ok(mut signal) => drop(signal.recv().await),
+        Err(_) => std::future::pending().await,
+    }
 }
 
 /// Watches the records and the nodes, and wakes whoever waits.
@@ -163,15 +178,16 @@ impl Life {
             if let Some(step) = plan.steps.first().cloned() {
                 if settings.halt_before.as_deref() == Some(step.name()) {
                     info!(step = step.name(), "halted before this step");
-                    std::future::pending::<()>().await;
+                    gone_on().await;
+                    info!(step = step.name(), "goes on with this step");
                 }
                 match tokio::time::timeout(self.limit(), self.take(step.clone())).await {
                     // One that changed nothing is not repeated in haste.
                     Ok(Ok(())) if self.taken.as_ref() != Some(&step) => {
-                        self.taken = Some(step);
+                        (self.taken, self.failure) = (Some(step), None);
                         continue;
                     }
-                    Ok(Ok(())) => {}
+                    Ok(Ok(())) => self.failure = None,
                     Ok(Err(fault)) => self.failed(step.name(), &fault),
                     Err(_) => {
                         let what = format!("`{step}` did not end within {:?}", self.shared.here.pg.step_timeout);
@@ -207,18 +223,21 @@ impl Life {
             }
             since.elapsed()
         };
-        let (mut seen, details) = observe::look(&shared.here, &shared.store, lock, self.prepared, since).await;
+        let before = Known { prepared: self.prepared, lost: self.lost.take() };
+        let (mut seen, details) = observe::look(&shared.here, &shared.store, lock, &before, since).await;
         self.still = still;
+        self.lost = seen.mine.lost.clone();
         if let StoreNow::Known(store) = &seen.store
             && let Some((group, _)) = &store.records.group
         {
             shared.doors.set_members(group.nodes.keys().cloned().collect());
         }
-        seen.mine.configured = shared.doors.are_as_they_should().await;
+        seen.mine.configured = shared.doors.are_as_they_should().await && shared.doors.gate_is_right(details.gate_open);
         seen.mine.offered = !self.offered.is_empty();
         let plan = next(&shared.here.pg, shared.here.name(), &seen);
         let fit = seen.mine.serves && seen.mine.bound.is_some() && seen.mine.schema > 0;
         shared.fit.store(fit, Ordering::Relaxed);
+        shared.board.set_behind(plan.refused.as_ref().is_some_and(|fault| fault.code() == Code::PgSlotLost));
         self.show(&seen.mine.schema, details);
         plan
     }
@@ -226,11 +245,18 @@ impl Life {
     fn show(&self, schema: &u32, details: Details) {
         self.shared.board.change(|status| {
             (status.schema, status.links, status.server) = (*schema, details.links, details.server);
+            status.troubles = details.troubles;
         });
     }
 
     fn tell(&mut self, plan: &PgPlan) {
         self.shared.board.plan(plan);
+        // It is tried again, and the last word about it holds until then.
+        if let (Some(step), Some((failed, why))) = (plan.steps.first(), &self.failure)
+            && step.name() == *failed
+        {
+            self.shared.board.change(|status| status.fault = Some(why.clone()));
+        }
         let text = plan.render();
         if text != self.said {
             for line in text.lines() {
@@ -240,10 +266,12 @@ impl Life {
         }
     }
 
-    fn failed(&self, step: &str, fault: &Fault) {
+    fn failed(&mut self, step: &'static str, fault: &Fault) {
         let words = in_words(fault);
         warn!(step, code = %fault.code(), "{words}");
-        self.shared.board.change(|status| status.fault = Some(format!("{words} [{}]", fault.code())));
+        let words = format!("{words} [{}]", fault.code());
+        self.failure = Some((step, words.clone()));
+        self.shared.board.change(|status| status.fault = Some(words));
     }
 
     /// Takes the node out of the store; server and pooler stay, and the fence sees to the door.

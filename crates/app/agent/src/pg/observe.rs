@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use quorate_coordination::{Health, Lock, Scope, Store};
 use quorate_faults::{Code, Fault};
-use quorate_plan::postgres::{DataNow, LockNow, Mine, Records, Seen, StoreNow, StoreSeen, keys, read_records};
-use quorate_postgres::group::{self, Seat};
+use quorate_plan::postgres::{DataNow, Group, LockNow, Mine, Records, Seen, StoreNow, StoreSeen, keys, read_records};
+use quorate_postgres::group::{self, Links, Seat};
 use quorate_postgres::schema;
 use quorate_postgres::server::{DataSeen, observe_data};
 use quorate_postgres::sql::{Client, Limits};
@@ -20,6 +20,10 @@ use super::status::LinkStatus;
 pub(super) const SERVICE: &str = "postgres";
 /// A look is short.
 const LOOK: Duration = Duration::from_secs(3);
+/// A question to another node is shorter: it may be away.
+const ASK: Duration = Duration::from_secs(1);
+/// Two segments of PostgreSQL's log: with less it may not be able to write the next one.
+const FREE_MIN: u64 = 32 << 20;
 
 /// The records of the group, as they are now.
 pub async fn records(store: &Store) -> Result<Records, Fault> {
@@ -47,6 +51,18 @@ pub async fn registered(store: &Store) -> Result<BTreeMap<String, Option<String>
 pub(super) struct Details {
     pub(super) links: Vec<LinkStatus>,
     pub(super) server: String,
+    pub(super) troubles: Vec<String>,
+    /// Whether the database takes writes of applications, if that is known.
+    pub(super) gate_open: Option<bool>,
+}
+
+/// What this process knows from before.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Known {
+    /// Users, database and extensions were made or checked.
+    pub(super) prepared: bool,
+    /// Who no longer keeps what this node has missed.
+    pub(super) lost: Option<String>,
 }
 
 /// Looks at everything. `still_ms`: for how long no record has changed.
@@ -54,14 +70,14 @@ pub(super) async fn look(
     here: &Here,
     store: &Store,
     lock: Option<&Lock>,
-    prepared: bool,
+    before: &Known,
     still: impl FnOnce(&Records) -> Duration,
 ) -> (Seen, Details) {
     let store = match store_now(store, lock, still).await {
         Ok(seen) => StoreNow::Known(Box::new(seen)),
         Err(fault) => StoreNow::Unknown(format!("{fault} [{}]", fault.code())),
     };
-    let (mine, details) = mine(here, &store, prepared).await;
+    let (mine, details) = mine(here, &store, before).await;
     (Seen { mine, store }, details)
 }
 
@@ -77,13 +93,14 @@ async fn store_now(
     Ok(StoreSeen { registered, lock, records, still_ms })
 }
 
-async fn mine(here: &Here, store: &StoreNow, prepared: bool) -> (Mine, Details) {
+async fn mine(here: &Here, store: &StoreNow, before: &Known) -> (Mine, Details) {
     let mut mine = Mine {
         data: data(here),
         serves: false,
         prepared: false,
         bound: None,
         linked: false,
+        lost: None,
         schema: 0,
         configured: false,
         offered: false,
@@ -92,19 +109,27 @@ async fn mine(here: &Here, store: &StoreNow, prepared: bool) -> (Mine, Details) 
     if mine.data != DataNow::Ours {
         return (mine, details);
     }
+    details.troubles.extend(disk(here));
     let limits = Limits { connect: LOOK, statement: LOOK, lock: LOOK };
     let Ok(client) = here.own("postgres", limits).await else { return (mine, details) };
     mine.serves = client.value::<i32>("SELECT 1", &[]).await.is_ok();
     details.server = client.value("SHOW server_version", &[]).await.unwrap_or_default();
-    if !prepared || !mine.serves {
+    if !before.prepared || !mine.serves {
         return (mine, details);
     }
     // Without the database it is not as declared, whatever was done before.
     let Ok(client) = here.own(DATABASE, limits).await else { return (mine, details) };
     mine.prepared = true;
-    let seen = database(here, client, store, &mut mine).await;
-    details.links = seen.unwrap_or_default();
+    // What cannot be asked is not there yet.
+    let _ = database(here, client, (store, before), &mut mine, &mut details).await;
     (mine, details)
+}
+
+/// What the disk of the data dir has to say.
+fn disk(here: &Here) -> Option<String> {
+    let seen = rustix::fs::statvfs(here.data_dir()).ok()?;
+    let free = seen.f_bavail.saturating_mul(seen.f_frsize);
+    (free < FREE_MIN).then(|| format!("the disk of `{}` is full: {} MiB are left", here.node.data_dir, free >> 20))
 }
 
 fn data(here: &Here) -> DataNow {
@@ -118,16 +143,23 @@ fn data(here: &Here) -> DataNow {
 }
 
 /// The database of the group: whose it is, and what is in it.
-async fn database(here: &Here, client: Client, store: &StoreNow, mine: &mut Mine) -> Result<Vec<LinkStatus>, Fault> {
-    let Some(myself) = group::myself(&client).await? else { return Ok(Vec::new()) };
+async fn database(
+    here: &Here,
+    client: Client,
+    (store, before): (&StoreNow, &Known),
+    mine: &mut Mine,
+    details: &mut Details,
+) -> Result<(), Fault> {
+    let Some(myself) = group::myself(&client).await? else { return Ok(()) };
     mine.bound = Some(myself.group.clone());
+    details.gate_open = group::gate_is_open(&client).await.ok();
     let known = match store {
         StoreNow::Known(seen) => seen.records.group.as_ref().map(|(group, _)| group.clone()),
         StoreNow::Unknown(_) => None,
     };
-    let Some(known) = known else { return Ok(Vec::new()) };
+    let Some(known) = known else { return Ok(()) };
     let Some(me) = known.nodes.get(here.name()).and_then(|id| here.member(here.name(), *id)) else {
-        return Ok(Vec::new());
+        return Ok(());
     };
     let seat = Seat { member: me, client };
     let links = group::observe_links(&seat).await?;
@@ -136,18 +168,61 @@ async fn database(here: &Here, client: Client, store: &StoreNow, mine: &mut Mine
     let waiting = links.incoming.values().any(|link| link.tables_waiting > 0);
     let version = schema::version(&seat.client).await?;
     mine.schema = if waiting { 0 } else { version };
-    let name_of = |id: u16| known.nodes.iter().find(|(_, there)| **there == id).map(|(name, _)| name.clone());
-    let shown = links.incoming.iter().map(|(from, link)| LinkStatus {
-        from: name_of(*from).unwrap_or_else(|| from.to_string()),
-        state: match (link.enabled, link.running) {
-            (false, _) => "stopped".to_owned(),
-            (true, false) => "waiting".to_owned(),
-            (true, true) => "running".to_owned(),
-        },
-        lag_bytes: links.outgoing.get(from).map(|slot| slot.lag_bytes),
+    if version > 0 {
+        mine.lost = lost(here, (&known, seat.member.id), &links, before.lost.as_deref()).await;
+    }
+    details.links = known.nodes.iter().filter_map(|(name, id)| shown(name, *id, &links)).collect();
+    details.troubles.extend(known.nodes.iter().flat_map(|(name, id)| troubles(name, *id, &links)));
+    Ok(())
+}
+
+/// How the link from a node is.
+fn shown(name: &str, id: u16, links: &Links) -> Option<LinkStatus> {
+    let link = links.incoming.get(&id)?;
+    let state = match (link.enabled, link.running) {
+        (false, _) => "stopped",
+        (true, false) => "waiting",
+        (true, true) => "running",
+    };
+    Some(LinkStatus {
+        from: name.to_owned(),
+        state: state.to_owned(),
+        lag_bytes: links.outgoing.get(&id).map(|slot| slot.lag_bytes),
         conflicts: link.conflicts.map_or(0, |seen| {
             seen.insert_exists + seen.update_origin_differs + seen.update_missing + seen.delete_missing + seen.others
         }),
-    });
-    Ok(shown.collect())
+        errors: link.errors,
+    })
+}
+
+/// What is not well with the links between here and a node.
+fn troubles(name: &str, id: u16, links: &Links) -> Vec<String> {
+    let broken = links.incoming.get(&id).filter(|link| link.enabled && !link.running);
+    let broken = broken.map(|link| format!("nothing comes from `{name}`; {} errors so far", link.errors));
+    let lost = links.outgoing.get(&id).and_then(|slot| slot.lost.as_ref());
+    let lost = lost.map(|why| format!("nothing is kept for `{name}` any more ({why}) [{}]", Code::PgSlotLost));
+    broken.into_iter().chain(lost).collect()
+}
+
+/// Who no longer keeps what this node has missed. Only the other side knows; one that does not answer changes nothing.
+async fn lost(here: &Here, (group, me): (&Group, u16), links: &Links, before: Option<&str>) -> Option<String> {
+    for (name, id) in &group.nodes {
+        let quiet = links.incoming.get(id).is_some_and(|link| link.enabled && !link.running);
+        if !quiet && before != Some(name) {
+            continue;
+        }
+        let ask = async {
+            let member = here.member(name, *id)?;
+            let limits = Limits { connect: ASK, statement: ASK, lock: ASK };
+            let client = Client::connect(&here.place(&member).ok()?, limits).await.ok()?;
+            group::slot_lost(&client, *id, me).await.ok()
+        };
+        match ask.await {
+            Some(Some(_)) => return Some(name.clone()),
+            Some(None) => {}
+            None if before == Some(name) => return Some(name.clone()),
+            None => {}
+        }
+    }
+    None
 }

@@ -18,10 +18,8 @@ use super::execute::seats;
 use super::here::Here;
 use super::observe;
 
-/// How long another operation is waited for.
-const LOCK_WAIT: Duration = Duration::from_secs(10);
-/// How long the lock is kept without a word.
-const LOCK_TTL: Duration = Duration::from_secs(10);
+/// How long another operation is waited for, and how long one that is silent keeps the lock.
+const LOCK: Duration = Duration::from_secs(10);
 /// Between two looks.
 const AGAIN: Duration = Duration::from_millis(100);
 /// How long equal rows are waited for after a change of members: writes may be on their way.
@@ -37,18 +35,13 @@ struct Operation {
 impl Operation {
     async fn begin(here: &Here, what: &str) -> Result<Operation, Fault> {
         let store = here.store().await?;
-        let lease = store.lease(LOCK_TTL).await?;
-        let lock = store.lock("operation", &lease, what, LOCK_WAIT).await?;
+        let lease = store.lease(LOCK).await?;
+        let lock = store.lock("operation", &lease, what, LOCK).await?;
         Ok(Operation { store, lock, _lease: lease })
     }
 
     async fn group(&self) -> Result<(Records, Group), Fault> {
-        let records = observe::records(&self.store).await?;
-        let group = records.group.as_ref().map(|(group, _)| group.clone());
-        let group = group.ok_or_else(|| {
-            Fault::new(Code::PgWaiting, "there is no group yet").hint("bring it up with `quorate pg bootstrap`")
-        })?;
-        Ok((records, group))
+        known(&self.store).await
     }
 
     async fn change(&self, records: &Records, group: &Group) -> Result<(), Fault> {
@@ -99,12 +92,16 @@ pub async fn apply_schema(here: &Here, name: &str, sql: &str, order: schema::Ord
     Ok((ddl.version, applied))
 }
 
-/// The rows that lost on every node.
-pub async fn list_conflicts(here: &Here, limit: u32) -> Result<Vec<(String, Vec<ConflictRow>)>, Fault> {
-    let (_, group) = known(here).await?;
+/// The rows that lost, by node. One that does not answer says nothing of the others.
+pub async fn list_conflicts(here: &Here, limit: u32) -> Result<Vec<(String, Result<Vec<ConflictRow>, Fault>)>, Fault> {
+    let (_, group) = known(&here.store().await?).await?;
     let mut found = Vec::new();
-    for seat in seats(here, &group).await? {
-        found.push((seat.member.name.clone(), conflicts::list(&seat.client, limit).await?));
+    for member in here.members(&group) {
+        let ask = async {
+            let client = Client::connect(&here.place(&member)?, here.limits()).await?;
+            conflicts::list(&client, limit).await
+        };
+        found.push((member.name.clone(), ask.await));
     }
     Ok(found)
 }
@@ -118,8 +115,8 @@ pub async fn repair_conflicts(here: &Here, source: &Source) -> Result<Vec<Repair
     Ok(repaired)
 }
 
-async fn known(here: &Here) -> Result<(Records, Group), Fault> {
-    let records = observe::records(&here.store().await?).await?;
+async fn known(store: &Store) -> Result<(Records, Group), Fault> {
+    let records = observe::records(store).await?;
     let group = records.group.as_ref().map(|(group, _)| group.clone());
     let group = group.ok_or_else(|| {
         Fault::new(Code::PgWaiting, "there is no group yet").hint("bring it up with `quorate pg bootstrap`")

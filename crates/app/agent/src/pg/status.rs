@@ -35,6 +35,9 @@ pub struct PgStatus {
     pub server: String,
     /// How the other nodes' links to here are.
     pub links: Vec<LinkStatus>,
+    /// What is not as it should be although the node goes on, a sentence each.
+    #[serde(default)]
+    pub troubles: Vec<String>,
 }
 
 /// One link.
@@ -49,6 +52,9 @@ pub struct LinkStatus {
     pub lag_bytes: Option<u64>,
     /// Conflicts that were met.
     pub conflicts: u64,
+    /// How often it was stopped by an error, lost connections among them.
+    #[serde(default)]
+    pub errors: u64,
 }
 
 #[derive(Debug, Default)]
@@ -59,6 +65,8 @@ struct Inner {
     /// The door is open.
     open: bool,
     everywhere: bool,
+    /// It lacks rows that nobody will send any more.
+    behind: bool,
 }
 
 /// Where it stands.
@@ -111,7 +119,17 @@ impl Board {
     }
 
     pub(super) fn takes_reads(&self) -> bool {
-        self.inner().open
+        let inner = self.inner();
+        inner.open && !inner.behind
+    }
+
+    pub(super) fn is_behind(&self) -> bool {
+        self.inner().behind
+    }
+
+    /// Whether it lacks rows that nobody will send any more.
+    pub(super) fn set_behind(&self, behind: bool) {
+        self.inner().behind = behind;
     }
 
     pub(super) fn status(&self) -> PgStatus {

@@ -18,6 +18,7 @@ use quorate_postgres::sql::{Client, Limits};
 use tracing::{info, warn};
 
 use super::doors::Door;
+use super::execute::group_of;
 use super::fence::boot_now;
 use super::here::DATABASE;
 use super::life::Shared;
@@ -125,7 +126,14 @@ impl Keeper {
             Vacancy::Taken => 0,
         };
         let fit = self.shared.fit.load(Ordering::Relaxed);
-        let seen = WriterSeen { holds: self.held.is_some(), well: well && fit, records, alive, vacant, applied };
+        let seen = WriterSeen {
+            holds: self.held.is_some(),
+            well: well && fit && self.may_stand(),
+            records,
+            alive,
+            vacant,
+            applied,
+        };
         // The very first one is made by the bootstrap.
         if seen.records.last_writer.is_none() {
             return match self.shared.first.load(Ordering::Relaxed) {
@@ -141,6 +149,11 @@ impl Keeper {
             WriterPlan::HandOver(to) => self.hand_over(&to).await,
             WriterPlan::GiveUp => self.give_up("the server does not answer").await,
         }
+    }
+
+    /// One that lacks rows for ever does not become the write master; one that is it already goes on.
+    fn may_stand(&self) -> bool {
+        self.held.is_some() || !self.shared.board.is_behind()
     }
 
     fn note_vacancy(&mut self, records: &Records) {
@@ -310,10 +323,8 @@ impl Keeper {
 
     /// The door waits, nobody writes, and the other node has everything.
     async fn prepare_handover(&mut self, to: &str) -> Result<(), Fault> {
-        let records = observe::records(&self.shared.store).await?;
         let here = self.shared.here.clone();
-        let group = records.group.as_ref().map(|(group, _)| group.clone());
-        let group = group.ok_or_else(|| Fault::new(Code::PgRecords, "the group is gone from the store"))?;
+        let (_, group) = group_of(&self.shared).await?;
         let number = |name: &str| group.nodes.get(name).and_then(|id| here.member(name, *id));
         let (Some(me), Some(next)) = (number(here.name()), number(to)) else {
             return Err(Fault::new(Code::PgSwitchover, format!("`{to}` is no member of the group")));

@@ -146,6 +146,14 @@ pub async fn observe_links(seat: &Seat) -> Result<Links, Fault> {
     Ok(links)
 }
 
+/// Why a member no longer keeps what another one has missed; `None`: it does, or there is no slot. `client`: to the member.
+pub async fn slot_lost(client: &Client, from: u16, to: u16) -> Result<Option<String>, Fault> {
+    let sql = "SELECT wal_status FROM pg_catalog.pg_replication_slots WHERE slot_name = $1";
+    let row = client.opt(sql, &[&link_name(from, to)]).await?;
+    let status: Option<String> = row.map(|row| client.read(&row, 0)).transpose()?.flatten();
+    Ok(status.filter(|status| status == "lost"))
+}
+
 /// Where a node is in its own log, and in those of the others.
 pub async fn position(client: &Client) -> Result<Position, Fault> {
     let me = myself(client).await?.map(|me| me.id).unwrap_or_default();

@@ -151,6 +151,13 @@ pub async fn forget_member(client: &Client, id: u16) -> Result<(), Fault> {
     client.execute("DELETE FROM mesh.slots WHERE node_id = $1", &[&i32::from(id)]).await.map(drop)
 }
 
+/// Whether a node takes writes of applications.
+pub async fn gate_is_open(client: &Client) -> Result<bool, Fault> {
+    let sql = "SELECT coalesce((SELECT open AND coalesce(until_ms > (extract(epoch FROM clock_timestamp()) * 1000)::int8, true) \
+               FROM mesh.gate), false)";
+    client.value(sql, &[]).await
+}
+
 /// Opens or closes a node to writes of applications. A server that crashed is closed until it is opened again.
 pub async fn ensure_gate(client: &Client, writers: Writers) -> Result<(), Fault> {
     let (open, until) = match writers {

@@ -12,8 +12,8 @@ mod users;
 
 pub use barrier::{RoundTrip, caught_up, round_trip};
 pub use hashes::{TableHash, hashes, same_everywhere, tables};
-pub use links::{Conflicts, Incoming, Links, Outgoing, Position, enable_link, observe_links, position};
-pub use member::{Myself, Writers, ensure_gate, ensure_member, forget_member, members, myself};
+pub use links::{Conflicts, Incoming, Links, Outgoing, Position, enable_link, observe_links, position, slot_lost};
+pub use member::{Myself, Writers, ensure_gate, ensure_member, forget_member, gate_is_open, members, myself};
 pub(crate) use mesh::{
     Start, ensure_slot, ensure_subscription, link_name, slot_is_for, subscription_exists, system_id,
 };

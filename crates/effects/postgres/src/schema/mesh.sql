@@ -188,33 +188,24 @@ BEGIN
 END $$;
 
 -- Replicated tables are changed through the journal alone: a change on one node would stop the links of the others.
-CREATE OR REPLACE FUNCTION mesh.on_ddl() RETURNS event_trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
-DECLARE r record;
+CREATE OR REPLACE FUNCTION mesh.only_by_journal(touched text[]) RETURNS void LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
-  IF session_user IN ('quorate', 'postgres') AND current_setting('mesh.ddl', true) = 'on' THEN
-    RETURN;
+  IF touched <> '{}' AND (session_user NOT IN ('quorate', 'postgres') OR current_setting('mesh.ddl', true) IS DISTINCT FROM 'on') THEN
+    RAISE EXCEPTION '% belongs to the group, whose schema is changed on all nodes at once', touched[1]
+      USING ERRCODE = 'insufficient_privilege', HINT = 'put the change into a file and run: quorate pg ddl apply FILE';
   END IF;
-  FOR r IN SELECT * FROM pg_event_trigger_ddl_commands() LOOP
-    CONTINUE WHEN r.in_extension OR r.schema_name IS NULL OR NOT mesh.is_published(r.schema_name);
-    IF r.object_type = 'table' OR (r.object_type = 'index' AND r.command_tag = 'CREATE INDEX'
-        AND (SELECT i.indisunique FROM pg_index i WHERE i.indexrelid = r.objid)) THEN
-      RAISE EXCEPTION '% belongs to the group, whose schema is changed on all nodes at once', r.object_identity
-        USING ERRCODE = 'insufficient_privilege', HINT = 'put the change into a file and run: quorate pg ddl apply FILE';
-    END IF;
-  END LOOP;
+END $$;
+CREATE OR REPLACE FUNCTION mesh.on_ddl() RETURNS event_trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+  PERFORM mesh.only_by_journal(ARRAY(SELECT c.object_identity FROM pg_event_trigger_ddl_commands() c
+    WHERE NOT c.in_extension AND c.schema_name IS NOT NULL AND mesh.is_published(c.schema_name)
+      AND (c.object_type = 'table' OR (c.object_type = 'index' AND c.command_tag = 'CREATE INDEX'
+        AND (SELECT i.indisunique FROM pg_index i WHERE i.indexrelid = c.objid)))));
 END $$;
 CREATE OR REPLACE FUNCTION mesh.on_drop() RETURNS event_trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
-DECLARE r record;
 BEGIN
-  IF session_user IN ('quorate', 'postgres') AND current_setting('mesh.ddl', true) = 'on' THEN
-    RETURN;
-  END IF;
-  FOR r IN SELECT * FROM pg_event_trigger_dropped_objects() LOOP
-    IF r.object_type IN ('table', 'table column') AND NOT r.is_temporary AND mesh.is_published(r.schema_name) THEN
-      RAISE EXCEPTION '% belongs to the group, whose schema is changed on all nodes at once', r.object_identity
-        USING ERRCODE = 'insufficient_privilege', HINT = 'put the change into a file and run: quorate pg ddl apply FILE';
-    END IF;
-  END LOOP;
+  PERFORM mesh.only_by_journal(ARRAY(SELECT d.object_identity FROM pg_event_trigger_dropped_objects() d
+    WHERE d.object_type IN ('table', 'table column') AND NOT d.is_temporary AND mesh.is_published(d.schema_name)));
 END $$;
 DO $$ BEGIN
   IF NOT EXISTS (SELECT FROM pg_catalog.pg_event_trigger WHERE evtname = 'mesh_ddl') THEN

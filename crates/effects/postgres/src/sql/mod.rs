@@ -21,6 +21,10 @@ use tls::Tls;
 /// How much longer than the server's own limit a call may take, for the way there and back.
 const GRACE: Duration = Duration::from_secs(5);
 
+/// How long a transaction of ours may stand still. Whoever is stopped in the middle of one must not keep its locks from the one
+/// that takes over.
+const IDLE_MAX: Duration = Duration::from_secs(10);
+
 /// Limits of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
@@ -67,7 +71,7 @@ impl Client {
              -c timezone=UTC -c client_min_messages=error",
             ms(limits.statement),
             ms(limits.lock),
-            ms(limits.statement * 2)
+            ms((limits.statement * 2).min(IDLE_MAX))
         );
         let mut config = place.config();
         config.options(&options);

@@ -264,6 +264,14 @@ impl Case<'_> {
 
     /// The group stands: this node takes its part.
     fn serve(&self, version: u32) -> PgPlan {
+        let writer = self.store.records.writer.as_ref();
+        // The write master has what matters; without it there would be none.
+        if let Some(from) = self.mine.lost.as_ref().filter(|_| writer.is_none_or(|(writer, _)| writer.node != self.me))
+        {
+            let attempt = format!("`{from}` no longer keeps what this node has missed");
+            let hint = format!("let it join anew, with an empty data dir: `quorate explain {}`", Code::PgSlotLost);
+            return PgPlan::refuse(Fault::new(Code::PgSlotLost, attempt).hint(hint));
+        }
         if self.mine.schema < version.min(FIRST_SCHEMA) {
             return PgPlan::wait("schema and first rows to arrive here".to_owned());
         }

@@ -79,6 +79,7 @@ impl World {
             prepared: node.prepared && node.serves,
             bound: node.bound.clone(),
             linked: node.linked,
+            lost: None,
             schema: node.schema,
             configured: node.configured,
             offered: node.offered,

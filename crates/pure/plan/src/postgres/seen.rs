@@ -28,6 +28,8 @@ pub struct Mine {
     pub bound: Option<String>,
     /// Whether every declared node has a link to here.
     pub linked: bool,
+    /// The node that no longer keeps what this one has missed of it.
+    pub lost: Option<String>,
     /// The version of the schema here, where every link has every table; 0: none.
     pub schema: u32,
     /// Whether pooler and proxy run as they should.

@@ -21,6 +21,7 @@ fn mine() -> Mine {
         prepared: true,
         bound: None,
         linked: false,
+        lost: None,
         schema: 0,
         configured: false,
         offered: false,
@@ -163,6 +164,14 @@ fn who_does_not_lead_is_bound_and_linked_and_waits() {
     );
     let done = Mine { configured: true, offered: true, ..arrived };
     assert_eq!(plan("n3", done.clone(), store(records.clone())), "nothing to do\n");
+    // What it missed is gone: it does not go on as if nothing were, unless it is the one that writes.
+    let behind = Mine { lost: Some("n1".to_owned()), ..done.clone() };
+    assert_eq!(
+        plan("n3", behind.clone(), store(records.clone())),
+        "refused       `n1` no longer keeps what this node has missed [Q1275]\n"
+    );
+    let writes = Records { writer: at(WriterNote { node: "n3".to_owned(), epoch: 2 }), ..records.clone() };
+    assert_eq!(plan("n3", behind, store(writes)), "nothing to do\n");
     // One that comes back alone does not wait for the others.
     let alone = StoreSeen { registered: [("n3".to_owned(), None)].into(), ..store(records) };
     assert_eq!(plan("n3", done, alone), "nothing to do\n");

@@ -1,7 +1,7 @@
 //! `quorate pg conflicts`: rows that lost to newer ones, and nodes made the same again.
 
 use quorate_agent::pg::{self, Source};
-use quorate_faults::{Exit, Fault};
+use quorate_faults::{Code, Exit, Fault};
 use serde::Serialize;
 
 use super::GroupArgs;
@@ -27,7 +27,9 @@ pub(crate) enum Verb {
 #[command(after_help = "\
 Examples:
   quorate pg conflicts list --config cluster.yaml
-  quorate pg conflicts list --limit 10 --output json --config c.yaml")]
+  quorate pg conflicts list --limit 10 --output json --config c.yaml
+
+Exit code 3: a node did not answer, and what lost there is not shown.")]
 pub(crate) struct ListArgs {
     /// How many of each node, the newest first
     #[arg(long, default_value_t = 50)]
@@ -65,18 +67,22 @@ pub(crate) fn run(verb: &Verb, printer: &mut Printer) -> Result<Exit, Fault> {
 
 fn list(args: &ListArgs, printer: &mut Printer) -> Result<Exit, Fault> {
     let found = runtime()?.block_on(pg::list_conflicts(&args.group.anyone()?, args.limit))?;
-    let rows = found.into_iter().flat_map(|(node, rows)| {
-        rows.into_iter().map(move |row| Row {
-            node: node.clone(),
-            at: row.at,
-            table: row.relation,
-            kind: row.kind,
-            kept: row.kept,
-            lost: row.lost,
-        })
-    });
-    printer.report(&Rows { conflicts: rows.collect() });
-    Ok(Exit::Done)
+    let mut shown = Rows { conflicts: Vec::new(), silent: Vec::new() };
+    for (node, rows) in found {
+        match rows {
+            Ok(rows) => shown.conflicts.extend(rows.into_iter().map(|row| Row {
+                node: node.clone(),
+                at: row.at,
+                table: row.relation,
+                kind: row.kind,
+                kept: row.kept,
+                lost: row.lost,
+            })),
+            Err(fault) => shown.silent.push(Silent { node, why: fault.to_string() }),
+        }
+    }
+    printer.report(&shown);
+    Ok(if shown.silent.is_empty() { Exit::Done } else { Code::PgWaiting.exit() })
 }
 
 #[derive(Serialize)]
@@ -90,14 +96,26 @@ struct Row {
 }
 
 #[derive(Serialize)]
+struct Silent {
+    node: String,
+    why: String,
+}
+
+#[derive(Serialize)]
 struct Rows {
     conflicts: Vec<Row>,
+    silent: Vec<Silent>,
 }
 
 impl Report for Rows {
     fn render(&self, page: &mut Page) {
+        for Silent { node, why } in &self.silent {
+            page.line(format!("what lost on `{node}` is not known: {why}"));
+        }
         if self.conflicts.is_empty() {
-            page.line("no row was ever lost to another");
+            if self.silent.is_empty() {
+                page.line("no row was ever lost to another");
+            }
             return;
         }
         let row = |row: &Row| [&row.node, &row.at, &row.table, &row.kind, &row.kept, &row.lost].map(ToOwned::to_owned);

@@ -18,7 +18,8 @@ Examples:
   quorate pg status --config cluster.yaml
   quorate pg status --config cluster.yaml --output json
 
-Exit code 0: every node has its part, and there is a write master. 3: somebody waits.")]
+Exit code 0: every node has its part, and there is a write master. 3: somebody waits, or
+something is not as it should be.")]
 pub(crate) struct Args {
     #[command(flatten)]
     group: GroupArgs,
@@ -28,7 +29,7 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args, printer: &mut Printer) -> Result<Exit, Fault> {
     let here = args.group.anyone()?;
     let shown = runtime()?.block_on(look(&here))?;
-    let well = shown.writer.is_some() && shown.nodes.iter().all(|node| node.status.as_ref().is_some_and(|s| s.ready));
+    let well = shown.writer.is_some() && shown.nodes.iter().all(NodeShown::is_well);
     printer.report(&shown);
     Ok(if well { Exit::Done } else { Code::PgWaiting.exit() })
 }
@@ -99,6 +100,10 @@ impl Report for Shown {
 }
 
 impl NodeShown {
+    fn is_well(&self) -> bool {
+        self.status.as_ref().is_some_and(|status| status.ready && status.troubles.is_empty())
+    }
+
     fn row(&self) -> [String; 8] {
         let id = self.id.map(|id| id.to_string()).unwrap_or_default();
         let Some(status) = &self.status else {
@@ -107,7 +112,8 @@ impl NodeShown {
         };
         let running = status.links.iter().filter(|link| link.state == "running").count();
         let conflicts: u64 = status.links.iter().map(|link| link.conflicts).sum();
-        let waiting = [&status.fault, &status.waiting, &status.doing].into_iter().flatten().next();
+        let waiting = [&status.fault, &status.waiting, &status.doing].into_iter().flatten();
+        let waiting = waiting.chain(&status.troubles).next();
         [
             self.name.clone(),
             id,
