@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use futures_util::future::try_join_all;
 use quorate_coordination::{Health, Instance, Outcome, Txn};
 use quorate_faults::{Code, Fault};
 use quorate_host::sandbox::observe_machine;
@@ -13,7 +14,7 @@ use quorate_plan::postgres::{
     Group, PgStep, Records, SchemaNote, note_bound, note_joined, note_schema, take_group, take_lead,
 };
 use quorate_plan::spec::PgRole;
-use quorate_postgres::group::{self, Prepare, Seat};
+use quorate_postgres::group::{self, Member, Prepare, Seat};
 use quorate_postgres::schema;
 use quorate_postgres::server;
 use quorate_postgres::sql::{Client, Place};
@@ -36,8 +37,8 @@ impl Life {
     pub(super) async fn take(&mut self, step: PgStep) -> Result<(), Fault> {
         let shared = Arc::clone(&self.shared);
         match step {
-            PgStep::InitData => init_data(&shared).await,
-            PgStep::StartServer => start_server(&shared).await,
+            PgStep::InitData => init_data(&shared.here).await,
+            PgStep::StartServer => start_server(&shared.here).await,
             PgStep::Prepare => {
                 prepare(&shared.here).await?;
                 self.prepared = true;
@@ -70,6 +71,11 @@ impl Life {
             },
             PgStep::Bind { group } => {
                 bind(&shared, &group).await?;
+                // Pooler and proxy come up beside the links; whether they did is seen when it is their turn.
+                let early = Arc::clone(&shared);
+                self.early.spawn(async move {
+                    let _ = early.doors.ensure().await;
+                });
                 // Others see which group it is bound to.
                 self.register().await
             }
@@ -140,15 +146,24 @@ async fn write(shared: &Shared, txn: &Txn) -> Result<(), Fault> {
     }
 }
 
-async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T, Fault> + Send + 'static) -> Result<T, Fault> {
+/// Work that blocks, on a thread of its own.
+pub(super) async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, Fault> + Send + 'static,
+) -> Result<T, Fault> {
     match tokio::task::spawn_blocking(work).await {
         Ok(done) => done,
         Err(error) => Err(Fault::new(Code::Internal, "a part of the agent came to a halt").caused_by(error)),
     }
 }
 
-async fn init_data(shared: &Shared) -> Result<(), Fault> {
-    let here = shared.here.clone();
+/// Data dir and server, as far as they are this node's.
+pub(super) async fn bring_server(here: &Here) -> Result<(), Fault> {
+    init_data(here).await?;
+    start_server(here).await
+}
+
+async fn init_data(here: &Here) -> Result<(), Fault> {
+    let here = here.clone();
     blocking(move || {
         let installation = here.installation()?;
         server::ensure_data(&installation, &here.data_dir(), &here.mark(), here.owner()?).map(drop)
@@ -156,8 +171,8 @@ async fn init_data(shared: &Shared) -> Result<(), Fault> {
     .await
 }
 
-async fn start_server(shared: &Shared) -> Result<(), Fault> {
-    let here = shared.here.clone();
+async fn start_server(own: &Here) -> Result<(), Fault> {
+    let here = own.clone();
     blocking(move || {
         let (installation, config) = (here.installation()?, here.server()?);
         let data = here.data_dir();
@@ -167,7 +182,7 @@ async fn start_server(shared: &Shared) -> Result<(), Fault> {
         server::start(&here.program, &state, &orders, server_box(&here, &installation, &config)?).map(drop)
     })
     .await?;
-    server::wait_ready(&Place::own(&shared.here.server()?, "postgres"), shared.here.pg.step_timeout).await.map(drop)
+    server::wait_ready(&Place::own(&own.server()?, "postgres"), own.pg.step_timeout).await.map(drop)
 }
 
 /// The box of the server: as for etcd, `strict` below a root agent unless the file asks for less. The box is what makes it run
@@ -226,17 +241,19 @@ async fn bind(shared: &Shared, id: &str) -> Result<(), Fault> {
 
 /// Every member, connected.
 pub(super) async fn seats(here: &Here, group: &Group) -> Result<Vec<Seat>, Fault> {
-    let mut seats = Vec::new();
-    for member in here.members(group) {
-        let client = Client::connect(&here.place(&member)?, here.limits()).await?;
-        seats.push(Seat { member, client });
-    }
-    Ok(seats)
+    try_join_all(here.members(group).into_iter().map(|member| seat(here, member))).await
 }
 
+async fn seat(here: &Here, member: Member) -> Result<Seat, Fault> {
+    let client = Client::connect(&here.place(&member)?, here.limits()).await?;
+    Ok(Seat { member, client })
+}
+
+/// The links that bring changes here; every node sees to its own.
 async fn link(shared: &Shared) -> Result<(), Fault> {
     let (_, group) = group_of(shared).await?;
-    group::ensure_mesh(&seats(&shared.here, &group).await?).await.map(drop)
+    let Some(me) = group.nodes.get(shared.here.name()) else { return Ok(()) };
+    group::ensure_links_to(&seats(&shared.here, &group).await?, *me).await.map(drop)
 }
 
 async fn lay_schema(shared: &Shared, epoch: u64) -> Result<(), Fault> {

@@ -45,8 +45,13 @@ impl Here {
     /// Reads the cluster file. `program`: our own program, for shims and the fence.
     pub fn read(file: &Path, name: Option<&str>, program: PathBuf) -> Result<Here, Fault> {
         let (spec, _) = cluster_file::read(file)?;
+        Here::of(spec, name, program)
+    }
+
+    /// The node that a file that was read declares.
+    pub(crate) fn of(spec: Spec, name: Option<&str>, program: PathBuf) -> Result<Here, Fault> {
         let Some(pg) = spec.postgres.clone() else {
-            return Err(Fault::new(Code::PgNotDeclared, format!("`{}` has no section `postgres`", file.display()))
+            return Err(Fault::new(Code::PgNotDeclared, "the cluster file has no section `postgres`")
                 .hint("`quorate explain Q1300` shows a small one"));
         };
         let unknown = |what: String| {

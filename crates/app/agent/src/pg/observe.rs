@@ -47,6 +47,38 @@ pub async fn registered(store: &Store) -> Result<BTreeMap<String, Option<String>
 pub(super) struct Details {
     pub(super) links: Vec<LinkStatus>,
     pub(super) server: String,
+    /// `None`: not known, and what was known holds.
+    pub(super) instances: Option<Vec<PoolInstance>>,
+}
+
+/// A database that was given to somebody: the pooler lets its user in.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct PoolInstance {
+    pub(super) database: String,
+    pub(super) user: String,
+    /// The verifier of its password.
+    pub(super) verifier: String,
+}
+
+/// The instances that are in use, from the table that every node has.
+async fn instances(client: &Client) -> Result<Vec<PoolInstance>, Fault> {
+    let sql = "SELECT dbname, dbuser, dbpass FROM cfsb.instances WHERE effective_at IS NOT NULL AND ineffective_at IS NULL \
+               AND decommissioned_at IS NULL AND deleted_at IS NULL AND dbpass <> '' ORDER BY dbname";
+    // They become words of a configuration: what could be more than a word is left out.
+    let is_word = |text: &str| {
+        let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-');
+        !text.is_empty() && text.len() <= 63 && text.chars().all(fits)
+    };
+    let mut found = Vec::new();
+    for row in client.query(sql, &[]).await? {
+        let text = |column| client.read::<String>(&row, column);
+        let one = PoolInstance { database: text(0)?, user: text(1)?, verifier: text(2)? };
+        let ours = one.database == DATABASE || one.verifier.chars().any(|c| c.is_control());
+        if is_word(&one.database) && is_word(&one.user) && !ours {
+            found.push(one);
+        }
+    }
+    Ok(found)
 }
 
 /// Looks at everything. `still_ms`: for how long no record has changed.
@@ -103,7 +135,7 @@ async fn mine(here: &Here, store: &StoreNow, prepared: bool) -> (Mine, Details) 
     let Ok(client) = here.own(DATABASE, limits).await else { return (mine, details) };
     mine.prepared = true;
     let seen = database(here, client, store, &mut mine).await;
-    details.links = seen.unwrap_or_default();
+    (details.links, details.instances) = seen.unwrap_or_default();
     (mine, details)
 }
 
@@ -118,16 +150,21 @@ fn data(here: &Here) -> DataNow {
 }
 
 /// The database of the group: whose it is, and what is in it.
-async fn database(here: &Here, client: Client, store: &StoreNow, mine: &mut Mine) -> Result<Vec<LinkStatus>, Fault> {
-    let Some(myself) = group::myself(&client).await? else { return Ok(Vec::new()) };
+async fn database(
+    here: &Here,
+    client: Client,
+    store: &StoreNow,
+    mine: &mut Mine,
+) -> Result<(Vec<LinkStatus>, Option<Vec<PoolInstance>>), Fault> {
+    let Some(myself) = group::myself(&client).await? else { return Ok(Default::default()) };
     mine.bound = Some(myself.group.clone());
     let known = match store {
         StoreNow::Known(seen) => seen.records.group.as_ref().map(|(group, _)| group.clone()),
         StoreNow::Unknown(_) => None,
     };
-    let Some(known) = known else { return Ok(Vec::new()) };
+    let Some(known) = known else { return Ok(Default::default()) };
     let Some(me) = known.nodes.get(here.name()).and_then(|id| here.member(here.name(), *id)) else {
-        return Ok(Vec::new());
+        return Ok(Default::default());
     };
     let seat = Seat { member: me, client };
     let links = group::observe_links(&seat).await?;
@@ -136,6 +173,7 @@ async fn database(here: &Here, client: Client, store: &StoreNow, mine: &mut Mine
     let waiting = links.incoming.values().any(|link| link.tables_waiting > 0);
     let version = schema::version(&seat.client).await?;
     mine.schema = if waiting { 0 } else { version };
+    let instances = if version > 0 { instances(&seat.client).await.ok() } else { None };
     let name_of = |id: u16| known.nodes.iter().find(|(_, there)| **there == id).map(|(name, _)| name.clone());
     let shown = links.incoming.iter().map(|(from, link)| LinkStatus {
         from: name_of(*from).unwrap_or_else(|| from.to_string()),
@@ -149,5 +187,5 @@ async fn database(here: &Here, client: Client, store: &StoreNow, mine: &mut Mine
             seen.insert_exists + seen.update_origin_differs + seen.update_missing + seen.delete_missing + seen.others
         }),
     });
-    Ok(shown.collect())
+    Ok((shown.collect(), instances))
 }
