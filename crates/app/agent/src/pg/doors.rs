@@ -9,7 +9,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use quorate_faults::{Code, Fault};
-use quorate_host::owners::{May, ensure_may};
 use quorate_host::shim;
 use quorate_host::state::StateDir;
 use quorate_plan::spec::{PgNode, PgWriters};
@@ -330,13 +329,8 @@ impl Doors {
 
     /// Writes the pooler's files; `true`: one of them is new.
     fn write_files(&self, door: &Door) -> Result<bool, Fault> {
-        let (owner, files) = (self.here.owner()?, self.here.files()?);
+        let owner = self.here.owner()?;
         ensure_dir(&self.dir(), owner)?;
-        if let Some(owner) = owner {
-            for file in [&files.cert, &files.key, &files.ca] {
-                ensure_may(file, owner, May::Read)?;
-            }
-        }
         let mut changed = false;
         for (file, text) in self.pooler_files(door)? {
             changed |= ensure_file(&file, &text, owner)?;
@@ -346,7 +340,7 @@ impl Doors {
 
     /// What the pooler is told: its users, and all else.
     fn pooler_files(&self, door: &Door) -> Result<[(std::path::PathBuf, String); 2], Fault> {
-        let (dir, files) = (self.dir(), self.here.files()?);
+        let (dir, files) = (self.dir(), self.here.given_files()?);
         let mut users = self.here.passwords()?;
         users.push((ADMIN.to_owned(), self.secret.clone()));
         let instances = self.instances.lock().unwrap_or_else(PoisonError::into_inner).clone();
@@ -416,6 +410,11 @@ impl Doors {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
         Ok(())
+    }
+
+    /// Has the pooler read its certificates again.
+    pub(super) async fn reload(&self) -> Result<(), Fault> {
+        self.console(CONSOLE).await?.reload().await
     }
 
     async fn console(&self, limit: Duration) -> Result<Console, Fault> {

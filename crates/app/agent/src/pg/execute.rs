@@ -117,7 +117,12 @@ impl Life {
         self.lock = None;
         let lease = self.shared.store.lease(LOCK_TTL).await?;
         let holder = format!("node {}", self.shared.here.name());
-        match self.shared.store.lock("bootstrap", &lease, &holder, LOCK_WAIT).await {
+        let locked = tokio::select! {
+            locked = self.shared.store.lock("bootstrap", &lease, &holder, LOCK_WAIT) => locked,
+            // Whoever had it has done what it is for.
+            () = written_down(&self.shared) => Err(Fault::new(Code::LockTaken, "the group is written down")),
+        };
+        match locked {
             Ok(lock) => {
                 self.lock = Some((lease, lock));
                 Ok(())
@@ -127,6 +132,20 @@ impl Life {
                 let _ = lease.end().await;
                 if fault.code() == Code::LockTaken { Ok(()) } else { Err(fault) }
             }
+        }
+    }
+}
+
+/// Waits until the group is written down.
+async fn written_down(shared: &Shared) {
+    loop {
+        let woken = shared.changed.notified();
+        if observe::records(&shared.store).await.is_ok_and(|records| records.group.is_some()) {
+            return;
+        }
+        tokio::select! {
+            () = woken => {}
+            () = tokio::time::sleep(LOCK_WAIT) => {}
         }
     }
 }
@@ -176,6 +195,7 @@ async fn start_server(own: &Here) -> Result<(), Fault> {
     blocking(move || {
         let (installation, config) = (here.installation()?, here.server()?);
         let data = here.data_dir();
+        here.ensure_given()?;
         server::ensure_config(&data, &config, installation.version)?;
         let state = StateDir::open(&state_of(&here, "server"))?;
         let orders = server::server_orders(&installation, &data, state.path());
@@ -213,7 +233,9 @@ async fn prepare(here: &Here) -> Result<(), Fault> {
     let config = here.server()?;
     let client = here.own("postgres", here.limits()).await?;
     let installation = here.installation()?;
-    if server::ensure_config(&here.data_dir(), &config, installation.version)? == server::ConfigChange::Changed {
+    let renewed = here.ensure_given()?;
+    let changed = server::ensure_config(&here.data_dir(), &config, installation.version)?;
+    if renewed || changed == server::ConfigChange::Changed {
         server::reload(&client).await?;
     }
     group::prepare(&client, &Prepare { database: DATABASE.to_owned(), users: here.users()? }).await?;
@@ -235,7 +257,7 @@ async fn bind(shared: &Shared, id: &str) -> Result<(), Fault> {
         return Ok(());
     };
     let client = here.own(DATABASE, here.limits()).await?;
-    group::ensure_member(&client, id, &me, &here.members(&group), &here.files()?).await?;
+    group::ensure_member(&client, id, &me, &here.members(&group), &here.given_files()?).await?;
     write(shared, &note_bound(&records, here.name(), id)).await
 }
 

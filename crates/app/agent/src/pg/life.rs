@@ -11,6 +11,7 @@ use quorate_coordination::{Lease, Lock, Registration, Scope, Store, Turn};
 use quorate_faults::{Code, Fault};
 use quorate_host::state::StateDir;
 use quorate_plan::postgres::{PgPlan, PgStep, Records, StoreNow, keys, next};
+use quorate_postgres::server;
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tracing::{info, warn};
@@ -273,6 +274,9 @@ impl Life {
         if let Some(instances) = &details.instances {
             shared.doors.set_instances(instances);
         }
+        if seen.mine.serves {
+            self.renew_files().await;
+        }
         seen.mine.configured = shared.doors.are_as_they_should().await;
         seen.mine.offered = !self.offered.is_empty();
         let plan = next(&shared.here.pg, shared.here.name(), &seen);
@@ -280,6 +284,24 @@ impl Life {
         shared.fit.store(fit, Ordering::Relaxed);
         self.show(&seen.mine.schema, details);
         plan
+    }
+
+    /// Certificates that were renewed are given on, and read anew without a restart.
+    async fn renew_files(&self) {
+        let shared = &self.shared;
+        let renewed = async {
+            if !shared.here.ensure_given()? {
+                return Ok(false);
+            }
+            let client = shared.here.own("postgres", shared.here.limits()).await?;
+            server::reload(&client).await?;
+            shared.doors.reload().await.map(|()| true)
+        };
+        match renewed.await {
+            Ok(true) => info!("server and pooler have read their certificates anew"),
+            Ok(false) => {}
+            Err(fault) => self.failed("renew certificates", &fault),
+        }
     }
 
     fn show(&self, schema: &u32, details: Details) {
