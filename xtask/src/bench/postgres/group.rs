@@ -149,7 +149,9 @@ impl Group {
     }
 
     fn is_ready(&self, runtime: &Runtime, at: usize) -> bool {
-        self.ask(runtime, at, "/v1/pg").is_some_and(|text| text.contains("\"ready\":true"))
+        let told: Option<serde_json::Value> =
+            self.ask(runtime, at, "/v1/pg").and_then(|text| serde_json::from_str(&text).ok());
+        told.is_some_and(|told| told["ready"] == true)
     }
 
     /// Until each of the first so many nodes has its part.
@@ -261,7 +263,8 @@ pub(super) fn get(runtime: &Runtime, port: u16, path: &str) -> Option<String> {
         let mut answer = Vec::new();
         stream.take(1 << 20).read_to_end(&mut answer).await.ok()?;
         let answer = String::from_utf8_lossy(&answer).into_owned();
-        answer.split_once(' ').filter(|(_, rest)| rest.starts_with("200 ")).map(|(_, rest)| rest.to_owned())
+        let (head, body) = answer.split_once("\r\n\r\n")?;
+        head.split_once(' ').filter(|(_, rest)| rest.starts_with("200")).map(|_| body.to_owned())
     };
     runtime.block_on(async { tokio::time::timeout(Duration::from_secs(2), asked).await.ok().flatten() })
 }
