@@ -7,17 +7,21 @@ FUZZ_TARGETS ?= $(patsubst fuzz/fuzz_targets/%.rs,%,$(wildcard fuzz/fuzz_targets
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo build man test test-faults test-clock check bench fuzz tools compiler cargo
+.PHONY: help demo demo-stop build man test test-faults test-clock check bench fuzz tools compiler cargo
 
 help: ## Say what each target does
 	@echo "Quorate: make TARGET"
 	@echo
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  \1 \2/p' $(MAKEFILE_LIST) | while read -r name text; do printf '  %-12s %s\n' "$$name" "$$text"; done
 
-demo: cargo ## Found three members offline, start real etcd on them, show that they are healthy (stop: quorate demo stop)
-	@scripts/tools demo
+demo: cargo ## Found three members offline, start real etcd on them, show that they are healthy; PG=1: with PostgreSQL, and a failover
+	@scripts/tools $(if $(PG),demo-pg,demo)
 	$(CARGO) build --release --locked --bin quorate
-	./target/release/quorate demo
+	$(if $(PG),scripts/demo-pg ./target/release/quorate,./target/release/quorate demo)
+
+demo-stop: ## Stop what `make demo` and `make demo PG=1` left running; data is kept
+	@scripts/demo-pg ./target/release/quorate stop
+	@if [ -e .demo/demo.json ]; then ./target/release/quorate demo stop; fi
 
 build: compiler ## Build the program: target/release/quorate
 	$(CARGO) build --release --locked --bin quorate
@@ -43,7 +47,8 @@ check: compiler ## Formatting, lints, tidy, licences and banned dependencies; no
 	@command -v cargo-deny >/dev/null || { echo "check: installing cargo-deny"; $(CARGO) install --locked cargo-deny; }
 	$(CARGO) deny --log-level error check bans licenses sources
 
-bench: tools cargo ## Measure side by side with etcdutl and cp; writes the tables of bench/
+bench: cargo ## Measure side by side with etcdutl, cp, runc and Patroni; writes the tables of bench/
+	@scripts/tools bench
 	$(CARGO) build --release --locked --bin quorate
 	$(CARGO) run --release --locked --package xtask -- bench
 

@@ -12,6 +12,7 @@ mod deltas;
 mod follow;
 mod found;
 mod measure;
+mod postgres;
 mod restore;
 
 use std::path::Path;
@@ -34,9 +35,10 @@ struct Row {
 }
 
 /// Runs everything, or one part: `offline` (written to `bench/results.md`), `follow` (`bench/following.md`), `agent`
-/// (`bench/agent.md`), `found` (`bench/founding.md`), `change` (`bench/change.md`) or `box` (`bench/box.md`).
+/// (`bench/agent.md`), `found` (`bench/founding.md`), `change` (`bench/change.md`), `postgres` (`bench/postgres.md`) or `box`
+/// (`bench/box.md`). `QUORATE_BIN` names another program than the one that `make build` makes.
 pub(crate) fn run(root: &Path, part: Option<&str>) -> Result<String> {
-    let quorate = root.join("target/release/quorate");
+    let quorate = std::env::var_os("QUORATE_BIN").map_or_else(|| root.join("target/release/quorate"), Into::into);
     let tools = quorate_testkit::etcd("sid");
     let work = root.join("bench/work");
     std::fs::create_dir_all(&work)?;
@@ -58,6 +60,10 @@ pub(crate) fn run(root: &Path, part: Option<&str>) -> Result<String> {
     if part.is_none_or(|part| part == "change") {
         said += &page(root, "change", "Changing a living cluster", &tools, &change::rows(&quorate, &tools, &work)?)?;
     }
+    if part.is_none_or(|part| part == "postgres") {
+        let rows = postgres::rows(&quorate, &tools)?;
+        said += &page(root, "postgres", "Groups of PostgreSQL servers", &tools, &rows)?;
+    }
     // With everything else, a user who cannot have these boxes is told so; asked for by name, it is an error.
     if part.is_none() && !rustix::process::geteuid().is_root() {
         said += "(the box is not measured: strict boxes and runc need root)\n";
@@ -66,7 +72,7 @@ pub(crate) fn run(root: &Path, part: Option<&str>) -> Result<String> {
     }
     if said.is_empty() {
         bail!(
-            "there is no part `{}`: it is `offline`, `follow`, `agent`, `found`, `change` or `box`",
+            "there is no part `{}`: it is `offline`, `follow`, `agent`, `found`, `change`, `postgres` or `box`",
             part.unwrap_or_default()
         );
     }

@@ -29,6 +29,7 @@ async fn an_application_enters_through_the_pooler_and_waits_while_it_is_paused()
     ensure_config(&node.data, &node.config, node.installation.version).unwrap();
     let spec = PgbouncerSpec {
         database: DATABASE.to_owned(),
+        instances: Vec::new(),
         target: PoolTarget::Own { socket_dir: node.config.socket_dir.clone(), port: node.config.port },
         listen: "127.0.0.1".to_owned(),
         port: port.number(),

@@ -19,6 +19,8 @@ const END_LIMIT: Duration = Duration::from_secs(90);
 
 /// How long another command may take to start it.
 const START_LIMIT: Duration = Duration::from_secs(30);
+/// The parts of a node, those first that need the others.
+const PARTS: [&str; 3] = ["proxy", "pooler", "server"];
 
 /// Starts the agent of a node in the background, if it does not run. Says whether it was started now.
 pub fn ensure_agent(here: &Here, file: &Path) -> Result<bool, Fault> {
@@ -52,23 +54,48 @@ fn lock(state: &StateDir) -> Result<StateLock, Fault> {
 
 /// Ends all that runs on a node, in the order in which they depend on each other. Returns what was ended.
 pub fn stop_all(here: &Here, asked_by: &str) -> Result<Vec<String>, Fault> {
+    let mut ended = end_part(here, "agent", asked_by)?;
+    ended.extend(stop_parts(here, asked_by)?);
+    Ok(ended)
+}
+
+/// The same without an agent in the background.
+pub(crate) fn stop_parts(here: &Here, asked_by: &str) -> Result<Vec<String>, Fault> {
     let mut ended = Vec::new();
-    for part in ["agent", "proxy", "pooler", "server"] {
-        let state = StateDir::open(&state_of(here, part))?;
-        let Some(mut found) = running(&state)? else { continue };
-        let order = match part {
-            "server" => stop_order(asked_by, StopMode::Fast),
-            _ => {
-                let rung = |send, wait_ms| shim::Rung { send, wait_ms };
-                let ladder = vec![rung(shim::Send::Term, 5_000), rung(shim::Send::Kill, 5_000)];
-                StopOrder { asked_by: asked_by.to_owned(), ladder, last_revision: None }
-            }
-        };
-        found.stop(&order)?;
-        if found.wait(END_LIMIT)?.is_none() {
-            return Err(Fault::new(Code::NotEnding, format!("`{part}` (process {}) does not end", found.child().pid)));
-        }
-        ended.push(part.to_owned());
+    for part in PARTS {
+        ended.extend(end_part(here, part, asked_by)?);
     }
     Ok(ended)
+}
+
+/// Orders the end of all parts at once, and does not wait for it: their shims see to it.
+pub(crate) fn order_end(here: &Here, asked_by: &str) -> Result<(), Fault> {
+    for part in PARTS {
+        let state = StateDir::open(&state_of(here, part))?;
+        if let Some(found) = running(&state)? {
+            found.stop(&order_of(part, asked_by))?;
+        }
+    }
+    Ok(())
+}
+
+fn order_of(part: &str, asked_by: &str) -> StopOrder {
+    match part {
+        "server" => stop_order(asked_by, StopMode::Fast),
+        _ => {
+            let rung = |send, wait_ms| shim::Rung { send, wait_ms };
+            let ladder = vec![rung(shim::Send::Term, 5_000), rung(shim::Send::Kill, 5_000)];
+            StopOrder { asked_by: asked_by.to_owned(), ladder, last_revision: None }
+        }
+    }
+}
+
+fn end_part(here: &Here, part: &str, asked_by: &str) -> Result<Vec<String>, Fault> {
+    let state = StateDir::open(&state_of(here, part))?;
+    let Some(mut found) = running(&state)? else { return Ok(Vec::new()) };
+    found.stop(&order_of(part, asked_by))?;
+    match found.wait(END_LIMIT)? {
+        Some(_) => Ok(vec![part.to_owned()]),
+        None => Err(Fault::new(Code::NotEnding, format!("`{part}` (process {}) does not end", found.child().pid))),
+    }
 }

@@ -4,11 +4,11 @@
 //! database refuses writes. What runs is found again, not remembered.
 
 use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use quorate_faults::{Code, Fault};
-use quorate_host::owners::{May, ensure_may};
 use quorate_host::shim;
 use quorate_host::state::StateDir;
 use quorate_plan::spec::{PgNode, PgWriters};
@@ -22,9 +22,11 @@ use quorate_postgres::sql::Limits;
 use tokio::sync::Mutex as AsyncMutex;
 use tracing::info;
 
+use super::execute::blocking;
 use super::fence::{self, FenceSpec, Until, boot_now, ensure_deadline, ensure_orders, fresh_token, read_deadline};
 use super::here::{DATABASE, Here};
 use super::life::state_of;
+use super::observe::PoolInstance;
 use super::proxy::{end, ensure_dir, ensure_proxy, hash, orders, proxy_state, running};
 use super::status::Board;
 
@@ -39,6 +41,8 @@ const SESSIONS: Duration = Duration::from_secs(5);
 
 /// How long the last write master says yes after it was left: longer than proxies take to ask twice.
 const LINGER: Duration = Duration::from_secs(1);
+/// Every how often it is looked whether somebody is still led on.
+const LED_ON: Duration = Duration::from_secs(1);
 
 /// What a door is for.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -70,6 +74,14 @@ struct Now {
     token: Option<String>,
 }
 
+/// Those who were connected when the place was handed over.
+#[derive(Debug)]
+struct Led {
+    looked: Instant,
+    /// By what the pooler tells them apart; `None`: not looked yet.
+    clients: Option<BTreeSet<String>>,
+}
+
 /// Pooler and proxy.
 #[derive(Debug)]
 pub(super) struct Doors {
@@ -80,6 +92,12 @@ pub(super) struct Doors {
     now: Mutex<Now>,
     /// Who belongs to the group, once that is known.
     members: Mutex<Option<BTreeSet<String>>>,
+    /// Databases that were given to somebody.
+    instances: Mutex<Vec<PoolInstance>>,
+    /// Who is led on to another node.
+    led: Mutex<Led>,
+    /// Both have come up once.
+    settled: AtomicBool,
     /// One change at a time; `true` once the bootstrap asked for doors.
     wanted: AsyncMutex<bool>,
 }
@@ -97,6 +115,9 @@ impl Doors {
             secret: console_secret(here)?,
             now,
             members: Mutex::new(None),
+            instances: Mutex::default(),
+            led: Mutex::new(Led { looked: Instant::now(), clients: None }),
+            settled: AtomicBool::new(false),
             wanted: AsyncMutex::new(false),
         })
     }
@@ -131,7 +152,14 @@ impl Doors {
 
     /// Whether pooler and proxy run with what they should run with.
     pub(super) async fn are_as_they_should(&self) -> bool {
-        let wanted = self.wanted.lock().await;
+        let wanted = match self.settled.load(Ordering::Relaxed) {
+            true => self.wanted.lock().await,
+            // While they come up for the first time they are not, and nobody waits for it.
+            false => match self.wanted.try_lock() {
+                Ok(wanted) => wanted,
+                Err(_) => return false,
+            },
+        };
         if !*wanted {
             return false;
         }
@@ -141,9 +169,19 @@ impl Doors {
         if !open {
             self.board.door("closed", false, None);
         }
+        let is = |file: std::path::PathBuf, text: &str| std::fs::read_to_string(file).is_ok_and(|there| there == text);
+        let told = self
+            .pooler_files(&self.now().0)
+            .is_ok_and(|[(users, list), (ini, text)]| is(users, &list) && is(ini, &text));
         let file = self.here.run_dir().join("proxy").join("haproxy.cfg");
-        open && matches!(proxy, Ok(Some(_)))
-            && std::fs::read_to_string(file).is_ok_and(|text| text == self.proxy_text())
+        let right = open && told && matches!(proxy, Ok(Some(_))) && is(file, &self.proxy_text());
+        self.settled.fetch_or(right, Ordering::Relaxed);
+        right
+    }
+
+    /// Databases that were given to somebody: the pooler offers these too.
+    pub(super) fn set_instances(&self, instances: &[PoolInstance]) {
+        *self.instances.lock().unwrap_or_else(PoisonError::into_inner) = instances.to_vec();
     }
 
     /// Who belongs to the group: the proxy leads to these.
@@ -181,9 +219,17 @@ impl Doors {
     /// Brings pooler and proxy up, as the door is now.
     pub(super) async fn ensure(&self) -> Result<(), Fault> {
         let mut wanted = self.wanted.lock().await;
-        *wanted = true;
-        let door = self.now().0;
-        self.bring(&door).await?;
+        let before = std::mem::replace(&mut *wanted, true);
+        let (door, token) = self.now();
+        let alive = running(&self.state()?)?.is_some() && is_open(&self.deadline(), token.as_deref());
+        if before && alive && self.board.is_open() {
+            // It stays what it is: nobody inside is disturbed.
+            if self.write_files(&door)? {
+                self.console(CONSOLE).await?.reload().await?;
+            }
+        } else {
+            self.bring(&door).await?;
+        }
         let (here, text) = (self.here.clone(), self.proxy_text());
         blocking(move || ensure_proxy(&here, &text)).await
     }
@@ -202,8 +248,26 @@ impl Doors {
             (Door::Forward(to), Some(writer)) if to != writer && writer != self.here.name() => {
                 self.set(Door::Forward(writer.to_owned())).await
             }
+            (Door::Forward(_), _) if self.leads_nobody().await? => self.set(Door::Reader).await,
             (Door::Forward(_) | Door::Reader, _) => Ok(()),
         }
+    }
+
+    /// Whether none of those is left who were connected when the place was handed over. Who came later came to read.
+    async fn leads_nobody(&self) -> Result<bool, Fault> {
+        let led = || self.led.lock().unwrap_or_else(PoisonError::into_inner);
+        if led().looked.elapsed() < LED_ON {
+            return Ok(false);
+        }
+        let now = self.console(CONSOLE).await?.clients(DATABASE).await?;
+        let mut led = led();
+        led.looked = Instant::now();
+        let Some(before) = &mut led.clients else {
+            led.clients = Some(now);
+            return Ok(false);
+        };
+        before.retain(|client| now.contains(client));
+        Ok(before.is_empty())
     }
 
     /// The door may stay open until then.
@@ -278,10 +342,26 @@ impl Doors {
 
     /// Writes the pooler's files; `true`: one of them is new.
     fn write_files(&self, door: &Door) -> Result<bool, Fault> {
-        let (owner, dir, files) = (self.here.owner()?, self.dir(), self.here.files()?);
-        ensure_dir(&dir, owner)?;
+        let owner = self.here.owner()?;
+        ensure_dir(&self.dir(), owner)?;
+        let mut changed = false;
+        for (file, text) in self.pooler_files(door)? {
+            changed |= ensure_file(&file, &text, owner)?;
+        }
+        Ok(changed)
+    }
+
+    /// What the pooler is told: its users, and all else.
+    fn pooler_files(&self, door: &Door) -> Result<[(std::path::PathBuf, String); 2], Fault> {
+        let (dir, files) = (self.dir(), self.here.given_files()?);
         let mut users = self.here.passwords()?;
         users.push((ADMIN.to_owned(), self.secret.clone()));
+        let instances = self.instances.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        for one in &instances {
+            if !users.iter().any(|(name, _)| *name == one.user) {
+                users.push((one.user.clone(), one.verifier.clone()));
+            }
+        }
         let target = match door {
             Door::Writer(_) | Door::Reader => {
                 PoolTarget::Own { socket_dir: self.here.run_dir(), port: self.here.node.port }
@@ -292,13 +372,9 @@ impl Doors {
                 PoolTarget::Other { host: node.address.clone(), port: node.pooler_port, ca: Some(files.ca.clone()) }
             }
         };
-        if let Some(owner) = owner {
-            for file in [&files.cert, &files.key, &files.ca] {
-                ensure_may(file, owner, May::Read)?;
-            }
-        }
         let text = render_pgbouncer(&PgbouncerSpec {
             database: DATABASE.to_owned(),
+            instances: instances.into_iter().map(|one| one.database).collect(),
             target,
             listen: listen(&self.here.node.address),
             port: self.here.node.pooler_port,
@@ -311,9 +387,7 @@ impl Doors {
         });
         // A client may show a certificate; one that does is taken by the authority of the nodes.
         let text = format!("{text}client_tls_ca_file = {}\n", files.ca.display());
-        let users = ensure_file(&dir.join("users"), &render_userlist(&users), owner)?;
-        let ini = ensure_file(&dir.join("pgbouncer.ini"), &text, owner)?;
-        Ok(users || ini)
+        Ok([(dir.join("users"), render_userlist(&users)), (dir.join("pgbouncer.ini"), text)])
     }
 
     async fn start_pooler(&self, door: &Door) -> Result<(), Fault> {
@@ -335,7 +409,7 @@ impl Doors {
         ensure_orders(&file, &spec)?;
         self.now.lock().unwrap_or_else(PoisonError::into_inner).token = Some(token.clone());
         let args = vec!["__fence".to_owned(), file.display().to_string()];
-        let orders = orders("pooler", &self.here.program, args, &state, hash(&[&token]));
+        let orders = orders("pgbouncer", &self.here.program, args, &state, hash(&[&token]));
         let program = self.here.program.clone();
         blocking(move || shim::spawn(&program, &state, &orders)).await.map_err(|fault| {
             Fault::new(Code::PgProxyFailed, "cannot start the pooler")
@@ -350,6 +424,11 @@ impl Doors {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
         Ok(())
+    }
+
+    /// Has the pooler read its certificates again.
+    pub(super) async fn reload(&self) -> Result<(), Fault> {
+        self.console(CONSOLE).await?.reload().await
     }
 
     async fn console(&self, limit: Duration) -> Result<Console, Fault> {
@@ -392,6 +471,8 @@ impl Doors {
         self.set(door.clone()).await?;
         if matches!(door, Door::Forward(_)) {
             // Who still comes this way is led right; proxies have time to see the new write master before they lose this one.
+            *self.led.lock().unwrap_or_else(PoisonError::into_inner) =
+                Led { looked: Instant::now() + LINGER, clients: None };
             self.board.door(door.word(), true, Some(boot_now() + LINGER));
         }
         self.resume().await
@@ -422,12 +503,5 @@ fn is_open(file: &std::path::Path, token: Option<&str>) -> bool {
         Some(Until::Open) => true,
         Some(Until::At(at)) => fence::boot_now() < at,
         None => false,
-    }
-}
-
-async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T, Fault> + Send + 'static) -> Result<T, Fault> {
-    match tokio::task::spawn_blocking(work).await {
-        Ok(done) => done,
-        Err(error) => Err(Fault::new(Code::Internal, "a part of the agent came to a halt").caused_by(error)),
     }
 }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use futures_util::future::try_join_all;
 use quorate_coordination::{Health, Instance, Outcome, Txn};
 use quorate_faults::{Code, Fault};
 use quorate_host::sandbox::observe_machine;
@@ -13,7 +14,7 @@ use quorate_plan::postgres::{
     Group, PgStep, Records, SchemaNote, note_bound, note_joined, note_schema, take_group, take_lead,
 };
 use quorate_plan::spec::PgRole;
-use quorate_postgres::group::{self, Prepare, Seat};
+use quorate_postgres::group::{self, Member, Prepare, Seat};
 use quorate_postgres::schema;
 use quorate_postgres::server;
 use quorate_postgres::sql::{Client, Place};
@@ -39,8 +40,8 @@ impl Life {
     pub(super) async fn take(&mut self, step: PgStep) -> Result<(), Fault> {
         let shared = Arc::clone(&self.shared);
         match step {
-            PgStep::InitData => init_data(&shared).await,
-            PgStep::StartServer => start_server(&shared).await,
+            PgStep::InitData => init_data(&shared.here).await,
+            PgStep::StartServer => start_server(&shared.here).await,
             PgStep::Prepare => {
                 prepare(&shared.here).await?;
                 self.prepared = true;
@@ -73,6 +74,11 @@ impl Life {
             },
             PgStep::Bind { group } => {
                 bind(&shared, &group).await?;
+                // Pooler and proxy come up beside the links; whether they did is seen when it is their turn.
+                let early = Arc::clone(&shared);
+                self.early.spawn(async move {
+                    let _ = early.doors.ensure().await;
+                });
                 // Others see which group it is bound to.
                 self.register().await
             }
@@ -114,7 +120,12 @@ impl Life {
         self.lock = None;
         let lease = self.shared.store.lease(LOCK_TTL).await?;
         let holder = format!("node {}", self.shared.here.name());
-        match self.shared.store.lock("bootstrap", &lease, &holder, LOCK_WAIT).await {
+        let locked = tokio::select! {
+            locked = self.shared.store.lock("bootstrap", &lease, &holder, LOCK_WAIT) => locked,
+            // Whoever had it has done what it is for.
+            () = written_down(&self.shared) => Err(Fault::new(Code::LockTaken, "the group is written down")),
+        };
+        match locked {
             Ok(lock) => {
                 self.lock = Some((lease, lock));
                 Ok(())
@@ -124,6 +135,20 @@ impl Life {
                 let _ = lease.end().await;
                 if fault.code() == Code::LockTaken { Ok(()) } else { Err(fault) }
             }
+        }
+    }
+}
+
+/// Waits until the group is written down.
+async fn written_down(shared: &Shared) {
+    loop {
+        let woken = shared.changed.notified();
+        if observe::records(&shared.store).await.is_ok_and(|records| records.group.is_some()) {
+            return;
+        }
+        tokio::select! {
+            () = woken => {}
+            () = tokio::time::sleep(LOCK_WAIT) => {}
         }
     }
 }
@@ -143,15 +168,24 @@ async fn write(shared: &Shared, txn: &Txn) -> Result<(), Fault> {
     }
 }
 
-async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T, Fault> + Send + 'static) -> Result<T, Fault> {
+/// Work that blocks, on a thread of its own.
+pub(super) async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, Fault> + Send + 'static,
+) -> Result<T, Fault> {
     match tokio::task::spawn_blocking(work).await {
         Ok(done) => done,
         Err(error) => Err(Fault::new(Code::Internal, "a part of the agent came to a halt").caused_by(error)),
     }
 }
 
-async fn init_data(shared: &Shared) -> Result<(), Fault> {
-    let here = shared.here.clone();
+/// Data dir and server, as far as they are this node's.
+pub(super) async fn bring_server(here: &Here) -> Result<(), Fault> {
+    init_data(here).await?;
+    start_server(here).await
+}
+
+async fn init_data(here: &Here) -> Result<(), Fault> {
+    let here = here.clone();
     blocking(move || {
         let installation = here.installation()?;
         server::ensure_data(&installation, &here.data_dir(), &here.mark(), here.owner()?).map(drop)
@@ -159,22 +193,23 @@ async fn init_data(shared: &Shared) -> Result<(), Fault> {
     .await
 }
 
-async fn start_server(shared: &Shared) -> Result<(), Fault> {
-    let here = shared.here.clone();
+async fn start_server(own: &Here) -> Result<(), Fault> {
+    let here = own.clone();
     blocking(move || {
         let (installation, config) = (here.installation()?, here.server()?);
         let data = here.data_dir();
+        here.ensure_given()?;
         server::ensure_config(&data, &config, installation.version)?;
         let state = StateDir::open(&state_of(&here, "server"))?;
         let orders = server::server_orders(&installation, &data, state.path());
         server::start(&here.program, &state, &orders, server_box(&here, &installation, &config)?).map(drop)
     })
     .await?;
-    let place = Place::own(&shared.here.server()?, "postgres");
+    let place = Place::own(&own.server()?, "postgres");
     tokio::select! {
-        ready = server::wait_ready(&place, shared.here.pg.step_timeout) => ready.map(drop),
-        () = server_ended(&shared.here) => Err(Fault::new(Code::PgSilent, "PostgreSQL ended while it was started")
-            .hint(format!("its log says why: `{}`", state_of(&shared.here, "server").join("logs").display()))),
+        ready = server::wait_ready(&place, own.pg.step_timeout) => ready.map(drop),
+        () = server_ended(own) => Err(Fault::new(Code::PgSilent, "PostgreSQL ended while it was started")
+            .hint(format!("its log says why: `{}`", state_of(own, "server").join("logs").display()))),
     }
 }
 
@@ -217,7 +252,9 @@ async fn prepare(here: &Here) -> Result<(), Fault> {
     let config = here.server()?;
     let client = here.own("postgres", here.limits()).await?;
     let installation = here.installation()?;
-    if server::ensure_config(&here.data_dir(), &config, installation.version)? == server::ConfigChange::Changed {
+    let renewed = here.ensure_given()?;
+    let changed = server::ensure_config(&here.data_dir(), &config, installation.version)?;
+    if renewed || changed == server::ConfigChange::Changed {
         server::reload(&client).await?;
     }
     group::prepare(&client, &Prepare { database: DATABASE.to_owned(), users: here.users()? }).await?;
@@ -239,23 +276,25 @@ async fn bind(shared: &Shared, id: &str) -> Result<(), Fault> {
         return Ok(());
     };
     let client = here.own(DATABASE, here.limits()).await?;
-    group::ensure_member(&client, id, &me, &here.members(&group), &here.files()?).await?;
+    group::ensure_member(&client, id, &me, &here.members(&group), &here.given_files()?).await?;
     write(shared, &note_bound(&records, here.name(), id)).await
 }
 
 /// Every member, connected.
 pub(super) async fn seats(here: &Here, group: &Group) -> Result<Vec<Seat>, Fault> {
-    let mut seats = Vec::new();
-    for member in here.members(group) {
-        let client = Client::connect(&here.place(&member)?, here.limits()).await?;
-        seats.push(Seat { member, client });
-    }
-    Ok(seats)
+    try_join_all(here.members(group).into_iter().map(|member| seat(here, member))).await
 }
 
+async fn seat(here: &Here, member: Member) -> Result<Seat, Fault> {
+    let client = Client::connect(&here.place(&member)?, here.limits()).await?;
+    Ok(Seat { member, client })
+}
+
+/// The links that bring changes here; every node sees to its own.
 async fn link(shared: &Shared) -> Result<(), Fault> {
     let (_, group) = group_of(shared).await?;
-    group::ensure_mesh(&seats(&shared.here, &group).await?).await.map(drop)
+    let Some(me) = group.nodes.get(shared.here.name()) else { return Ok(()) };
+    group::ensure_links_to(&seats(&shared.here, &group).await?, *me).await.map(drop)
 }
 
 async fn lay_schema(shared: &Shared, epoch: u64) -> Result<(), Fault> {

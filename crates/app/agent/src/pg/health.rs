@@ -29,13 +29,14 @@ pub(super) async fn bind(address: &str, port: u16) -> Result<TcpListener, Fault>
     })
 }
 
-/// Answers for ever.
-pub(super) async fn serve(listener: TcpListener, board: Arc<Board>) {
+/// Answers for ever; `more`: what else is answered here.
+pub(super) async fn serve(listener: TcpListener, board: Arc<Board>, more: Router) {
     let router = Router::new()
         .route("/writer", get(writer).options(writer))
         .route("/reader", get(reader).options(reader))
         .route("/v1/pg", get(status))
-        .with_state(board);
+        .with_state(board)
+        .merge(more);
     // It ends with the process.
     let _ = axum::serve(listener, router).await;
 }

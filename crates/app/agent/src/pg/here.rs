@@ -13,9 +13,11 @@ use quorate_plan::postgres::Group;
 use quorate_plan::spec::{PgNode, PgSpec, PgStoreKind, PgUserKind, Spec, for_member};
 use quorate_postgres::Secret;
 use quorate_postgres::group::{Member, UserKind, UserSpec};
+use quorate_postgres::proxies::ensure_file;
 use quorate_postgres::server::{DataMark, Installation, Places, ServerConfig, TlsFiles};
 use quorate_postgres::sql::{Client, Limits, Place};
 
+use super::proxy::ensure_dir;
 use crate::cluster_file;
 use crate::turn::client_of;
 
@@ -45,8 +47,13 @@ impl Here {
     /// Reads the cluster file. `program`: our own program, for shims and the fence.
     pub fn read(file: &Path, name: Option<&str>, program: PathBuf) -> Result<Here, Fault> {
         let (spec, _) = cluster_file::read(file)?;
+        Here::of(spec, name, program)
+    }
+
+    /// The node that a file that was read declares.
+    pub(crate) fn of(spec: Spec, name: Option<&str>, program: PathBuf) -> Result<Here, Fault> {
         let Some(pg) = spec.postgres.clone() else {
-            return Err(Fault::new(Code::PgNotDeclared, format!("`{}` has no section `postgres`", file.display()))
+            return Err(Fault::new(Code::PgNotDeclared, "the cluster file has no section `postgres`")
                 .hint("`quorate explain Q1300` shows a small one"));
         };
         let unknown = |what: String| {
@@ -111,12 +118,41 @@ impl Here {
         })
     }
 
+    /// The same as server, pooler and links see them: below a root agent copies of their user's own, since the user that etcd
+    /// runs as has the files themselves.
+    pub(super) fn given_files(&self) -> Result<TlsFiles, Fault> {
+        if self.owner()?.is_none() {
+            return self.files();
+        }
+        let dir = self.run_dir().join("tls");
+        Ok(TlsFiles { cert: dir.join("node.crt"), key: dir.join("node.key"), ca: dir.join("ca.crt") })
+    }
+
+    /// Gives server and pooler their certificates; whether these are new.
+    pub(super) fn ensure_given(&self) -> Result<bool, Fault> {
+        let owner = self.owner()?;
+        if owner.is_none() {
+            return Ok(false);
+        }
+        let (from, to) = (self.files()?, self.given_files()?);
+        for dir in [self.run_dir(), self.run_dir().join("tls")] {
+            ensure_dir(&dir, owner)?;
+        }
+        let mut changed = false;
+        for (from, to) in [(from.ca, to.ca), (from.cert, to.cert), (from.key, to.key)] {
+            let text = std::fs::read_to_string(&from);
+            let text = text.map_err(|error| Fault::io(format!("cannot read `{}`", from.display()), error))?;
+            changed |= ensure_file(&to, &text, owner)?;
+        }
+        Ok(changed)
+    }
+
     pub(super) fn server(&self) -> Result<ServerConfig, Fault> {
         let mut config = ServerConfig::new(&self.node.name, self.node.port, &self.run_dir());
         config.listen = vec![self.node.address.clone()];
         config.peer_names = self.pg.nodes.iter().map(|node| node.name.clone()).collect();
         config.members = u16::try_from(self.pg.nodes.len()).unwrap_or(u16::MAX).max(4);
-        config.tls = Some(self.files()?);
+        config.tls = Some(self.given_files()?);
         config.owner = self.owner()?;
         config.database = DATABASE.to_owned();
         config.extra = self.pg.settings.iter().cloned().collect();

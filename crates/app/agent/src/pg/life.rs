@@ -11,23 +11,28 @@ use quorate_coordination::{Lease, Lock, Registration, Scope, Store, Turn};
 use quorate_faults::{Code, Fault};
 use quorate_host::state::StateDir;
 use quorate_plan::postgres::{PgPlan, PgStep, Records, StoreNow, keys, next};
+use quorate_postgres::server;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::Notify;
+use tokio::task::JoinSet;
 use tracing::{info, warn};
 
 use super::doors::Doors;
 use super::here::Here;
 use super::observe::{self, Details, Known};
-use super::status::Board;
-use super::{health, writer};
+use super::proxy::running;
+use super::status::{Board, PartStatus};
+use super::{execute, health, writer};
 use crate::turn::in_words;
 
 /// Between two looks when nothing wakes us, while there is something to do.
 const SOON: Duration = Duration::from_millis(200);
-/// And when all is done.
-const LATER: Duration = Duration::from_secs(1);
+/// And when all is done: what depends on a table that is replicated follows it within a second.
+const LATER: Duration = Duration::from_millis(500);
 /// Between two attempts at a store that does not answer.
-const STORE_PAUSE: Duration = Duration::from_millis(500);
+const STORE_PAUSE: Duration = Duration::from_millis(200);
+/// How long the place of the write master may take to find another node.
+const HAND_OVER_LIMIT: Duration = Duration::from_secs(10);
 
 /// What the parts of a node share.
 #[derive(Debug)]
@@ -40,6 +45,8 @@ pub(super) struct Shared {
     pub(super) first: AtomicBool,
     /// This node has its part of the group and could be the write master.
     pub(super) fit: AtomicBool,
+    /// This agent ends, and the server with it: the place of the write master goes to another node.
+    pub(super) ending: AtomicBool,
     /// Something has changed in the store.
     pub(super) changed: Notify,
 }
@@ -51,6 +58,8 @@ pub(super) struct Life {
     pub(super) lock: Option<(Lease, Lock)>,
     /// Users, database and extensions were made or checked by this process.
     pub(super) prepared: bool,
+    /// What was begun before its turn.
+    pub(super) early: JoinSet<()>,
     /// Pooler and proxy are offered by these.
     pub(super) offered: Vec<Registration>,
     /// Who no longer keeps what this node has missed.
@@ -71,22 +80,43 @@ pub struct PgRun {
     pub halt_before: Option<String>,
 }
 
+/// How a node's agent ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ending {
+    /// All goes on running; the next agent takes it over.
+    Leave,
+    /// The place of the write master is given to another node first: what runs is about to be stopped.
+    Stop,
+}
+
 /// Runs a node of the group until it is told to stop.
-pub async fn run(here: Here, settings: PgRun, stop: impl Future<Output = ()>) -> Result<(), Fault> {
+pub async fn run(here: Here, settings: PgRun, stop: impl Future<Output = Ending>) -> Result<(), Fault> {
+    let board = Arc::new(Board::of(&here));
+    run_on(here, settings, board, axum::Router::new(), stop).await
+}
+
+/// The same with a board that others look at too, and with more that is answered on the health port.
+pub(crate) async fn run_on(
+    here: Here,
+    settings: PgRun,
+    board: Arc<Board>,
+    more: axum::Router,
+    stop: impl Future<Output = Ending>,
+) -> Result<(), Fault> {
     let state = StateDir::open(&here.state)?;
     let _lock = state.lock()?;
     let listener = health::bind(&here.node.address, here.node.health_port).await?;
-    let board = Arc::new(Board::new(here.name(), &here.pg.group, here.pg.writers));
-    let serving = tokio::spawn(health::serve(listener, Arc::clone(&board)));
-    let store = loop {
-        match here.store().await {
-            Ok(store) => break store,
-            Err(fault) if fault.code() == Code::CoordinationSilent => {
-                board.change(|status| status.waiting = Some(format!("the store: {fault}")));
-                tokio::time::sleep(STORE_PAUSE).await;
-            }
-            Err(fault) => return Err(fault),
-        }
+    // All of them end with this function, however it ends.
+    let mut tasks = JoinSet::new();
+    tasks.spawn(health::serve(listener, Arc::clone(&board), more));
+    let mut stop = std::pin::pin!(stop);
+    let begin = async {
+        let early = settings.halt_before.is_none();
+        tokio::join!(open_store(&here, &board), own_server(&here, early)).0
+    };
+    let store = tokio::select! {
+        store = begin => store?,
+        _ = &mut stop => return Ok(()),
     };
     let doors = Doors::new(&here, Arc::clone(&board))?;
     let shared = Arc::new(Shared {
@@ -96,15 +126,17 @@ pub async fn run(here: Here, settings: PgRun, stop: impl Future<Output = ()>) ->
         doors,
         first: AtomicBool::new(false),
         fit: AtomicBool::new(false),
+        ending: AtomicBool::new(false),
         changed: Notify::new(),
     });
-    let waking = tokio::spawn(wake(Arc::clone(&shared)));
-    let writing = tokio::spawn(writer::keep(Arc::clone(&shared)));
+    tasks.spawn(wake(Arc::clone(&shared)));
+    let mut keeper = tokio::spawn(writer::keep(Arc::clone(&shared)));
     let mut life = Life {
         shared: Arc::clone(&shared),
         registration: None,
         lock: None,
         prepared: false,
+        early: JoinSet::new(),
         offered: Vec::new(),
         lost: None,
         still: None,
@@ -112,13 +144,17 @@ pub async fn run(here: Here, settings: PgRun, stop: impl Future<Output = ()>) ->
         failure: None,
         said: String::new(),
     };
-    let ended = tokio::select! {
-        ended = life.live(&settings) => ended,
-        () = stop => Ok(()),
+    let (ended, ending) = tokio::select! {
+        ended = life.live(&settings) => (ended, Ending::Leave),
+        ending = &mut stop => (Ok(()), ending),
     };
-    for task in [serving, waking, writing] {
-        task.abort();
+    if ending == Ending::Stop {
+        shared.ending.store(true, Ordering::Relaxed);
+        shared.changed.notify_waiters();
+        // Whoever does not come to an end has a fence.
+        let _ = tokio::time::timeout(HAND_OVER_LIMIT, &mut keeper).await;
     }
+    keeper.abort();
     life.leave().await;
     ended
 }
@@ -128,6 +164,27 @@ async fn gone_on() {
     match signal(SignalKind::user_defined2()) {
         Ok(mut signal) => drop(signal.recv().await),
         Err(_) => std::future::pending().await,
+    }
+}
+
+/// The store, once it answers.
+async fn open_store(here: &Here, board: &Board) -> Result<Store, Fault> {
+    loop {
+        match here.store().await {
+            Ok(store) => return Ok(store),
+            Err(fault) if fault.code() == Code::CoordinationSilent => {
+                board.change(|status| status.waiting = Some(format!("the store: {fault}")));
+                tokio::time::sleep(STORE_PAUSE).await;
+            }
+            Err(fault) => return Err(fault),
+        }
+    }
+}
+
+/// Brings the own server up while the store is waited for. What does not succeed is tried again, and told, by the life.
+async fn own_server(here: &Here, early: bool) {
+    if early {
+        let _ = tokio::time::timeout(here.pg.step_timeout, execute::bring_server(here)).await;
     }
 }
 
@@ -232,6 +289,12 @@ impl Life {
         {
             shared.doors.set_members(group.nodes.keys().cloned().collect());
         }
+        if let Some(instances) = &details.instances {
+            shared.doors.set_instances(instances);
+        }
+        if seen.mine.serves {
+            self.renew_files().await;
+        }
         seen.mine.configured = shared.doors.are_as_they_should().await && shared.doors.gate_is_right(details.gate_open);
         seen.mine.offered = !self.offered.is_empty();
         let plan = next(&shared.here.pg, shared.here.name(), &seen);
@@ -242,10 +305,42 @@ impl Life {
         plan
     }
 
+    /// Certificates that were renewed are given on, and read anew without a restart.
+    async fn renew_files(&self) {
+        let shared = &self.shared;
+        let renewed = async {
+            if !shared.here.ensure_given()? {
+                return Ok(false);
+            }
+            let client = shared.here.own("postgres", shared.here.limits()).await?;
+            server::reload(&client).await?;
+            shared.doors.reload().await.map(|()| true)
+        };
+        match renewed.await {
+            Ok(true) => info!("server and pooler have read their certificates anew"),
+            Ok(false) => {}
+            Err(fault) => self.failed("renew certificates", &fault),
+        }
+    }
+
     fn show(&self, schema: &u32, details: Details) {
+        let (here, open) = (&self.shared.here, self.shared.board.is_open());
+        let part = |name: &str, dir: &str, ready: bool| {
+            let found = StateDir::open(&state_of(here, dir)).and_then(|state| running(&state)).ok().flatten();
+            PartStatus {
+                name: name.to_owned(),
+                ready: ready && found.is_some(),
+                pid: found.as_ref().map(|found| found.child().pid),
+                started_ms: found.as_ref().map(|found| found.started_at_ms()),
+            }
+        };
+        let serves = !details.server.is_empty();
+        let parts =
+            vec![part("postgres", "server", serves), part("pgbouncer", "pooler", open), part("haproxy", "proxy", true)];
         self.shared.board.change(|status| {
             (status.schema, status.links, status.server) = (*schema, details.links, details.server);
             status.troubles = details.troubles;
+            status.parts = parts;
         });
     }
 
@@ -275,7 +370,9 @@ impl Life {
     }
 
     /// Takes the node out of the store; server and pooler stay, and the fence sees to the door.
-    async fn leave(self) {
+    async fn leave(mut self) {
+        let rest = async { while self.early.join_next().await.is_some() {} };
+        let _ = tokio::time::timeout(HAND_OVER_LIMIT, rest).await;
         for registration in self.registration.into_iter().chain(self.offered) {
             // A store that does not answer forgets by itself.
             let _ = registration.end().await;

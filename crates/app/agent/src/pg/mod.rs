@@ -23,10 +23,13 @@ mod status;
 mod writer;
 
 pub use background::{ensure_agent, stop_all};
+pub(crate) use background::{order_end, stop_parts};
 pub use here::Here;
-pub use life::{PgRun, run};
+pub(crate) use life::run_on;
+pub use life::{Ending, PgRun, run};
 pub use observe::{records, registered};
 pub use operate::{Taken, apply_schema, detach_node, join_node, list_conflicts, repair_conflicts};
 pub use quorate_postgres::conflicts::{ConflictRow, Repaired, Source};
 pub use quorate_postgres::schema::{Applied, Order as SchemaOrder};
-pub use status::{LinkStatus, PgStatus};
+pub(crate) use status::Board;
+pub use status::{LinkStatus, PartStatus, PgStatus};

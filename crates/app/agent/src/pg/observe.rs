@@ -54,6 +54,8 @@ pub(super) struct Details {
     pub(super) troubles: Vec<String>,
     /// Whether the database takes writes of applications, if that is known.
     pub(super) gate_open: Option<bool>,
+    /// `None`: not known, and what was known holds.
+    pub(super) instances: Option<Vec<PoolInstance>>,
 }
 
 /// What this process knows from before.
@@ -63,6 +65,36 @@ pub(super) struct Known {
     pub(super) prepared: bool,
     /// Who no longer keeps what this node has missed.
     pub(super) lost: Option<String>,
+}
+
+/// A database that was given to somebody: the pooler lets its user in.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct PoolInstance {
+    pub(super) database: String,
+    pub(super) user: String,
+    /// The verifier of its password.
+    pub(super) verifier: String,
+}
+
+/// The instances that are in use, from the table that every node has.
+async fn instances(client: &Client) -> Result<Vec<PoolInstance>, Fault> {
+    let sql = "SELECT dbname, dbuser, dbpass FROM cfsb.instances WHERE effective_at IS NOT NULL AND ineffective_at IS NULL \
+               AND decommissioned_at IS NULL AND deleted_at IS NULL AND dbpass <> '' ORDER BY dbname";
+    // They become words of a configuration: what could be more than a word is left out.
+    let is_word = |text: &str| {
+        let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-');
+        !text.is_empty() && text.len() <= 63 && text.chars().all(fits)
+    };
+    let mut found = Vec::new();
+    for row in client.query(sql, &[]).await? {
+        let text = |column| client.read::<String>(&row, column);
+        let one = PoolInstance { database: text(0)?, user: text(1)?, verifier: text(2)? };
+        let ours = one.database == DATABASE || one.verifier.chars().any(|c| c.is_control());
+        if is_word(&one.database) && is_word(&one.user) && !ours {
+            found.push(one);
+        }
+    }
+    Ok(found)
 }
 
 /// Looks at everything. `still_ms`: for how long no record has changed.
@@ -170,6 +202,7 @@ async fn database(
     mine.schema = if waiting { 0 } else { version };
     if version > 0 {
         mine.lost = lost(here, (&known, seat.member.id), &links, before.lost.as_deref()).await;
+        details.instances = instances(&seat.client).await.ok();
     }
     details.links = known.nodes.iter().filter_map(|(name, id)| shown(name, *id, &links)).collect();
     details.troubles.extend(known.nodes.iter().flat_map(|(name, id)| troubles(name, *id, &links)));

@@ -108,7 +108,7 @@ pub(super) fn ensure_proxy(here: &Here, text: &str) -> Result<(), Fault> {
     }
     let program = Path::new(&here.pg.proxy_binary);
     let args = ["-W", "-db", "-f"].map(str::to_owned).into_iter().chain([file.display().to_string()]).collect();
-    let orders = orders("proxy", program, args, &state, hash(&[&here.pg.proxy_binary]));
+    let orders = orders("haproxy", program, args, &state, hash(&[&here.pg.proxy_binary]));
     shim::spawn(&here.program, &state, &orders).map_err(|fault| {
         Fault::new(Code::PgProxyFailed, "cannot start haproxy")
             .hint("see `quorate explain Q1308`")

@@ -3,11 +3,16 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::registry::{Registry, Unit};
 use quorate_plan::postgres::PgPlan;
 use quorate_plan::spec::PgWriters;
 use serde::{Deserialize, Serialize};
 
 use super::fence::boot_now;
+use super::here::Here;
 
 /// How a node is.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -38,6 +43,24 @@ pub struct PgStatus {
     /// What is not as it should be although the node goes on, a sentence each.
     #[serde(default)]
     pub troubles: Vec<String>,
+    /// What runs here.
+    #[serde(default)]
+    pub parts: Vec<PartStatus>,
+}
+
+/// A program of a node.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PartStatus {
+    /// `postgres`, `pgbouncer` or `haproxy`.
+    pub name: String,
+    /// Whether it does its work.
+    pub ready: bool,
+    /// Its process, or that of the fence above it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pid: Option<u32>,
+    /// When it was started, in ms since 1970.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub started_ms: Option<u64>,
 }
 
 /// One link.
@@ -67,6 +90,45 @@ struct Inner {
     everywhere: bool,
     /// It lacks rows that nobody will send any more.
     behind: bool,
+    measures: Measures,
+}
+
+impl Inner {
+    fn takes_writes(&self) -> bool {
+        let holds = self.writer_until.is_some_and(|until| boot_now() < until);
+        self.open && (holds || (self.everywhere && self.status.door != "closed"))
+    }
+}
+
+/// What Prometheus is told. Clones count together.
+#[derive(Debug, Clone, Default)]
+struct Measures {
+    ready: Gauge,
+    writer: Gauge,
+    links: Gauge,
+    lag: Gauge,
+    conflicts: Gauge,
+    parts: Family<OfPart, Gauge>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OfPart {
+    part: String,
+}
+
+impl Measures {
+    fn take(&self, inner: &Inner) {
+        let status = &inner.status;
+        let number = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
+        self.ready.set(i64::from(status.ready));
+        self.writer.set(i64::from(inner.takes_writes()));
+        self.links.set(status.links.iter().filter(|link| link.state == "running").map(|_| 1).sum());
+        self.lag.set(number(status.links.iter().filter_map(|link| link.lag_bytes).max().unwrap_or_default()));
+        self.conflicts.set(number(status.links.iter().map(|link| link.conflicts).sum()));
+        for part in &status.parts {
+            self.parts.get_or_create(&OfPart { part: part.name.clone() }).set(i64::from(part.ready));
+        }
+    }
 }
 
 /// Where it stands.
@@ -74,22 +136,37 @@ struct Inner {
 pub(crate) struct Board(Mutex<Inner>);
 
 impl Board {
-    pub(super) fn new(node: &str, group: &str, writers: PgWriters) -> Board {
+    /// The board of a node.
+    pub(crate) fn of(here: &Here) -> Board {
         let status = PgStatus {
-            node: node.to_owned(),
-            group: group.to_owned(),
+            node: here.name().to_owned(),
+            group: here.pg.group.clone(),
             door: "closed".to_owned(),
             ..PgStatus::default()
         };
-        Board(Mutex::new(Inner { status, everywhere: writers == PgWriters::All, ..Inner::default() }))
+        Board(Mutex::new(Inner { status, everywhere: here.pg.writers == PgWriters::All, ..Inner::default() }))
+    }
+
+    /// Has Prometheus told about it.
+    pub(crate) fn register(&self, registry: &mut Registry) {
+        let Measures { ready, writer, links, lag, conflicts, parts } = self.inner().measures.clone();
+        registry.register("quorate_pg_ready", "1 once this node has its part of the group", ready);
+        registry.register("quorate_pg_writer", "1 while this node takes writes", writer);
+        registry.register("quorate_pg_links_running", "Links that bring changes to this node", links);
+        registry.register_with_unit("quorate_pg_lag", "Most that another node has not confirmed yet", Unit::Bytes, lag);
+        registry.register("quorate_pg_conflicts", "Conflicts that the server has counted", conflicts);
+        registry.register("quorate_pg_part_ready", "1 for a program of the node that does its work", parts);
     }
 
     fn inner(&self) -> MutexGuard<'_, Inner> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn change(&self, change: impl FnOnce(&mut PgStatus)) {
-        change(&mut self.inner().status);
+    /// Changes what is shown.
+    pub(crate) fn change(&self, change: impl FnOnce(&mut PgStatus)) {
+        let mut inner = self.inner();
+        change(&mut inner.status);
+        inner.measures.take(&inner);
     }
 
     /// Shows a plan before its first step is taken.
@@ -106,6 +183,7 @@ impl Board {
         let mut inner = self.inner();
         inner.status.door = word.to_owned();
         (inner.open, inner.writer_until) = (open, writer_until);
+        inner.measures.take(&inner);
     }
 
     pub(super) fn renewed(&self, until: Duration) {
@@ -113,14 +191,13 @@ impl Board {
     }
 
     pub(super) fn takes_writes(&self) -> bool {
-        let inner = self.inner();
-        let holds = inner.writer_until.is_some_and(|until| boot_now() < until);
-        inner.open && (holds || (inner.everywhere && inner.status.door != "closed"))
+        self.inner().takes_writes()
     }
 
+    /// Whether readers are led here: there is something to read.
     pub(super) fn takes_reads(&self) -> bool {
         let inner = self.inner();
-        inner.open && !inner.behind
+        inner.open && !inner.behind && inner.status.schema > 0
     }
 
     pub(super) fn is_behind(&self) -> bool {
@@ -132,7 +209,13 @@ impl Board {
         self.inner().behind = behind;
     }
 
-    pub(super) fn status(&self) -> PgStatus {
+    /// Whether the door is open, for whom ever.
+    pub(super) fn is_open(&self) -> bool {
+        self.inner().open
+    }
+
+    /// All that is shown.
+    pub(crate) fn status(&self) -> PgStatus {
         self.inner().status.clone()
     }
 }

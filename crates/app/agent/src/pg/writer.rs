@@ -58,12 +58,18 @@ struct Keeper {
     well_at: Option<Instant>,
 }
 
-/// Keeps it for ever.
+/// Keeps it until the node ends.
 pub(super) async fn keep(shared: Arc<Shared>) {
     let mut keeper = Keeper { shared, held: None, looked_back: false, client: None, vacant_since: None, well_at: None };
     loop {
         let shared = Arc::clone(&keeper.shared);
         let woken = shared.changed.notified();
+        if shared.ending.load(Ordering::Relaxed) {
+            if let Err(fault) = keeper.end().await {
+                warn!(code = %fault.code(), "write master: {}", in_words(&fault));
+            }
+            return;
+        }
         if let Err(fault) = keeper.turn().await {
             warn!(code = %fault.code(), "write master: {}", in_words(&fault));
         }
@@ -295,6 +301,23 @@ impl Keeper {
             Some(lease) => self.shared.store.end(&lease).await,
             None => Ok(()),
         }
+    }
+
+    /// The node ends: whoever has everything and is well takes the place; if nobody does, it is given back.
+    async fn end(&mut self) -> Result<(), Fault> {
+        if self.held.is_none() {
+            return Ok(());
+        }
+        let records = observe::records(&self.shared.store).await?;
+        let alive = observe::registered(&self.shared.store).await?;
+        let members = records.group.map(|(group, _)| group.nodes).unwrap_or_default();
+        let me = self.shared.here.name().to_owned();
+        if let Some(next) = alive.into_keys().find(|name| *name != me && members.contains_key(name)) {
+            if let Err(fault) = self.hand_over(&next).await {
+                warn!(code = %fault.code(), "the write master: {}", in_words(&fault));
+            }
+        }
+        self.give_up("this node ends").await
     }
 
     /// Hands the place over: no transaction is lost, none fails; new ones wait for the next write master.

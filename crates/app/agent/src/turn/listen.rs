@@ -61,8 +61,17 @@ pub(crate) type Wishes = watch::Sender<Vec<Wish>>;
 pub(super) fn health(shared: &Arc<Shared>, open_metrics: bool) -> Router {
     async fn readyz(State(shared): State<Arc<Shared>>) -> (StatusCode, Json<Value>) {
         let (phase, ready) = shared.readiness();
+        let postgres = shared.postgres();
+        // A host is ready when all of it is.
+        let ready = ready && postgres.as_ref().is_none_or(|now| now.ready);
         let code = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
-        (code, Json(json!({ "phase": phase.word() })))
+        (
+            code,
+            Json(match postgres {
+                Some(now) => json!({ "phase": phase.word(), "postgres": now.door }),
+                None => json!({ "phase": phase.word() }),
+            }),
+        )
     }
     let live = || async { Json(json!({ "live": true })) };
     let health = Router::new().route("/readyz", get(readyz)).route("/livez", get(live));

@@ -28,6 +28,7 @@ mod measure;
 mod membership;
 mod node;
 mod observe;
+mod postgres;
 mod preview;
 mod probe;
 mod programs;
@@ -86,6 +87,7 @@ use crate::processes::Processes;
 use crate::{certificates, cluster_file, declared, serve};
 use etcd::Program;
 use observe::Memory;
+use postgres::Postgres;
 
 /// How long a port may be held by an earlier life of this agent.
 const PORT_LIMIT: Duration = Duration::from_secs(2);
@@ -126,7 +128,10 @@ pub async fn run(settings: RunSettings) -> Result<Finish, Fault> {
     let finish = loop {
         let life =
             Life { once, shim: &shim, state: &state, wishes: &wishes, peering: &peering, done: &mut done, ports };
-        let finish = life.live(node.clone()).await;
+        let finish = match node.keeps_etcd() {
+            true => life.live(node.clone()).await,
+            false => life.live_alone(node.clone()).await,
+        };
         let reload = |wish: &Wish| wish.reload;
         let again = wishes.borrow().first().is_some_and(reload);
         if finish.is_err() || !again {
@@ -225,6 +230,7 @@ impl Life<'_> {
             log_before: 0,
             keepers: None,
             processes: Processes::default(),
+            postgres: Postgres::default(),
         };
         agent.tell_ledger();
         agent.begin_processes();
@@ -365,6 +371,8 @@ struct Agent {
     keepers: Option<tend::Keepers>,
     /// What runs beside etcd.
     processes: Processes,
+    /// The node of a group of PostgreSQL servers.
+    postgres: Postgres,
 }
 
 impl Agent {

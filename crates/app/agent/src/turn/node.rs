@@ -40,6 +40,8 @@ pub struct Node {
     pub text: Arc<str>,
     /// Members that the file from before declared, and this one does not.
     pub leaving: Vec<Member>,
+    /// A host of PostgreSQL that is no member and never was.
+    alone: bool,
     state: PathBuf,
 }
 
@@ -52,11 +54,12 @@ impl Node {
         let written = spec.hash();
         let (spec, more) = declared::resolve_now(spec, name, declared::ASKED_WITHIN)?;
         warnings.extend(more);
-        let member = match spec.local(name, &shown) {
-            Ok(member) => member.clone(),
+        let (member, alone) = match spec.local(name, &shown) {
+            Ok(member) => (member.clone(), false),
             Err(fault) => {
                 let left = name.and_then(|name| before(&spec, name)?.member(name).cloned());
-                left.ok_or(fault)?
+                let alone = left.is_none();
+                (left.or_else(|| host(&spec, name)).ok_or(fault)?, alone)
             }
         };
         let earlier = before(&spec, &member.name).map(|before| before.members).unwrap_or_default();
@@ -64,7 +67,7 @@ impl Node {
         let target = Target::new(Path::new(&member.data_dir), member.wal_dir.as_deref().map(Path::new))?;
         let state = PathBuf::from(spec.state_dir_of(&member.name));
         let file = std::path::absolute(file).unwrap_or_else(|_| file.to_owned());
-        Ok((Node { file, spec, member, target, written, text, leaving, state }, warnings))
+        Ok((Node { file, spec, member, target, written, text, leaving, alone, state }, warnings))
     }
 
     /// Keeps the file that this node has acted on, for the time after it. One that does not declare it is not worth keeping.
@@ -77,6 +80,11 @@ impl Node {
     /// Whether the file declares this node; one that it does not declare leaves.
     pub fn is_declared(&self) -> bool {
         self.spec.member(self.name()).is_some()
+    }
+
+    /// Whether etcd runs here; a host of PostgreSQL alone has none.
+    pub fn keeps_etcd(&self) -> bool {
+        !self.alone
     }
 
     /// The member's name.
@@ -213,6 +221,17 @@ fn external_tls(external: &External, files_of: &str) -> Tls {
     let path = |text: &String| PathBuf::from(for_member(text, files_of));
     let (cert, key) = (files.cert_file.as_ref().map(path), files.key_file.as_ref().map(path));
     Tls { ca: Some(path(&files.trusted_ca_file)), cert, key, server_name: None }
+}
+
+/// A host of PostgreSQL without etcd: the one with this name, or the only node of a file without members.
+fn host(spec: &Spec, name: Option<&str>) -> Option<Member> {
+    let nodes = &spec.postgres.as_ref()?.nodes;
+    let name = match (name, nodes.as_slice()) {
+        (Some(name), _) => name,
+        (None, [one]) if spec.members.is_empty() => &one.name,
+        (None, _) => return None,
+    };
+    spec.host_without_etcd(name)
 }
 
 /// The file from before, where one of this cluster was kept.

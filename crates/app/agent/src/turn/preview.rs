@@ -17,9 +17,10 @@ use serde::Serialize;
 use super::etcd::{self, Program};
 use super::node::Node;
 use super::observe::{Memory, end_words, observe};
+use super::postgres::here_of;
 use super::status::{EtcdNow, Status};
 use crate::peers::Peers;
-use crate::processes;
+use crate::{pg, processes};
 
 /// What the next turn would do.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -40,6 +41,10 @@ pub struct Preview {
 pub async fn preview(node: Node) -> Result<Preview, Fault> {
     let plain =
         |because: String, steps: Vec<String>| Preview { because, steps, refused: false, waiting: false, code: None };
+    if !node.keeps_etcd() {
+        let step = "keep this host's node of PostgreSQL; `quorate pg status` says what it does".to_owned();
+        return Ok(plain("this host is no member, and has no etcd".to_owned(), vec![step]));
+    }
     match adoption(node.state_path())? {
         Adoption::Running(running) => {
             let pid = running.child().pid;
@@ -126,6 +131,7 @@ pub fn offline_status(name: &str, token: &str, state: &Path) -> Result<Status, F
         done: Vec::new(),
         backup: None,
         processes: Vec::new(),
+        postgres: None,
         warnings: Vec::new(),
         cluster: None,
         certificates: Vec::new(),
@@ -141,6 +147,9 @@ pub fn stop_alone(node: &Node, asked_by: &str) -> Result<Option<String>, Fault> 
     let state = node.state()?;
     let _lock = state.lock()?;
     processes::stop_alone(node, asked_by)?;
+    if let Some(here) = here_of(node, Path::new("")) {
+        pg::stop_all(&here, asked_by)?;
+    }
     let mut running = match shim::adopt(&state)? {
         Adoption::Running(running) => running,
         Adoption::Gone(_) | Adoption::Lost(_) | Adoption::None => return Ok(None),

@@ -3,7 +3,7 @@
 //! **Invariant:** a phase is told everywhere or nowhere, and only when it changed.
 
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
@@ -19,6 +19,7 @@ use super::status::{AgentNow, BackupNow, Notice, ProcessNow, Status};
 use super::systemd;
 use super::talk::Talk;
 use crate::backups;
+use crate::pg::{Board, PgStatus};
 
 /// What all parts of the agent share.
 #[derive(Debug)]
@@ -33,6 +34,7 @@ pub(crate) struct Shared {
     pub(super) talk: Talk,
     pub(super) measures: Measures,
     pub(super) backups: backups::metrics::Metrics,
+    postgres: OnceLock<Arc<Board>>,
 }
 
 impl Shared {
@@ -64,6 +66,7 @@ impl Shared {
                 lag_seconds: 0.0,
             }),
             processes: Vec::new(),
+            postgres: None,
             warnings: Vec::new(),
             cluster: None,
             certificates: Vec::new(),
@@ -82,6 +85,7 @@ impl Shared {
             talk: Talk::new(!node.has_peers()),
             measures,
             backups,
+            postgres: OnceLock::new(),
         })
     }
 
@@ -98,6 +102,10 @@ impl Shared {
             backup.stored_revision = position.stored.load(Ordering::Relaxed);
             backup.lag_seconds = position.lag(Timestamp::now().as_millisecond()).as_secs_f64();
         }
+        status.postgres = self.postgres();
+        let parts = status.postgres.iter().flat_map(|now| &now.parts);
+        let rows: Vec<ProcessNow> = parts.map(ProcessNow::of_part).collect();
+        status.processes.extend(rows);
         status
     }
 
@@ -116,6 +124,16 @@ impl Shared {
     /// Shows what runs beside etcd.
     pub(crate) fn set_processes(&self, now: Vec<ProcessNow>) {
         self.change(|status| status.processes = now);
+    }
+
+    /// Shows the node of PostgreSQL.
+    pub(super) fn set_postgres(&self, board: &Arc<Board>) {
+        let _ = self.postgres.set(Arc::clone(board));
+    }
+
+    /// How the node of PostgreSQL is, where one is kept.
+    pub(super) fn postgres(&self) -> Option<PgStatus> {
+        self.postgres.get().map(|board| board.status())
     }
 
     /// Where measures are registered.

@@ -5,6 +5,8 @@
 use quorate_faults::Code;
 use serde::{Deserialize, Serialize};
 
+use crate::pg::{PartStatus, PgStatus};
+
 /// The document.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Status {
@@ -53,6 +55,9 @@ pub struct Status {
     /// What runs beside etcd, where the cluster file declares it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub processes: Vec<ProcessNow>,
+    /// The node of a group of PostgreSQL servers, where the cluster file declares it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub postgres: Option<PgStatus>,
     /// What an operator should look at.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<Notice>,
@@ -176,6 +181,26 @@ pub struct ProcessNow {
     /// How often it was started again since the agent runs.
     #[serde(default)]
     pub restarts: u64,
+}
+
+impl ProcessNow {
+    /// A program of a node of PostgreSQL.
+    pub(super) fn of_part(part: &PartStatus) -> ProcessNow {
+        let state = match (part.ready, part.pid) {
+            (true, _) => "ready",
+            (false, Some(_)) => "running",
+            (false, None) => "stopped",
+        };
+        ProcessNow {
+            name: part.name.clone(),
+            state: state.to_owned(),
+            ready: part.ready,
+            since_ms: part.started_ms.unwrap_or_default(),
+            pid: part.pid,
+            started_ms: part.started_ms,
+            ..ProcessNow::default()
+        }
+    }
 }
 
 /// How data was checked.

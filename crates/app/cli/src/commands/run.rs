@@ -1,4 +1,4 @@
-//! `quorate run`: the agent. Keeps one member alive on this machine.
+//! `quorate run`: the agent. Keeps one member alive on this machine, and the node of PostgreSQL that the file declares for it.
 //!
 //! **Rule:** the first signal ends it in order, the second one at once; etcd's end is recorded either way.
 
@@ -64,7 +64,7 @@ Examples:
 It checks the data, restores or founds it where that is safe, starts etcd and keeps it
 running. SIGTERM stops etcd too, unless --keep-running; an agent that is killed leaves
 etcd running, and the next one takes it over. Health is at /readyz, status at `quorate
-status`.")]
+status`. Where the file has `postgres:`, this host's node of that group is kept as well.")]
 pub(crate) struct Args {
     /// The cluster file [default: the one that the agents of a cluster by hand keep]
     #[arg(long, value_name = "FILE", env = "QUORATE_CONFIG", conflicts_with = "standalone")]

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use jiff::Timestamp;
+use quorate_agent::pg::PgStatus;
 use quorate_agent::turn::{self, ProcessNow, Status};
 use quorate_faults::{Code, Exit, Fault};
 use quorate_plan::spec::{duration_text, size_text};
@@ -84,7 +85,7 @@ impl Report for Shown {
         let mut pairs: Vec<(&str, String)> = Vec::new();
         if let (Some(cluster), Some(member)) = (&status.cluster_id, &status.member_id) {
             pairs.push(("member", format!("{member} of cluster {cluster}, ledger: {}", status.ledger)));
-        } else {
+        } else if status.postgres.is_none() || status.ledger != "unknown" {
             pairs.push(("ledger", status.ledger.clone()));
         }
         if let Some(etcd) = &status.etcd {
@@ -119,6 +120,9 @@ impl Report for Shown {
                 ),
             ));
         }
+        if let Some(postgres) = &status.postgres {
+            pairs.push(("postgres", group_in_a_line(postgres)));
+        }
         if let Some(agent) = &status.agent {
             pairs.push(("agent", format!("process {}, up {}", agent.pid, age(agent.started_ms))));
         }
@@ -131,6 +135,19 @@ impl Report for Shown {
         for warning in &status.warnings {
             page.line(format!("warning: {} [{}]", warning.text, warning.code));
         }
+    }
+}
+
+/// The node of PostgreSQL.
+fn group_in_a_line(now: &PgStatus) -> String {
+    let running = now.links.iter().filter(|link| link.state == "running").count();
+    let mut line = format!("{} of group {}", now.door, now.group);
+    if !now.server.is_empty() {
+        line += &format!(", server {}, schema {}, links {running} of {}", now.server, now.schema, now.links.len());
+    }
+    match [&now.fault, &now.waiting, &now.doing].into_iter().flatten().next() {
+        Some(what) => format!("{line}; {what}"),
+        None => line,
     }
 }
 

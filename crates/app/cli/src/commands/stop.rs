@@ -45,6 +45,10 @@ pub(crate) fn run(args: &Args, printer: &mut Printer) -> Result<Exit, Fault> {
         limit +=
             process.hooks.timeout + process.stop.term_timeout + process.stop.dump_timeout + Duration::from_secs(20);
     }
+    if node.spec.postgres.is_some() {
+        // A handover, and a checkpoint of all that is in memory.
+        limit += Duration::from_secs(120);
+    }
     let begun = Instant::now();
     // It holds the lock until its last moment.
     while node.state()?.lock().is_err() {

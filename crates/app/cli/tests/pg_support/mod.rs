@@ -472,7 +472,7 @@ impl Drop for Group {
 }
 
 /// The program where everyone may execute it: what does not run as root starts it too, and the checkout may lie where it cannot go.
-fn open_to_all() -> PathBuf {
+pub(crate) fn open_to_all() -> PathBuf {
     static COPY: std::sync::OnceLock<(tempfile::TempDir, PathBuf)> = std::sync::OnceLock::new();
     let copy = || {
         let dir = open_dir();

@@ -29,6 +29,16 @@ impl RealFile {
     }
 }
 
+impl RealDisk {
+    /// Makes all that was ever written to the file system of a directory durable: one call for a tree of many files that
+    /// another program made.
+    pub fn sync_filesystem(&self, dir: &Path) -> Result<(), DiskError> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let synced = rustix::fs::open(dir, flags, Mode::empty()).and_then(rustix::fs::syncfs);
+        synced.map_err(|errno| DiskError::new("sync the file system of", dir, errno))
+    }
+}
+
 impl Disk for RealDisk {
     type File = RealFile;
 

@@ -3,6 +3,7 @@
 //! **Invariant:** a link without a copy is made only while there is nothing to copy, or where its slot was made then: what
 //! a node wrote before its slot is never sent.
 
+use futures_util::future::try_join_all;
 use quorate_faults::{Code, Fault};
 
 use super::{Member, PUBLICATION, Seat, myself};
@@ -28,38 +29,44 @@ pub(crate) enum Start {
 
 /// Makes every link among the seats. Several nodes may do so at once. Returns what was done.
 pub async fn ensure_mesh(seats: &[Seat]) -> Result<Vec<String>, Fault> {
-    let mut done = Vec::new();
-    let mut missing = Vec::new();
-    for (from, to) in pairs(seats) {
-        if subscription_exists(&to.client, from.member.id).await? {
-            continue;
-        }
-        if !slot_is_for(from, to).await? {
-            if let Some(full) = one_with_rows(from, to).await? {
-                return Err(Fault::new(
-                    Code::PgJoinInstead,
-                    format!(
-                        "`{}` holds rows, and there is no link from `{}` to `{}`",
-                        full, from.member.name, to.member.name
-                    ),
-                )
-                .hint(
-                    "join the node that has none: `quorate pg join`; what was written before a link is not sent by it",
-                ));
-            }
-            if ensure_slot(from, &to.member, &system_id(&to.client).await?).await? == Outcome::Done {
-                done.push(format!("made slot `{}` on `{}`", link_name(from.member.id, to.member.id), from.member.name));
-            }
-        }
-        missing.push((from, to));
-    }
+    ensure_links(pairs(seats).collect()).await
+}
+
+/// Makes the links that bring changes to one member, and no other: where every node does so, they come up beside each other.
+pub async fn ensure_links_to(seats: &[Seat], me: u16) -> Result<Vec<String>, Fault> {
+    ensure_links(pairs(seats).filter(|(_, to)| to.member.id == me).collect()).await
+}
+
+async fn ensure_links(pairs: Vec<(&Seat, &Seat)>) -> Result<Vec<String>, Fault> {
+    let slots = try_join_all(pairs.iter().map(|(from, to)| ensure_slot_for(from, to))).await?;
+    let mut done: Vec<String> = slots.iter().flatten().flatten().cloned().collect();
     // Only now: a subscription that waits for a slot that waits for a subscription waits for ever.
-    for (from, to) in missing {
+    for ((from, to), _) in pairs.into_iter().zip(&slots).filter(|(_, slot)| slot.is_some()) {
         if ensure_subscription(&to.client, &from.member, Start::Changes).await? == Outcome::Done {
             done.push(format!("subscribed `{}` to `{}`", to.member.name, from.member.name));
         }
     }
     Ok(done)
+}
+
+/// The slot of a link; what was done, if anything was. `None`: the link is there already.
+async fn ensure_slot_for(from: &Seat, to: &Seat) -> Result<Option<Option<String>>, Fault> {
+    if subscription_exists(&to.client, from.member.id).await? {
+        return Ok(None);
+    }
+    if slot_is_for(from, to).await? {
+        return Ok(Some(None));
+    }
+    if let Some(full) = one_with_rows(from, to).await? {
+        return Err(Fault::new(
+            Code::PgJoinInstead,
+            format!("`{}` holds rows, and there is no link from `{}` to `{}`", full, from.member.name, to.member.name),
+        )
+        .hint("join the node that has none: `quorate pg join`; what was written before a link is not sent by it"));
+    }
+    let made = ensure_slot(from, &to.member, &system_id(&to.client).await?).await? == Outcome::Done;
+    let name = link_name(from.member.id, to.member.id);
+    Ok(Some(made.then(|| format!("made slot `{name}` on `{}`", from.member.name))))
 }
 
 fn pairs(seats: &[Seat]) -> impl Iterator<Item = (&Seat, &Seat)> {

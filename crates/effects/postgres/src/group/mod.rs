@@ -17,7 +17,7 @@ pub use member::{Myself, Writers, ensure_gate, ensure_member, forget_member, gat
 pub(crate) use mesh::{
     Start, ensure_slot, ensure_subscription, link_name, slot_is_for, subscription_exists, system_id,
 };
-pub use mesh::{ensure_mesh, has_rows};
+pub use mesh::{ensure_links_to, ensure_mesh, has_rows};
 pub use users::{Prepare, UserKind, UserSpec, end_sessions, ensure_extensions, pool_users, prepare};
 
 use crate::sql::Client;

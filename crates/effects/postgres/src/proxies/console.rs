@@ -2,6 +2,7 @@
 //!
 //! **Rule:** a pause has a limit; whoever pauses resumes, also when what was meant to happen in between did not.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::time::Duration;
 
@@ -60,6 +61,15 @@ impl Console {
     /// Cuts all connections of a database, and lets none begin until it is resumed.
     pub async fn kill(&self, database: &str) -> Result<(), Fault> {
         self.tell(&format!("KILL {}", ident(database))).await
+    }
+
+    /// Who is connected to a database, by words that tell one connection from any other.
+    pub async fn clients(&self, database: &str) -> Result<BTreeSet<String>, Fault> {
+        let rows = self.client.simple_named("SHOW CLIENTS").await?;
+        let word =
+            |row: &BTreeMap<String, Option<String>>, name: &str| row.get(name).cloned().flatten().unwrap_or_default();
+        let here = rows.iter().filter(|row| word(row, "database") == database);
+        Ok(here.map(|row| ["addr", "port", "connect_time", "ptr"].map(|name| word(row, name)).join(" ")).collect())
     }
 
     /// Whether a database is paused; `None`: the pooler does not know it.

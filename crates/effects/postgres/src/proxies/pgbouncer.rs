@@ -29,6 +29,8 @@ pub enum PoolTarget {
 pub struct PgbouncerSpec {
     /// The database of the group.
     pub database: String,
+    /// Databases of instances, which lead to the same server.
+    pub instances: Vec<String>,
     /// Where it leads.
     pub target: PoolTarget,
     /// The address to listen at.
@@ -56,7 +58,9 @@ pub fn render_pgbouncer(spec: &PgbouncerSpec) -> String {
         PoolTarget::Own { socket_dir, port } => (socket_dir.display().to_string(), *port),
         PoolTarget::Other { host, port, .. } => (host.clone(), *port),
     };
-    let _ = writeln!(text, "{0} = host={host} port={port} dbname={0}", spec.database);
+    for database in [&spec.database].into_iter().chain(&spec.instances) {
+        let _ = writeln!(text, "{database} = host={host} port={port} dbname={database}");
+    }
     let mut line = |name: &str, value: &str| {
         let _ = writeln!(text, "{name} = {value}");
     };
@@ -109,6 +113,7 @@ mod tests {
     fn spec() -> PgbouncerSpec {
         PgbouncerSpec {
             database: "rdpg".into(),
+            instances: Vec::new(),
             target: PoolTarget::Own { socket_dir: "/run/q/n1".into(), port: 7432 },
             listen: "10.0.0.1".into(),
             port: 6432,
@@ -137,8 +142,10 @@ mod tests {
     #[test]
     fn after_a_switchover_it_leads_to_another_pooler() {
         let target = PoolTarget::Other { host: "10.0.0.2".into(), port: 6432, ca: Some("/pki/ca.crt".into()) };
-        let text = render_pgbouncer(&PgbouncerSpec { target, cert: Some(("/c".into(), "/k".into())), ..spec() });
-        assert!(text.contains("rdpg = host=10.0.0.2 port=6432 dbname=rdpg\n"));
+        let instances = vec!["d1".into()];
+        let text =
+            render_pgbouncer(&PgbouncerSpec { target, instances, cert: Some(("/c".into(), "/k".into())), ..spec() });
+        assert!(text.contains("rdpg = host=10.0.0.2 port=6432 dbname=rdpg\nd1 = host=10.0.0.2 port=6432 dbname=d1\n"));
         assert!(text.contains("server_tls_sslmode = verify-full\n") && text.contains("client_tls_sslmode = require\n"));
     }
 

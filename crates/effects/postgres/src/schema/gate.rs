@@ -4,6 +4,7 @@
 
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use quorate_faults::{Code, Fault};
 use tokio::time::Instant;
 
@@ -12,17 +13,19 @@ use crate::sql::ident;
 
 /// Has every link of the seats look again which tables are published.
 pub async fn refresh(seats: &[Seat]) -> Result<(), Fault> {
-    for seat in seats {
-        // Only those that lack a table: it costs a question to the other side.
-        let sql = "SELECT s.subname::text FROM pg_catalog.pg_subscription s WHERE s.subenabled AND s.subdbid = \
-                   (SELECT oid FROM pg_catalog.pg_database WHERE datname = pg_catalog.current_database()) \
-                   AND EXISTS (SELECT FROM (SELECT relation FROM mesh.tables UNION ALL SELECT 'mesh_sync.tokens'::regclass) t \
-                   WHERE NOT EXISTS (SELECT FROM pg_catalog.pg_subscription_rel r WHERE r.srsubid = s.oid AND r.srrelid = t.relation))";
-        for name in seat.client.values::<String>(sql, &[]).await? {
-            seat.client
-                .batch(&format!("ALTER SUBSCRIPTION {} REFRESH PUBLICATION WITH (copy_data = false)", ident(&name)))
-                .await?;
-        }
+    join_all(seats.iter().map(refresh_one)).await.into_iter().collect()
+}
+
+async fn refresh_one(seat: &Seat) -> Result<(), Fault> {
+    // Only those that lack a table: it costs a question to the other side.
+    let sql = "SELECT s.subname::text FROM pg_catalog.pg_subscription s WHERE s.subenabled AND s.subdbid = \
+               (SELECT oid FROM pg_catalog.pg_database WHERE datname = pg_catalog.current_database()) \
+               AND EXISTS (SELECT FROM (SELECT relation FROM mesh.tables UNION ALL SELECT 'mesh_sync.tokens'::regclass) t \
+               WHERE NOT EXISTS (SELECT FROM pg_catalog.pg_subscription_rel r WHERE r.srsubid = s.oid AND r.srrelid = t.relation))";
+    for name in seat.client.values::<String>(sql, &[]).await? {
+        seat.client
+            .batch(&format!("ALTER SUBSCRIPTION {} REFRESH PUBLICATION WITH (copy_data = false)", ident(&name)))
+            .await?;
     }
     Ok(())
 }

@@ -8,6 +8,7 @@ mod seed;
 
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use quorate_etcd_formats::hex::hex;
 use quorate_faults::{Code, Fault};
 use sha2::{Digest, Sha256};
@@ -110,12 +111,17 @@ pub async fn apply(
     for seat in &sorted {
         fits(&seat.client, ddl).await?;
     }
+    // Where changes are made it comes before or after all others, and these are beside each other.
+    let writes = |seat: &&Seat| writer == Some(seat.member.name.as_str());
     let mut applied = Applied::default();
-    for seat in &sorted {
-        let name = seat.member.name.clone();
-        match ensure_version(&seat.client, ddl).await? {
-            Outcome::Done => applied.done.push(name),
-            Outcome::AlreadyDone => applied.already.push(name),
+    for together in sorted.chunk_by(|a, b| writes(a) == writes(b)) {
+        let done = join_all(together.iter().map(|seat| ensure_version(&seat.client, ddl))).await;
+        for (seat, done) in together.iter().zip(done) {
+            let name = seat.member.name.clone();
+            match done? {
+                Outcome::Done => applied.done.push(name),
+                Outcome::AlreadyDone => applied.already.push(name),
+            }
         }
     }
     refresh(seats).await?;

@@ -1,6 +1,6 @@
-//! Reads `postgres` of the cluster file: a group of PostgreSQL servers on the members of the cluster.
+//! Reads `postgres` of the cluster file: a group of PostgreSQL servers, beside members of the cluster or on hosts without etcd.
 //!
-//! **Invariant:** every node is a member of the file, and no two servers, poolers, proxies or health endpoints of one address
+//! **Invariant:** every node has an address, its member's or its own, and no two servers, poolers, proxies or health endpoints of one address
 //! share a port. Passwords do not stand in the file, only the paths of the files that hold them.
 
 use std::collections::BTreeMap;
@@ -8,12 +8,13 @@ use std::time::Duration;
 
 use serde::{Serialize, Serializer};
 
+use super::members::bare;
 use super::places::host_of;
 use super::read::{Reader, Section};
 use super::sections::secret_or_path;
 use super::settings::as_duration;
 use super::tree::Kind;
-use super::{At, Member, Security, for_member};
+use super::{At, Member, Security, Spec, for_member};
 use crate::roster::{check_url, quoted};
 
 /// The number of nodes that a mesh bears: each has a link to every other.
@@ -156,6 +157,19 @@ pub enum PgUserKind {
     Health,
 }
 
+impl Spec {
+    /// The host of a node of PostgreSQL that is no member, as a member that runs no etcd: for its names and its places.
+    pub fn host_without_etcd(&self, name: &str) -> Option<Member> {
+        let node = self.postgres.as_ref()?.node(name).filter(|_| self.member(name).is_none())?;
+        let bare_ipv6 = node.address.contains(':') && !node.address.starts_with('[');
+        let host = if bare_ipv6 { format!("[{}]", node.address) } else { node.address.clone() };
+        let mut member = bare(name);
+        member.peer_urls = vec![format!("https://{host}:2380")];
+        member.client_urls = vec![format!("https://{host}:2379")];
+        Some(member)
+    }
+}
+
 impl PgSpec {
     /// The node with this name.
     pub fn node(&self, name: &str) -> Option<&PgNode> {
@@ -206,7 +220,7 @@ pub(super) fn section(
         extensions: texts(reader, &mut section, "extensions"),
         settings: section.pairs(reader, "settings"),
         writers: PgWriters::One,
-        lease_ttl: Duration::from_secs(4),
+        lease_ttl: Duration::from_secs(3),
         step_timeout: Duration::from_secs(60),
         leader_timeout: Duration::from_secs(30),
     };
@@ -285,8 +299,18 @@ fn nodes(
             reader.wrong(at, &path_of, "a node has no `name`", Some("name a member of the cluster".into()));
             continue;
         };
-        if !members.is_empty() && !members.iter().any(|member| member.name == name) {
-            reader.wrong(name_at, &path_of, format!("{} is no member", quoted(&name)), None);
+        let beside = members.iter().any(|member| member.name == name);
+        if !beside && address.is_none() {
+            let hint = "name a member, or give the `address` of a host without etcd".to_owned();
+            reader.wrong(
+                name_at,
+                &path_of,
+                format!("{} is no member, and has no `address`", quoted(&name)),
+                Some(hint),
+            );
+        } else if name.is_empty() || name.contains(['/', '{', '}']) || matches!(name.as_str(), "." | "..") {
+            let hint = Some("use letters, digits, `-` and `.`".to_owned());
+            reader.wrong(name_at, &path_of, format!("{} cannot be part of a path", quoted(&name)), hint);
         } else if found.iter().any(|other| other.name == name) {
             reader.wrong(name_at, &path_of, format!("{} is there twice", quoted(&name)), None);
         } else {
@@ -357,6 +381,12 @@ fn whole(reader: &mut Reader<'_>, at: At, spec: &PgSpec, security: Option<&Secur
     if matches!(security, Some(Security::Plaintext(_))) {
         wrong("`postgres` and `plaintext` do not go together".into(), "nodes know each other by certificates: `tls`");
     }
+    if spec.nodes.is_empty() {
+        wrong("there are no `members`, and no `nodes`".into(), "such as `nodes: [{name: n1, address: 10.0.0.1}]`");
+    }
+    if spec.store.urls.is_empty() {
+        wrong("there are no `members` to agree in, and no `store-urls`".into(), "name etcd's or Consul's");
+    }
     if spec.nodes.len() > NODES_MAX {
         wrong(format!("{} nodes are more than {NODES_MAX}", spec.nodes.len()), "each has a link to every other");
     }
@@ -390,7 +420,6 @@ fn whole(reader: &mut Reader<'_>, at: At, spec: &PgSpec, security: Option<&Secur
 
 #[cfg(test)]
 mod tests {
-    use super::super::Spec;
     use super::*;
 
     const BASE: &str = "token: t\ntls: {dir: /p}\nmembers: [{name: n1, address: h1}, {name: n2, address: h2}]\n";
@@ -412,12 +441,36 @@ mod tests {
     }
 
     #[test]
+    fn nodes_may_be_hosts_without_etcd_with_a_store_elsewhere() {
+        let spec = read("postgres: {nodes: [{name: n1}, {name: db, address: 10.0.0.9}]}\n").unwrap();
+        assert_eq!(spec.node("db").unwrap().address, "10.0.0.9");
+        let parse = |text: &str| Spec::parse(text.as_bytes(), "c").map_err(|mistakes| mistakes.render());
+        let text = "token: t\ntls: {dir: /p}\npostgres: {store: consul, nodes: [{name: db, address: 'fd00::1'}]}\n";
+        let (whole, warnings) = parse(text).unwrap();
+        assert_eq!((whole.members.len(), warnings.len()), (0, 0));
+        let host = whole.host_without_etcd("db").unwrap();
+        assert_eq!(
+            (host.name.as_str(), host.peer_urls.as_slice()),
+            ("db", ["https://[fd00::1]:2380".to_owned()].as_slice())
+        );
+        assert_eq!(whole.host_without_etcd("n1"), None);
+        for (text, said) in [
+            ("postgres: {store: consul}\n", "no `members`, and no `nodes`"),
+            ("postgres: {nodes: [{name: db, address: h}]}\n", "no `store-urls`"),
+        ] {
+            let found = parse(&format!("token: t\ntls: {{dir: /p}}\n{text}")).unwrap_err();
+            assert!(found.contains(said), "{found}");
+        }
+    }
+
+    #[test]
     fn what_cannot_be_is_refused_with_its_place() {
         for (more, said) in [
             ("postgres: {role: service}\n", "a service names its `manager`"),
             ("postgres: {manager: x}\n", "a manager has no `manager`"),
             ("postgres: {lease-ttl: 1s}\n", "shorter than 2s"),
-            ("postgres: {nodes: [{name: n9}]}\n", "`n9` is no member"),
+            ("postgres: {nodes: [{name: n9}]}\n", "`n9` is no member, and has no `address`"),
+            ("postgres: {nodes: [{name: a/b, address: h}]}\n", "cannot be part of a path"),
             ("postgres: {nodes: [{name: n1}, {name: n1}]}\n", "`n1` is there twice"),
             ("postgres: {port: 6432}\n", "are both 6432"),
             ("postgres: {users: [{name: postgres, password-file: /s}]}\n", "cannot be a user"),

@@ -131,6 +131,11 @@ impl Section {
         (!matches!(node.kind, Kind::Nothing)).then_some(node)
     }
 
+    /// Whether a key is given; it is left there.
+    pub(super) fn has(&self, key: &str) -> bool {
+        self.entries.iter().any(|(there, node)| there.text == key && !matches!(node.kind, Kind::Nothing))
+    }
+
     /// Takes a key that says `off`, as YAML understands it; anything else is left there.
     pub(super) fn takes_off(&mut self, key: &'static str) -> bool {
         let is = |(there, node): &(Key, Node)| there.text == key && matches!(node.kind, Kind::Flag(false));

@@ -32,7 +32,7 @@ pub fn schema() -> String {
         root.insert("title".into(), json!("The cluster file of Quorate"));
         let clear = json!({"required": ["plaintext"], "properties": {"plaintext": {"const": true}}});
         let tls = json!({"required": ["tls"], "properties": {"plaintext": {"const": false}}});
-        let who = json!({"anyOf": [{"required": ["members"]}, {"required": ["source"]}]});
+        let who = json!({"anyOf": [{"required": ["members"]}, {"required": ["source"]}, {"required": ["postgres"]}]});
         root.insert("allOf".into(), json!([{"oneOf": [tls, clear]}, who]));
     }
     // Nothing in it can fail to be written.

@@ -327,7 +327,7 @@ const POSTGRES: &[Key] = &[
         "The servers, in the order of their numbers; by default one beside each member",
     ),
     key("store", Words(&["etcd", "consul"]), "Where the nodes agree; by default `etcd`"),
-    key("store-urls", Urls, "Where that is; by default the client URLs of the members"),
+    key("store-urls", Urls, "Where that is; by default the client URLs of the members, or Consul of this host"),
     key("store-token-file", Path, "The file with Consul's token"),
     key("bin-dir", Path, "Where `postgres` and `initdb` are; by default the newest that is installed"),
     key("pooler-binary", Path, "pgbouncer; by default `/usr/sbin/pgbouncer`"),
@@ -338,7 +338,7 @@ const POSTGRES: &[Key] = &[
     key("extensions", Texts, "Extensions of the database"),
     key("settings", Pairs, "Settings of the server, under its own names"),
     key("writers", Words(&["one", "all"]), "Whether writes go to the write master alone; by default `one`"),
-    key("lease-ttl", Span, "How long the write master keeps its place without a word; by default `4s`"),
+    key("lease-ttl", Span, "How long the write master keeps its place without a word; by default `3s`"),
     key("step-timeout", Span, "How long one step of the bootstrap may take; by default `1m`"),
     key("leader-timeout", Span, "After so long without progress another node leads; by default `30s`"),
     key("port", Ports, "The port of PostgreSQL; by default 7432"),
@@ -349,7 +349,7 @@ const POSTGRES: &[Key] = &[
 ];
 
 const PG_NODE: &[Key] = &[
-    key("name", Text, "The member that it runs beside"),
+    key("name", Text, "The member that it runs beside, or the name of a host without etcd"),
     key("address", Text, "Its host; by default that of the member's client URL"),
     key("data-dir", Path, "Its data dir"),
     key("port", Ports, "The port of PostgreSQL"),

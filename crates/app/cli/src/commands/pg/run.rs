@@ -2,7 +2,7 @@
 //!
 //! **Rule:** a signal ends the agent; server, pooler and proxy run on, and the fence sees to the door.
 
-use quorate_agent::pg::{self, PgRun};
+use quorate_agent::pg::{self, Ending, PgRun};
 use quorate_faults::{Exit, Fault};
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -49,6 +49,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit, Fault> {
                 _ = term.recv() => {}
                 _ = int.recv() => {}
             }
+            Ending::Leave
         };
         pg::run(here, settings, stop).await
     });

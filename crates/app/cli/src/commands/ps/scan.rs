@@ -87,15 +87,18 @@ impl Place {
             let asked = turn::ask_status(&dir);
             let silent = asked.is_err();
             let agent = asked.ok().flatten();
-            let mut dirs = vec![dir.clone()];
-            dirs.extend(below(&dir.join("processes"), true)?.into_iter().map(|(_, inner)| inner));
+            let mut dirs: Vec<PathBuf> = has_etcd(&dir).then(|| dir.clone()).into_iter().collect();
+            for inner in ["processes", "pg"] {
+                dirs.extend(below(&dir.join(inner), true)?.into_iter().map(|(_, inner)| inner));
+            }
             for inner in dirs {
                 found.push(Process { agent: agent.clone(), silent, ..look(&member, &dir, &inner) });
             }
             // Declared, and never started yet.
             for declared in agent.iter().flat_map(|agent| &agent.processes) {
                 let inner = dir.join("processes").join(&declared.name);
-                if !found.iter().any(|process: &Process| process.dir == inner) {
+                let is_it = |process: &Process| process.member == member && process.name == declared.name;
+                if !found.iter().any(is_it) {
                     let why = declared.cause.clone().unwrap_or_else(|| "it was not started yet".to_owned());
                     let now = Now::Ended { why, since_ms: declared.since_ms, last_end: declared.last_end.clone() };
                     found.push(Process {
@@ -163,10 +166,12 @@ impl Place {
             (None, Some(config)) => {
                 let (spec, _) = cluster_file::read(config)?;
                 let mut found = Vec::new();
-                for member in &spec.members {
-                    let dir = PathBuf::from(spec.state_dir_of(&member.name));
-                    if is_member(&dir)? {
-                        found.push((member.name.clone(), dir));
+                let nodes = spec.postgres.iter().flat_map(|pg| &pg.nodes).map(|node| &node.name);
+                let hosts = nodes.filter(|name| spec.member(name).is_none());
+                for name in spec.members.iter().map(|member| &member.name).chain(hosts) {
+                    let dir = PathBuf::from(spec.state_dir_of(name));
+                    if is_member(&dir)? || dir.join("pg").is_dir() {
+                        found.push((name.clone(), dir));
                     }
                 }
                 found
@@ -195,6 +200,12 @@ fn look(member: &str, member_dir: &Path, dir: &Path) -> Process {
     };
     let (member, member_dir, dir) = (member.to_owned(), member_dir.to_owned(), dir.to_owned());
     Process { member, name, member_dir, dir, now, agent: None, silent: false }
+}
+
+/// Whether etcd was ever meant to run here: a host of PostgreSQL alone has nothing of it.
+fn has_etcd(dir: &Path) -> bool {
+    let marks = ["shim.json", "running", "exit-record", "ledger"];
+    !dir.join("pg").is_dir() || marks.iter().any(|mark| dir.join(mark).exists())
 }
 
 fn usual_name(member_dir: &Path, dir: &Path) -> String {
