@@ -306,7 +306,7 @@ impl Life {
     }
 
     /// Certificates that were renewed are given on, and read anew without a restart.
-    async fn renew_files(&self) {
+    async fn renew_files(&mut self) {
         let shared = &self.shared;
         let renewed = async {
             if !shared.here.ensure_given()? {
