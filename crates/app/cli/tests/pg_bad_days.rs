@@ -28,7 +28,7 @@ fn who_is_missing_is_said_and_a_lost_lock_makes_no_second_leader() {
     // One never comes: whoever asks is told who, and is not kept waiting for ever.
     group.start(0, &["--halt-before", "lead"]);
     group.start(1, &["--halt-before", "take-lock"]);
-    group.wait("it waits", |group| group.says(0, "waiting", "n3"));
+    group.wait("it waits for the one that is missing", |group| group.says(0, "waiting", "\"`n3`\""));
     let asked = group.pg(&["bootstrap", "--name", "n1", "--wait", "1s"]);
     assert_eq!(asked.status.code(), Some(3), "{asked:?}");
     assert!(said(&asked).contains("waiting for: `n3`"), "{asked:?}");

@@ -1,6 +1,6 @@
 //! The write master of a group: lost, moved, cut off. No insert is lost, and there is never a second one.
 
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on says where")]
+#![expect(clippy::print_stderr, clippy::unwrap_used, reason = "it says how long it took, and where it cannot go on")]
 
 mod pg_support;
 

@@ -3,7 +3,7 @@
 //! On every host somebody tries to write through the pooler of that very host all the time. Writes may move from one node to
 //! another no more often than the write master was replaced.
 
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on says where")]
+#![expect(clippy::print_stderr, clippy::unwrap_used, reason = "it says how long it took, and where it cannot go on")]
 
 mod pg_support;
 
