@@ -1,8 +1,6 @@
 //! Every change of a living cluster while clocks are stepped by an hour, forward and back: each agent's own in every run of the
 //! tests, the machine's by `make test-clock`.
 
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on says where")]
-
 mod change_support;
 mod cluster_support;
 

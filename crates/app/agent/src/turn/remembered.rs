@@ -78,8 +78,6 @@ fn is_program(path: &Path) -> bool {
 
 #[cfg(test)]
 mod tests {
-    #![expect(clippy::unwrap_used, reason = "a test may end where it fails")]
-
     use std::io::Write as _;
     use std::os::unix::fs::PermissionsExt as _;
 
