@@ -31,10 +31,10 @@ impl Before {
         let (hosts, root) = (Hosts::new(2), tempfile::tempdir().unwrap());
         let mut before = Before { members: [None, None], agent: None, hosts, root, tools: etcd("3.5.16") };
         std::fs::create_dir(before.root.path().join("glusterd")).unwrap();
-        for at in 0..2 {
+        for (at, name) in NAMES.iter().enumerate() {
             let (address, data) = (before.hosts[at].address(), before.root.path().join(format!("data-{at}")));
             let words = [
-                ("name", NAMES[at].to_owned()),
+                ("name", (*name).to_owned()),
                 ("data-dir", data.display().to_string()),
                 ("listen-client-urls", format!("http://{address}:2379")),
                 ("advertise-client-urls", format!("http://{address}:2379")),

@@ -1,28 +1,6 @@
 //! The closed list of fault codes, each with its page and the exit code it ends a command with.
 
-/// What a finished command tells its caller. Stable: scripts depend on these numbers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(u8)]
-pub enum Exit {
-    /// Done, or already so.
-    Done = 0,
-    /// The request was understood and cannot be met (or a check has findings that matter).
-    CannotMeet = 1,
-    /// We failed: I/O error, bug.
-    Failed = 2,
-    /// Nothing is wrong, but what was waited for has not come.
-    Waiting = 3,
-    /// The given configuration, list or address is invalid.
-    ConfigInvalid = 4,
-    /// Refused, because going on could lose data.
-    Refused = 5,
-    /// The cluster or the source of truth did not answer.
-    Unreachable = 6,
-    /// The command line was not understood.
-    Usage = 64,
-    /// Try again later.
-    Temporary = 75,
-}
+use crate::Exit;
 
 macro_rules! codes {
     ($($(#[doc = $doc:literal])* $name:ident = $code:literal, $exit:ident;)*) => {
@@ -781,27 +759,4 @@ impl std::fmt::Display for Code {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_page_opens_with_its_code_and_names_a_way_out() {
-        for code in Code::ALL {
-            let page = code.page();
-            assert!(page.starts_with(&format!("# {code}: ")), "{code}: headline");
-            assert!(page.contains("## What to do"), "{code}: no way out");
-        }
-    }
-
-    #[test]
-    fn codes_are_unique_and_ascending() {
-        assert!(Code::ALL.windows(2).all(|pair| pair[0].as_str() < pair[1].as_str()));
-    }
-
-    #[test]
-    fn codes_are_found_as_people_type_them() {
-        assert_eq!(Code::parse("q0102"), Some(Code::SourceUnreachable));
-        assert_eq!(Code::parse("0102"), Some(Code::SourceUnreachable));
-        assert_eq!(Code::parse("Q9999"), None);
-    }
-}
+mod tests;

@@ -6,9 +6,11 @@
 //! **Invariant:** a code without a page does not compile.
 
 mod code;
+mod exit;
 mod fault;
 mod finding;
 
-pub use code::{Code, Exit};
+pub use code::Code;
+pub use exit::Exit;
 pub use fault::{Fault, Result};
 pub use finding::{Finding, Place, Severity};

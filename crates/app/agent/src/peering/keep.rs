@@ -309,9 +309,9 @@ async fn follow_file(api: &Api) -> Result<(), Fault> {
         return Ok(());
     }
     let records = Records::open(&api.node).await?;
-    let Some(file) = records.file().await? else { return Ok(()) };
+    let Some(file) = records.agreed().await? else { return Ok(()) };
     let own = api.node.spec.hash();
-    if file.hash == own || !file.earlier.contains(&own) || records.is_busy().await? {
+    if file.hash == own || !file.earlier.contains(&own) {
         return Ok(());
     }
     info!("the cluster agreed on another file meanwhile, and it is taken over");

@@ -181,6 +181,17 @@ impl Records {
         self.store.get(FILE).await?.map(|entry| parse(&entry.value)).transpose()
     }
 
+    /// The file that holds, where no change goes on: both read at one moment, since a change that ends in between would make the
+    /// file from before it look agreed.
+    pub(super) async fn agreed(&self) -> Result<Option<FileRecord>, Fault> {
+        let listing = self.store.list(&Scope::Prefix(Vec::new())).await?;
+        let find = |key: &str| listing.entries.iter().find(|entry| entry.key == key.as_bytes());
+        match find(OPERATION) {
+            Some(_) => Ok(None),
+            None => find(FILE).map(|entry| parse(&entry.value)).transpose(),
+        }
+    }
+
     /// The peers on record.
     pub(super) async fn nodes(&self) -> Result<Vec<NodeRecord>, Fault> {
         let listing = self.store.list(&Scope::Prefix(NODES.into())).await?;
