@@ -373,6 +373,7 @@ fn whoever_is_killed_while_a_role_changes_the_node_ends_as_one_of_the_two() {
     }
     // The machine of another server is off meanwhile, which may be the leader's.
     net.done(0, &["peer", "set-role", "n3", "client"], "");
+    net.wait(2, "service", |status| status["phase"] == "serving" && !status["client"].is_null());
     let mut change = net.hosts[0].command(quorate());
     let mut change = change.args(["peer", "set-role", "n3", "server"]).args(net.node(0)).spawn().unwrap();
     wait_until("it was begun", LIMIT, || net.operation()["kind"] == "to-server");
