@@ -4,7 +4,7 @@
 //! **Rule:** all ways to the same etcd are used in turns of a second, by the same programs, so that whatever the machine does
 //! meanwhile hits all of them. Both joins begin on a cluster of one that has been quiet for as long, and end when the newcomer votes.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
