@@ -12,6 +12,7 @@ mod deltas;
 mod follow;
 mod found;
 mod measure;
+mod peers;
 mod postgres;
 mod restore;
 
@@ -35,8 +36,8 @@ struct Row {
 }
 
 /// Runs everything, or one part: `offline` (written to `bench/results.md`), `follow` (`bench/following.md`), `agent`
-/// (`bench/agent.md`), `found` (`bench/founding.md`), `change` (`bench/change.md`), `postgres` (`bench/postgres.md`) or `box`
-/// (`bench/box.md`). `QUORATE_BIN` names another program than the one that `make build` makes.
+/// (`bench/agent.md`), `found` (`bench/founding.md`), `change` (`bench/change.md`), `postgres` (`bench/postgres.md`), `peers`
+/// (`bench/peers.md`) or `box` (`bench/box.md`). `QUORATE_BIN` names another program than the one that `make build` makes.
 pub(crate) fn run(root: &Path, part: Option<&str>) -> Result<String> {
     let quorate = std::env::var_os("QUORATE_BIN").map_or_else(|| root.join("target/release/quorate"), Into::into);
     let tools = quorate_testkit::etcd("sid");
@@ -66,13 +67,18 @@ pub(crate) fn run(root: &Path, part: Option<&str>) -> Result<String> {
     }
     // With everything else, a user who cannot have these boxes is told so; asked for by name, it is an error.
     if part.is_none() && !rustix::process::geteuid().is_root() {
+        said += "(peers are not measured: hosts of network namespaces need root)\n";
+    } else if part.is_none_or(|part| part == "peers") {
+        said += &page(root, "peers", "Clusters by hand", &tools, &peers::rows(&quorate, &tools, &work)?)?;
+    }
+    if part.is_none() && !rustix::process::geteuid().is_root() {
         said += "(the box is not measured: strict boxes and runc need root)\n";
     } else if part.is_none_or(|part| part == "box") {
         said += &page(root, "box", "The box", &tools, &box_::rows(&quorate, &tools, &work)?)?;
     }
     if said.is_empty() {
         bail!(
-            "there is no part `{}`: it is `offline`, `follow`, `agent`, `found`, `change`, `postgres` or `box`",
+            "there is no part `{}`: it is `offline`, `follow`, `agent`, `found`, `change`, `postgres`, `peers` or `box`",
             part.unwrap_or_default()
         );
     }

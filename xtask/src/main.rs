@@ -13,7 +13,7 @@ const USAGE: &str = "\
 usage: cargo xtask TASK
   tidy         check the source tree: file heads and lengths, rings, fault pages, forbidden words, links
   bench [PART] run the side-by-side benchmarks, or one part: `offline`, `follow`, `agent`, `found`, `change`, `postgres`,
-               `box` (see bench/)
+               `peers`, `box` (see bench/)
   fuzz-seeds   fill fuzz/corpus from the fixtures
   sim          live through simulated lives: `--seeds N [--from S]`, or `--seed S --story`";
 

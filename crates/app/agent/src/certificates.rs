@@ -117,8 +117,19 @@ pub fn answer_request(
     asking: Option<&str>,
     request: &CertificatesRequest,
 ) -> Result<CertificatesAnswer, Fault> {
+    answer_request_of(node, &[], asking, request)
+}
+
+/// The same, where `clients` belong to the cluster as well, and are in no file.
+pub(crate) fn answer_request_of(
+    node: &Node,
+    clients: &[Member],
+    asking: Option<&str>,
+    request: &CertificatesRequest,
+) -> Result<CertificatesAnswer, Fault> {
     let bundle = read_requests(&request.requests)?;
-    let member = asking.filter(|name| *name == bundle.name).and_then(|name| node.spec.member(name));
+    let known = |name: &str| node.spec.member(name).or_else(|| clients.iter().find(|client| client.name == name));
+    let member = asking.filter(|name| *name == bundle.name).and_then(known);
     let Some(member) = member else {
         let (who, whom) = (asking.unwrap_or("nobody we know"), bundle.name.escape_debug());
         warn!(code = %Code::RenewalForeign, asking = who, "certificates of `{whom}` were asked for by another");

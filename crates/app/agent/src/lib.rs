@@ -10,6 +10,7 @@ pub mod peering;
 pub mod peers;
 pub mod pg;
 mod processes;
+pub mod proxy;
 pub mod recover;
 pub mod serve;
 pub mod sources;

@@ -652,6 +652,12 @@ codes! {
     NodeElsewhere = "Q1225", Refused;
     /// A request about peers that is not met.
     PeersRefused = "Q1226", Refused;
+    /// A client node reaches no member, or has no port to listen on.
+    NoUpstream = "Q1227", Unreachable;
+    /// A node that is to have another role does not answer.
+    RoleUnanswered = "Q1228", Unreachable;
+    /// What speaks against making a server of a client.
+    RoleObjections = "Q1229", Refused;
     /// etcd is run by others, and this would change it.
     ExternalEtcd = "Q1237", Refused;
     /// GlusterD 2 ran this node as a proxy.

@@ -2,18 +2,18 @@
 //!
 //! **Rule:** nothing is changed before nobody objects and a quorum is proven to stay; the last server stays.
 
-use quorate_etcd_formats::hex::hex;
 use quorate_faults::{Code, Fault};
-use quorate_plan::peering::{Kind, Operation, Step, without_member};
+use quorate_plan::peering::{Kind, without_member};
 use tracing::{info, warn};
 
-use super::keep::{begin, operation_shown};
+use super::client;
+use super::keep::{busy, start, unknown};
 use super::messages::{DetachRequest, OperationShown, VetoAnswer, VetoRequest};
-use super::pinned::fill_random;
+use super::show::operation_shown;
 use super::{DETACH, VETO, veto};
 use crate::cluster_file;
 use crate::peers::{Api, PeerError};
-use crate::turn::{may_remove, now_ms};
+use crate::turn::may_remove;
 
 /// A detach that nobody follows any more is taken over after so long.
 const DETACH_MS: u64 = 600_000;
@@ -25,15 +25,18 @@ pub(crate) async fn detach(api: &Api, request: &DetachRequest) -> Result<Operati
     let (name, spec) = (&request.name, &api.node.spec);
     let kept = api.peering.kept();
     if let Some(active) = kept.active() {
-        if active.kind == (Kind::Detach { name: name.clone() }) {
+        if matches!(active.kind, Kind::Detach { .. } | Kind::Discharge { .. }) && active.kind.name() == name {
             return Ok(operation_shown(api, active));
         }
-        let what = format!("another change goes on: that of `{}`", active.kind.name());
-        return Err(Fault::new(Code::PeersBusy, what).hint("wait until it is done: `quorate peer status`"));
+        return Err(busy(active));
     }
     if spec.member(name).is_none() {
-        return Err(Fault::new(Code::PeerUnknown, format!("there is no peer `{}`", name.escape_debug()))
-            .hint("see who there is: `quorate peer list`"));
+        client::mind_clients(api).await;
+        if !api.peering.clients().iter().any(|client| client.name == *name) {
+            return Err(unknown(name));
+        }
+        ask_for_vetoes(api, request).await?;
+        return start(api, Kind::Discharge { name: name.clone() }, api.node.text.to_string(), DETACH_MS).await;
     }
     if spec.members.len() == 1 {
         return Err(Fault::new(
@@ -51,21 +54,7 @@ pub(crate) async fn detach(api: &Api, request: &DetachRequest) -> Result<Operati
     }
     let text = without_member(&api.node.text, name).map_err(|error| error.fault())?;
     cluster_file::parse(text.as_bytes(), "the file without the node")?;
-    let mut random = [0_u8; 8];
-    fill_random(&mut random)?;
-    let now = now_ms();
-    let operation = Operation {
-        id: hex(&random),
-        kind: Kind::Detach { name: name.clone() },
-        text,
-        before: spec.hash(),
-        at_ms: now,
-        deadline_ms: now.saturating_add(DETACH_MS),
-        step: Step::Reserved,
-    };
-    begin(api, operation.clone(), None).await?;
-    info!(node = name, "is being detached");
-    Ok(operation_shown(api, &operation))
+    start(api, Kind::Detach { name: name.clone() }, text, DETACH_MS).await
 }
 
 /// Asks here and there; who does not answer is detached by force alone.
@@ -81,8 +70,8 @@ async fn ask_for_vetoes(api: &Api, request: &DetachRequest) -> Result<(), Fault>
     let asked = VetoRequest { what: "detach".to_owned(), name: name.clone() };
     let answer: Result<VetoAnswer, PeerError> = api.peers.order(name, VETO, &asked).await;
     match answer {
-        Ok(VetoAnswer { objection: None }) => Ok(()),
-        Ok(VetoAnswer { objection: Some(why) }) => Err(objects(&format!("`{name}`"), &why)),
+        Ok(VetoAnswer { objection: None, .. }) => Ok(()),
+        Ok(VetoAnswer { objection: Some(why), .. }) => Err(objects(&format!("`{name}`"), &why)),
         Err(_) if request.force => {
             warn!(node = name, "does not answer, and is detached by force");
             Ok(())

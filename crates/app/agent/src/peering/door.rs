@@ -19,12 +19,14 @@ use quorate_host::durable::RealDisk;
 use quorate_pki::{Certificate, read_certificates};
 use quorate_plan::certificates::pem;
 use quorate_plan::peering::{
-    API_VERSIONS, Invitation, Kind, Operation, Outcome, Role, Side, Step, Turned, objections, token_of, with_member,
+    API_VERSIONS, Invitation, Kind, Newcomer, Operation, Outcome, Role, Side, Step, Turned, objections_to, token_of,
+    with_member,
 };
 use quorate_plan::spec::{TlsFiles, for_member};
 use sha2::{Digest, Sha256};
 use tracing::{info, warn};
 
+use super::client;
 use super::keep::begin;
 use super::messages::{JoinAsk, JoinTerms, Turn};
 use super::pinned::fill_random;
@@ -153,18 +155,24 @@ async fn admit(
     }
     // Who did not hear the answer asks again, and gets it again.
     let kept = api.peering.kept();
-    let begun = kept.operation.filter(|operation| {
-        invitation.used_by.as_ref() == Some(&claim) && operation.kind == Kind::Join(asked.newcomer.clone())
-    });
+    let begun = kept
+        .operation
+        .filter(|operation| invitation.used_by.as_ref() == Some(&claim) && operation.kind == kind_of(asked));
     if let Some(operation) = begun {
         if matches!(operation.step, Step::Undoing | Step::Done(Outcome::Undone | Outcome::Detached)) {
             let why = "the node did not come up in its time, and was taken out again: ask for another code";
             return Err(away(StatusCode::CONFLICT, Code::JoinUndone, why));
         }
-        return granted(api, asked, &operation).await;
+        return granted(api, asked, &operation.text).await;
+    }
+    client::mind_clients(api).await;
+    let clients = api.peering.clients();
+    if invitation.used_by.as_ref() == Some(&claim) && clients.contains(&asked.newcomer) {
+        return granted(api, asked, &api.node.text).await;
     }
     let side = here(&api.node, api, name).await;
-    let found = objections(&side, &api.node.spec, &asked.side, &asked.newcomer);
+    let mut found = objections_to(asked.role, &side, &api.node.spec, &asked.side, &asked.newcomer);
+    found.extend(meets(&clients, &asked.newcomer));
     if !found.is_empty() {
         let code = Code::JoinObjections.as_str().to_owned();
         let turn = Turn { code, why: format!("`{name}` cannot join"), reasons: found };
@@ -174,10 +182,25 @@ async fn admit(
         return Ok(JoinTerms { side, file: api.node.text.to_string(), certificates: None });
     }
     let operation = reservation(api, asked)?;
-    let terms = granted(api, asked, &operation).await?;
+    let terms = granted(api, asked, &operation.text).await?;
     begin(api, operation, Some((token, &claim))).await?;
     info!(node = name, "reserved a place for a newcomer");
     Ok(terms)
+}
+
+fn kind_of(asked: &JoinAsk) -> Kind {
+    match asked.role {
+        Role::Client => Kind::Enrol(asked.newcomer.clone()),
+        _ => Kind::Join(asked.newcomer.clone()),
+    }
+}
+
+/// Clients are in no file, and their names and addresses are taken all the same.
+fn meets(clients: &[Newcomer], newcomer: &Newcomer) -> Vec<String> {
+    let taken = |what: &str, text: &str| format!("the {what} `{}` is that of a client", text.escape_debug());
+    let name = clients.iter().any(|client| client.name == newcomer.name).then(|| taken("name", &newcomer.name));
+    let at = clients.iter().any(|client| client.address == newcomer.address);
+    name.into_iter().chain(at.then(|| taken("address", &newcomer.address))).collect()
 }
 
 /// This side of the matter.
@@ -196,24 +219,32 @@ async fn here(node: &Node, api: &Api, name: &str) -> Side {
 
 /// The operation, and the file that it leads to. Nothing is changed yet.
 fn reservation(api: &Api, asked: &JoinAsk) -> Result<Operation, Away> {
-    let wanted = if api.node.spec.external.is_some() { Role::External } else { Role::Server };
-    if asked.role != wanted {
-        let why = format!("nobody is taken in here but as {wanted}");
+    let external = api.node.spec.external.is_some();
+    let wanted = match asked.role {
+        Role::External => external,
+        Role::Server | Role::Client => !external,
+        Role::Standalone | Role::Detached => false,
+    };
+    if !wanted {
+        let why = format!("nobody is taken in here as {}", asked.role);
         return Err(away(StatusCode::CONFLICT, Code::JoinTurnedAway, &why));
     }
     if let Some(active) = api.peering.kept().active() {
         let why = format!("another change goes on: that of `{}`", active.kind.name());
         return Err(away(StatusCode::CONFLICT, Code::PeersBusy, &why));
     }
-    let text = with_member(&api.node.text, &asked.newcomer).map_err(|error| error.fault())?;
+    let mut text = with_member(&api.node.text, &asked.newcomer).map_err(|error| error.fault())?;
     cluster_file::parse(text.as_bytes(), "the file with the newcomer")?;
+    if asked.role == Role::Client {
+        text = api.node.text.to_string();
+    }
     let mut random = [0_u8; 8];
     fill_random(&mut random)?;
     let now = now_ms();
     let wait = u64::try_from(api.node.spec.maintenance.join_timeout.as_millis()).unwrap_or(u64::MAX);
     Ok(Operation {
         id: hex(&random),
-        kind: Kind::Join(asked.newcomer.clone()),
+        kind: kind_of(asked),
         text,
         before: api.node.spec.hash(),
         at_ms: now,
@@ -223,13 +254,14 @@ fn reservation(api: &Api, asked: &JoinAsk) -> Result<Operation, Away> {
 }
 
 /// The file and the certificates.
-async fn granted(api: &Api, asked: &JoinAsk, operation: &Operation) -> Result<JoinTerms, Away> {
+async fn granted(api: &Api, asked: &JoinAsk, text: &str) -> Result<JoinTerms, Away> {
     let side = here(&api.node, api, &asked.newcomer.name).await;
-    let (file, node) = (operation.text.clone(), Arc::clone(&api.node));
+    let (file, node) = (text.to_owned(), Arc::clone(&api.node));
     let Some(requests) = asked.requests.clone() else {
         return Ok(JoinTerms { side, file, certificates: None });
     };
-    let (text, name) = (file.clone(), asked.newcomer.name.clone());
+    let declared = with_member(text, &asked.newcomer).map_err(|error| error.fault())?;
+    let (text, name) = (declared, asked.newcomer.name.clone());
     // Opening keys takes a while.
     let signed = tokio::task::spawn_blocking(move || {
         let (spec, _) = cluster_file::parse(text.as_bytes(), "the file with the newcomer")?;

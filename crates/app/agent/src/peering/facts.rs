@@ -40,18 +40,23 @@ pub(super) fn guest(guest: Guest<'_>) -> Side {
         now_ms: now_ms(),
         cluster: guest.cluster,
         state_dir: guest.state_dir.display().to_string(),
-        taken: taken(guest.address, guest.is_member),
+        taken: match guest.is_member {
+            true => {
+                let ports = [&MEMBER_PORTS[..], &AGENT_PORTS[..]].concat();
+                [taken(guest.address, &ports), taken("127.0.0.1", &[2379])].concat()
+            }
+            false => taken(guest.address, &AGENT_PORTS),
+        },
         fsync_ms: fsync_ms(if guest.is_member { guest.data_dir } else { guest.state_dir }),
         veto: guest.veto,
     }
 }
 
 /// Addresses that are needed and not free. Etcd listens on the address itself, the agent on all.
-fn taken(address: &str, is_member: bool) -> Vec<String> {
+pub(super) fn taken(address: &str, ports: &[u16]) -> Vec<String> {
     let Ok(ip) = address.parse::<IpAddr>() else { return Vec::new() };
-    let member = if is_member { &MEMBER_PORTS[..] } else { &[] };
-    let needed = member.iter().chain(&AGENT_PORTS).map(|port| SocketAddr::new(ip, *port));
-    needed.filter(|at| TcpListener::bind(at).is_err()).map(|at| at.to_string()).collect()
+    let needed: Vec<SocketAddr> = ports.iter().map(|port| SocketAddr::new(ip, *port)).collect();
+    needed.iter().filter(|at| TcpListener::bind(at).is_err()).map(ToString::to_string).collect()
 }
 
 /// How long a synced write of a page takes in the nearest folder that is there.

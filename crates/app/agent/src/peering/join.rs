@@ -14,18 +14,19 @@ use quorate_host::durable::RealDisk;
 use quorate_host::state::StateDir;
 use quorate_pki::{Authority, Keys, NodeNames, SignedBundle, ensure_installed, ensure_requests};
 use quorate_plan::ledger::LedgerSeen;
-use quorate_plan::peering::{JoinCode, LocalState, Newcomer, Role, objections, with_member};
+use quorate_plan::peering::{JoinCode, LocalState, Newcomer, Role, objections_to, with_member};
 use quorate_plan::spec::{Spec, for_member};
 use sha2::{Digest, Sha256};
 
 use super::door::JOIN;
-use super::facts::{Guest, guest, own_address};
+use super::facts::{Guest, guest, own_address, taken};
 use super::messages::{JoinAsk, JoinTerms};
 use super::pinned::{ask, fill_random, refusal, resolve};
 use super::place::{Place, checked, find, hostname};
 use super::points::point;
 use super::record::Records;
 use super::standalone::set_aside;
+use super::store::keep_own;
 use super::veto;
 use crate::cluster_file;
 use crate::turn::{client_of, in_words, now_ms};
@@ -74,8 +75,8 @@ pub async fn join(settings: &JoinSettings) -> Result<Joined, Fault> {
     if let Some((place, local)) = &known
         && local.role == code.role
         && local.cluster == code.cluster
-        && (local.role == Role::External || has_been_member(place))
-        && is_declared(place)
+        && (matches!(local.role, Role::External | Role::Client) || has_been_member(place))
+        && (local.role == Role::Client || is_declared(place))
     {
         let (place, local) = (place.clone(), local.clone());
         return Ok(Joined { place, local, notes: Vec::new(), already: true });
@@ -131,8 +132,9 @@ impl Attempt {
         let belongs = belongs.map(|local| local.cluster.clone());
         let belongs = belongs.or_else(|| belongs_by_file(&place, before.as_ref(), &data_dir));
         let (binary, is_member) = (settings.etcd_binary.clone(), code.role == Role::Server);
+        let carries = code.role == Role::Client;
         let side = tokio::task::spawn_blocking(move || {
-            guest(Guest {
+            let mut side = guest(Guest {
                 address: &address,
                 data_dir: &data_dir,
                 state_dir: &state_dir,
@@ -140,7 +142,12 @@ impl Attempt {
                 is_member,
                 cluster: belongs,
                 veto: objection,
-            })
+            });
+            if carries {
+                // Where etcd would listen, its proxy does.
+                side.taken.extend(taken(&address, &[2379]).into_iter().chain(taken("127.0.0.1", &[2379])));
+            }
+            side
         });
         let side = side.await.map_err(|_| Fault::new(Code::Internal, "looking at this node came to a halt"))?;
         let claim = claim(&place)?;
@@ -163,7 +170,7 @@ impl Attempt {
         if spec.member(&self.place.name).is_some() {
             return Ok(());
         }
-        let mut found = objections(&terms.side, &spec, &self.request.side, &self.request.newcomer);
+        let mut found = objections_to(code.role, &terms.side, &spec, &self.request.side, &self.request.newcomer);
         if spec.external.is_some()
             && let Err(fault) = self.reach(&spec).await
         {
@@ -194,7 +201,8 @@ impl Attempt {
         let granted: JoinTerms = ask(code, JOIN, &self.ask(Some(requests.encode()))).await?;
         point("join-granted");
         let (spec, _) = cluster_file::parse(granted.file.as_bytes(), "the cluster file that was granted")?;
-        if spec.token != code.cluster || spec.member(&self.place.name).is_none() {
+        let client = code.role == Role::Client;
+        if spec.token != code.cluster || spec.member(&self.place.name).is_none() != client {
             return Err(refusal(Code::JoinTurnedAway, "what was granted is not what was asked for", &[]));
         }
         let signed = granted.certificates.unwrap_or_default();
@@ -208,6 +216,10 @@ impl Attempt {
         point("join-certified");
         ensure_file(&RealDisk, &self.place.file(), granted.file.as_bytes())?;
         point("join-filed");
+        if client {
+            // No file declares it, and some day it may be a member.
+            keep_own(&self.place.dir(), &self.request.newcomer)?;
+        }
         let local = LocalState {
             role: code.role,
             name: self.place.name.clone(),

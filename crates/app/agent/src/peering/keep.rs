@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use quorate_etcd_formats::hex::hex;
 use quorate_faults::{Code, Fault};
 use quorate_plan::ledger::{LedgerSeen, State};
 use quorate_plan::peering::{
@@ -16,10 +17,12 @@ use sha2::{Digest, Sha256};
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tracing::{debug, info, warn};
 
-use super::messages::{InviteAnswer, InviteRequest, NodeShown, OperationShown, PeersAnswer};
+use super::client::{self, records};
+use super::messages::{InviteAnswer, InviteRequest, OperationShown};
 use super::pinned::fill_random;
 use super::points::point;
-use super::record::{NodeRecord, Records};
+use super::record::{Entry, NodeRecord, Records};
+use super::show::operation_shown;
 use super::store::lock;
 use super::{DOOR_PORT, door, keys, returned};
 use crate::cluster_file;
@@ -47,7 +50,12 @@ pub(crate) async fn keep(api: Api, stop: CancellationToken) {
         tokio::pin!(news);
         news.as_mut().enable();
         mind_door(&api, &mut door).await;
-        if let Err(fault) = mind_role(&api) {
+        let due = looked.is_none_or(|at| at.elapsed() >= FILE_EVERY);
+        if due {
+            client::mind_clients(&api).await;
+        }
+        client::know_clients(&api);
+        if let Err(fault) = mind_role(&api, due).await {
             warn!(code = %fault.code(), "the role of this node was not written down: {fault}");
         }
         let active = api.peering.kept().active().is_some();
@@ -57,8 +65,7 @@ pub(crate) async fn keep(api: Api, stop: CancellationToken) {
                 Err(fault) => Some(in_words(&fault)),
             };
             tell(&api, waits);
-        } else if looked.is_none_or(|at| at.elapsed() >= FILE_EVERY) {
-            looked = Some(Instant::now());
+        } else if due {
             let looks = async {
                 returned::mind_tombstone(&api).await?;
                 follow_file(&api).await?;
@@ -68,9 +75,14 @@ pub(crate) async fn keep(api: Api, stop: CancellationToken) {
                 debug!(code = %fault.code(), "what the others hold was not looked at: {}", in_words(&fault));
             }
         }
+        if due {
+            looked = Some(Instant::now());
+        }
+        // Who has just left the file is about to be something else.
+        let soon = active || !api.node.is_declared() && client::may_still_serve(&api);
         tokio::select! {
             () = stop.cancelled() => return,
-            () = tokio::time::sleep(if active { SOON } else { IDLE }) => {}
+            () = tokio::time::sleep(if soon { SOON } else { IDLE }) => {}
             () = news => {}
         }
     }
@@ -110,13 +122,21 @@ async fn mind_door(api: &Api, door: &mut Option<DropGuard>) {
     }
 }
 
-/// Who was removed is detached; a cluster that grew has servers.
-fn mind_role(api: &Api) -> Result<(), Fault> {
+/// Whether this node is no member any more, by its own word or that of others.
+pub(super) fn is_removed(api: &Api) -> bool {
     let removed = matches!(api.book.read(), LedgerSeen::There(ledger) if matches!(ledger.state, State::Tombstone(_)));
     // Who never was a member has no tombstone of its own, and is out by the file that was given to it.
     let status = api.shared.status();
     let refused = status.etcd.is_none() && status.code.as_deref() == Some(Code::StartRemoved.as_str());
-    let out = removed || (refused && !api.node.is_declared());
+    removed || (refused && !api.node.is_declared())
+}
+
+/// Who was removed is detached, unless it is to be a client; a cluster that grew has servers.
+async fn mind_role(api: &Api, due: bool) -> Result<(), Fault> {
+    if client::mind_role(api, due).await? {
+        return Ok(());
+    }
+    let out = is_removed(api);
     let role = api.peering.local().map(|local| local.role);
     match role {
         Some(Role::Standalone | Role::Server | Role::External) if out => {
@@ -165,12 +185,12 @@ async fn drive(api: &Api) -> Result<Option<String>, Fault> {
     }
 }
 
-type Heard = BTreeMap<String, Result<NodeAnswer, PeerError>>;
+pub(super) type Heard = BTreeMap<String, Result<NodeAnswer, PeerError>>;
 
-/// Every other node, those that leave included.
-async fn hear(api: &Api) -> Heard {
+/// Every other node, those that leave and clients included.
+pub(super) async fn hear(api: &Api) -> Heard {
     let mut asked = tokio::task::JoinSet::new();
-    for peer in api.peers.leaving().into_iter().chain(api.peers.others()) {
+    for peer in api.peers.leaving().into_iter().chain(api.peers.others()).chain(api.peers.clients()) {
         let peers = Arc::clone(&api.peers);
         asked.spawn(async move {
             let answer = peers.node(&peer, None).await;
@@ -204,6 +224,7 @@ fn observe(api: &Api, operation: &Operation, hash: &str, heard: &Heard) -> Seen 
         listed,
         confirmed: cluster.is_some() || (external && api.shared.readiness().1),
         backed_up: api.node.spec.backup.is_none() || backups.max().is_some_and(|until| until >= operation.at_ms),
+        role: heard.get(name).and_then(|answer| answer.as_ref().ok()?.role),
     }
 }
 
@@ -271,13 +292,15 @@ pub(super) async fn take_here(api: &Api, request: FileRequest) -> Result<(), Fau
 
 async fn close(api: &Api, operation: &Operation, hash: &str, outcome: Outcome) -> Result<(), Fault> {
     let record = match (&operation.kind, outcome) {
-        (Kind::Join(newcomer), Outcome::Joined) => Some(NodeRecord {
-            name: newcomer.name.clone(),
-            role: if api.node.spec.external.is_some() { Role::External } else { Role::Server },
-            address: newcomer.address.clone(),
-            since_ms: now_ms(),
-        }),
-        _ => None,
+        (Kind::Join(node), Outcome::Joined) | (Kind::ToServer(node), Outcome::Changed) => {
+            let role = if api.node.spec.external.is_some() { Role::External } else { Role::Server };
+            Entry::Put(NodeRecord::new(node, role, now_ms()))
+        }
+        (Kind::Enrol(node), Outcome::Joined) | (Kind::ToClient(node), Outcome::Changed) => {
+            Entry::Put(NodeRecord::new(node, Role::Client, now_ms()))
+        }
+        (Kind::ToServer(_) | Kind::ToClient(_), _) => Entry::Keep,
+        _ => Entry::Delete,
     };
     // What was never given is nobody's file: the one that is here holds on.
     let here = api.node.spec.hash();
@@ -287,28 +310,39 @@ async fn close(api: &Api, operation: &Operation, hash: &str, outcome: Outcome) -
     };
     let records = Records::open(&api.node).await?;
     point("closing");
-    records.close(operation, record.as_ref(), file).await?;
+    records.close(operation, &record, file).await?;
     point("closed");
     api.peering.change(|kept| {
         if let Some(known) = kept.operation.as_mut().filter(|known| known.id == operation.id) {
             known.step = Step::Done(outcome);
         }
     })?;
+    client::mind_clients(api).await;
     let name = operation.kind.name();
-    match outcome {
-        Outcome::Joined => info!(node = name, "joined: it votes, and is on record"),
-        Outcome::Undone => warn!(node = name, "undone: it did not join, and nothing of it is left"),
-        Outcome::Detached => info!(node = name, "detached: it is no member any more, and off the record"),
+    match (&operation.kind, outcome) {
+        (Kind::Enrol(_), _) => info!(node = name, "joined: it is on record as a client"),
+        (Kind::Discharge { .. }, _) => info!(node = name, "detached: the client is off the record"),
+        (kind, Outcome::Changed) => info!(node = name, "changed ({}), and on record as that", kind.word()),
+        (Kind::ToServer(_) | Kind::ToClient(_), _) => warn!(node = name, "undone: it stays what it was"),
+        (_, outcome) => tell_outcome(name, outcome),
     }
     Ok(())
 }
 
+fn tell_outcome(name: &str, outcome: Outcome) {
+    match outcome {
+        Outcome::Joined | Outcome::Changed => info!(node = name, "joined: it votes, and is on record"),
+        Outcome::Undone => warn!(node = name, "undone: it did not join, and nothing of it is left"),
+        Outcome::Detached => info!(node = name, "detached: it is no member any more, and off the record"),
+    }
+}
+
 /// A node that was away takes the file that the cluster agreed on meanwhile; one that a person brought stays.
 async fn follow_file(api: &Api) -> Result<(), Fault> {
-    if !api.shared.readiness().1 {
+    if !api.shared.readiness().1 && api.peering.role() != Some(Role::Client) {
         return Ok(());
     }
-    let records = Records::open(&api.node).await?;
+    let records = records(api).await?;
     let Some(file) = records.agreed().await? else { return Ok(()) };
     let own = api.node.spec.hash();
     if file.hash == own || !file.earlier.contains(&own) {
@@ -335,12 +369,13 @@ fn invitation(api: &Api, request: &InviteRequest) -> Result<InviteAnswer, Fault>
     let refused = |what: &str, hint: &str| Err(Fault::new(Code::PeersRefused, what).hint(hint.to_owned()));
     let role = match (local.role, request.role) {
         (Role::Standalone | Role::Server, Role::Server) => Role::Server,
+        (Role::Standalone | Role::Server, Role::Client) => Role::Client,
         // Where etcd is somebody else's, nobody becomes a member of it.
         (Role::External, Role::Server | Role::External) => Role::External,
         (Role::Detached | Role::Client, _) => {
             return refused("this node is no server, and invites nobody", "invite from a server: `quorate peer list`");
         }
-        (_, role) => return refused(&format!("nobody can be invited as {role}"), "invite as `server`"),
+        (_, role) => return refused(&format!("nobody can be invited as {role}"), "invite as `server` or `client`"),
     };
     if request.ttl_ms == 0 || request.ttl_ms > TTL_MAX_MS {
         let most = duration_text(Duration::from_millis(TTL_MAX_MS));
@@ -367,69 +402,26 @@ fn invitation(api: &Api, request: &InviteRequest) -> Result<InviteAnswer, Fault>
     Ok(InviteAnswer { code: code.encode(), expires_ms })
 }
 
-/// Everyone, as this node sees them.
-pub(crate) async fn shown(api: &Api) -> Result<PeersAnswer, Fault> {
-    let local = api.peering.by_hand()?;
-    let status = api.shared.status();
-    // Without a quorum there is no record, and the rest is told all the same.
-    let serves = api.shared.readiness().1;
-    let records = match serves {
-        true => match Records::open(&api.node).await {
-            Ok(records) => records.nodes().await.unwrap_or_default(),
-            Err(_) => Vec::new(),
-        },
-        false => Vec::new(),
-    };
-    let (heard, external) = (hear(api).await, api.node.spec.external.is_some());
-    let nodes = api.node.spec.members.iter().map(|member| {
-        let seen = status.cluster.as_ref().and_then(|seen| seen.members.iter().find(|one| one.name == member.name));
-        let mine = member.name == api.node.name();
-        NodeShown {
-            name: member.name.clone(),
-            role: if external { Role::External } else { Role::Server }.word().to_owned(),
-            agent: api.node.spec.agent_url_of(member),
-            state: match seen {
-                Some(seen) => seen.role.clone(),
-                None if external => "uses etcd".to_owned(),
-                None => "not listed".to_owned(),
-            },
-            answers: mine || heard.get(&member.name).is_some_and(Result::is_ok),
-            since_ms: records.iter().find(|one| one.name == member.name).map_or(0, |one| one.since_ms),
-        }
-    });
-    let kept = api.peering.kept();
-    let now = now_ms();
-    let open = kept.invitations.all.iter().filter(|one| now < one.expires_ms && one.used_by.is_none()).count();
-    Ok(PeersAnswer {
-        name: local.name,
-        role: local.role,
-        cluster: local.cluster,
-        nodes: nodes.collect(),
-        operation: kept.operation.as_ref().map(|operation| operation_shown(api, operation)),
-        invitations: open,
-    })
+/// Another change is under way.
+pub(super) fn busy(active: &Operation) -> Fault {
+    let what = format!("another change goes on: that of `{}`", active.kind.name());
+    Fault::new(Code::PeersBusy, what).hint("wait until it is done: `quorate peer status`")
 }
 
-pub(super) fn operation_shown(api: &Api, operation: &Operation) -> OperationShown {
-    let kind = match operation.kind {
-        Kind::Join(_) => "join",
-        Kind::Detach { .. } => "detach",
-    };
-    let step = match operation.step {
-        Step::Reserved => "reserved",
-        Step::Given => "given",
-        Step::Undoing => "undoing",
-        Step::Done(Outcome::Joined) => "joined",
-        Step::Done(Outcome::Undone) => "undone",
-        Step::Done(Outcome::Detached) => "detached",
-    };
-    let over = matches!(operation.step, Step::Done(_));
-    OperationShown {
-        id: operation.id.clone(),
-        kind: kind.to_owned(),
-        name: operation.kind.name().to_owned(),
-        step: step.to_owned(),
-        by: None,
-        waits: lock(&api.peering.waits).clone().filter(|_| !over),
-    }
+/// Nobody has this name.
+pub(super) fn unknown(name: &str) -> Fault {
+    Fault::new(Code::PeerUnknown, format!("there is no peer `{}`", name.escape_debug()))
+        .hint("see who there is: `quorate peer list`")
+}
+
+/// Begins a change that leads to the file `text`.
+pub(super) async fn start(api: &Api, kind: Kind, text: String, limit_ms: u64) -> Result<OperationShown, Fault> {
+    let mut random = [0_u8; 8];
+    fill_random(&mut random)?;
+    let (now, before) = (now_ms(), api.node.spec.hash());
+    let deadline_ms = now.saturating_add(limit_ms);
+    let operation = Operation { id: hex(&random), kind, text, before, at_ms: now, deadline_ms, step: Step::Reserved };
+    begin(api, operation.clone(), None).await?;
+    info!(node = operation.kind.name(), "a change was begun: {}", operation.kind.word());
+    Ok(operation_shown(api, &operation))
 }

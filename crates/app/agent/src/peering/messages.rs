@@ -71,10 +71,19 @@ pub struct DetachRequest {
     pub force: bool,
 }
 
+/// Gives a node another role.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RoleRequest {
+    /// Which node.
+    pub name: String,
+    /// `server` or `client`.
+    pub role: Role,
+}
+
 /// What is about to be done to a node.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VetoRequest {
-    /// `join` or `detach`.
+    /// `join`, `detach`, `to-client` or `to-server`.
     pub what: String,
     /// The node.
     pub name: String,
@@ -86,6 +95,9 @@ pub struct VetoAnswer {
     /// Why, if so.
     #[serde(default)]
     pub objection: Option<String>,
+    /// What a client that is to be a server tells of itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub side: Option<Side>,
 }
 
 /// Everyone who belongs to the cluster.
@@ -115,7 +127,7 @@ pub struct NodeShown {
     pub role: String,
     /// Where its agent is asked.
     pub agent: String,
-    /// `leader`, `voter`, `learner`, or `not listed`.
+    /// `leader`, `voter`, `learner`, `not listed`; of a client `carries`, or `unknown`.
     pub state: String,
     /// Whether it answered.
     pub answers: bool,
@@ -129,11 +141,12 @@ pub struct NodeShown {
 pub struct OperationShown {
     /// Which.
     pub id: String,
-    /// `join` or `detach`.
+    /// `join`, `detach`, `to-client` or `to-server`.
     pub kind: String,
     /// The node that it is about.
     pub name: String,
-    /// How far it is: `reserved`, `given`, `undoing`, `joined`, `undone`, `detached`.
+    /// How far it is: `reserved`, `given`, `undoing`, `joined`, `undone`, `detached`,
+    /// `changed`.
     pub step: String,
     /// Who carries it out, if not the one that was asked.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -9,6 +9,8 @@
 //! **Invariant:** members change only by the cluster file that all agents hold; what is kept here says which file that is to be,
 //! and survives whoever is killed.
 
+mod change_role;
+mod client;
 mod detach;
 mod door;
 mod facts;
@@ -22,23 +24,28 @@ mod points;
 mod probe;
 mod record;
 mod returned;
+mod show;
 mod standalone;
 mod store;
 mod veto;
 
 pub use join::{JoinSettings, Joined, join};
 pub use messages::{
-    DetachRequest, InviteAnswer, InviteRequest, NodeShown, OperationShown, PeersAnswer, VetoAnswer, VetoRequest,
+    DetachRequest, InviteAnswer, InviteRequest, NodeShown, OperationShown, PeersAnswer, RoleRequest, VetoAnswer,
+    VetoRequest,
 };
 pub use place::{Place, find, hostname};
 pub use probe::{AcceptSettings, Probed, accept_probe, probe};
 pub use standalone::{StandaloneSettings, Stands, ensure_standalone};
 
+pub(crate) use change_role::{answer_veto, set_role};
+pub(crate) use client::{PASSING_PORT, client_members, own_member, passing, tend_proxy};
 pub(crate) use detach::detach;
-pub(crate) use keep::{invite, keep, shown};
+pub(crate) use keep::{invite, keep};
 pub(crate) use keys::hand_keys;
 pub(crate) use record::Records;
 pub(crate) use returned::before_first_start;
+pub(crate) use show::shown;
 pub(crate) use store::Peering;
 pub(crate) use veto::veto;
 
@@ -55,3 +62,10 @@ pub const DETACH: &str = "/v1/detach";
 pub const KEYS: &str = "/v1/issuing-keys";
 /// Between agents: whether something that runs on a node objects.
 pub const VETO: &str = "/v1/veto";
+/// For operators: makes a client of a server, or a server of a client.
+pub const ROLE: &str = "/v1/role";
+
+/// What is asked of a server that is to be a client.
+pub(crate) const TO_CLIENT: &str = quorate_plan::peering::Kind::TO_CLIENT;
+/// And of a client that is to be a server.
+pub(crate) const TO_SERVER: &str = "to-server";

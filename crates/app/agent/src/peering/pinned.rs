@@ -104,8 +104,16 @@ pub(super) async fn resolve(code: &JoinCode) -> Result<std::net::SocketAddr, Fau
 pub(super) async fn ask<B: Serialize, T: DeserializeOwned>(code: &JoinCode, path: &str, body: &B) -> Result<T, Fault> {
     let body = serde_json::to_vec(body)
         .map_err(|error| Fault::new(Code::Internal, "cannot write a request").caused_by(error))?;
-    let exchanged = tokio::time::timeout(ANSWER_LIMIT, exchange(code, path, &body)).await;
-    let answer = exchanged.map_err(|_| silent(code, "it does not answer in time".into()))??;
+    let begun = Instant::now();
+    let answer = loop {
+        let exchanged = tokio::time::timeout(ANSWER_LIMIT, exchange(code, path, &body)).await;
+        let answer = exchanged.map_err(|_| silent(code, "it does not answer in time".into()))??;
+        // An agent that begins anew hangs up before its first byte. Asked twice is asked once.
+        if !answer.is_empty() || begun.elapsed() >= REFUSED_LIMIT {
+            break answer;
+        }
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    };
     let end = answer.windows(4).position(|four| four == b"\r\n\r\n");
     let (head, content) = end.and_then(|end| answer.split_at_checked(end + 4)).unwrap_or((&answer, &[]));
     if head.starts_with(b"HTTP/1.1 200 ") {

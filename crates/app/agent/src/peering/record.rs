@@ -6,7 +6,7 @@
 use quorate_coordination::{Change, Compare, Outcome, Place, Scope, Settings, Store, Txn};
 use quorate_etcd::client::Settings as ClientSettings;
 use quorate_faults::{Code, Fault};
-use quorate_plan::peering::{Kind, Operation, Role};
+use quorate_plan::peering::{Kind, Newcomer, Operation, Role};
 use quorate_plan::spec::Spec;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -30,6 +30,27 @@ pub(super) struct NodeRecord {
     pub(super) role: Role,
     pub(super) address: String,
     pub(super) since_ms: u64,
+    /// Where its data lies, or would.
+    #[serde(default)]
+    pub(super) data_dir: String,
+}
+
+impl NodeRecord {
+    pub(super) fn new(node: &Newcomer, role: Role, since_ms: u64) -> NodeRecord {
+        let Newcomer { name, address, data_dir } = node.clone();
+        NodeRecord { name, role, address, since_ms, data_dir }
+    }
+
+    pub(super) fn newcomer(&self) -> Newcomer {
+        Newcomer { name: self.name.clone(), address: self.address.clone(), data_dir: self.data_dir.clone() }
+    }
+}
+
+/// What becomes of the record of a node.
+pub(super) enum Entry {
+    Put(NodeRecord),
+    Delete,
+    Keep,
 }
 
 /// The file that the last change led to.
@@ -85,14 +106,10 @@ impl Records {
 
     /// Claims the right to change peers; the same operation again finds its claim.
     pub(super) async fn claim(&self, operation: &Operation, now_ms: u64) -> Result<(), Fault> {
-        let kind = match operation.kind {
-            Kind::Join(_) => "join",
-            Kind::Detach { .. } => "detach",
-        };
         let claim = Claimed {
             id: operation.id.clone(),
             by: self.me.clone(),
-            kind: kind.to_owned(),
+            kind: operation.kind.word().to_owned(),
             name: operation.kind.name().to_owned(),
             deadline_ms: operation.deadline_ms,
         };
@@ -101,7 +118,7 @@ impl Records {
         for _ in 0..3 {
             // Who is taken in is no longer one who was taken out.
             let mut then = vec![Change::Put(OPERATION.into(), value.clone())];
-            if let Kind::Join(newcomer) = &operation.kind {
+            if let Kind::Join(newcomer) | Kind::Enrol(newcomer) = &operation.kind {
                 then.push(Change::Delete(format!("{GONE}{}", newcomer.name).into()));
             }
             let when = vec![Compare::Absent(OPERATION.into())];
@@ -125,12 +142,7 @@ impl Records {
     }
 
     /// Closes it: the record of the node, the file, and the claim, in one transaction. One that was closed stays so.
-    pub(super) async fn close(
-        &self,
-        operation: &Operation,
-        node: Option<&NodeRecord>,
-        file: (&str, &str),
-    ) -> Result<(), Fault> {
+    pub(super) async fn close(&self, operation: &Operation, node: &Entry, file: (&str, &str)) -> Result<(), Fault> {
         let Some(entry) = self.store.get(OPERATION).await? else { return Ok(()) };
         if parse::<Claimed>(&entry.value)?.id != operation.id {
             return Ok(());
@@ -138,8 +150,9 @@ impl Records {
         let mut then = vec![Change::Delete(OPERATION.into())];
         let key = format!("{NODES}{}", operation.kind.name());
         match node {
-            Some(record) => then.push(Change::Put(key.into(), bytes(record)?)),
-            None => {
+            Entry::Put(record) => then.push(Change::Put(key.into(), bytes(record)?)),
+            Entry::Keep => {}
+            Entry::Delete => {
                 let (name, by) = (operation.kind.name().to_owned(), self.me.clone());
                 let gone = Gone { name, by, at_ms: now_ms() };
                 then.push(Change::Delete(key.into()));
@@ -168,6 +181,19 @@ impl Records {
     /// Whether a change goes on, of whomever.
     pub(crate) async fn is_busy(&self) -> Result<bool, Fault> {
         Ok(self.store.get(OPERATION).await?.is_some())
+    }
+
+    /// Whether this node, which is at `address`, is a client, or is being made one.
+    pub(super) async fn is_client(&self, address: &str) -> Result<bool, Fault> {
+        if let Some(entry) = self.store.get(OPERATION).await? {
+            let claimed: Claimed = parse(&entry.value)?;
+            if claimed.kind == Kind::TO_CLIENT && claimed.name == self.me {
+                return Ok(true);
+            }
+        }
+        let record = self.store.get(format!("{NODES}{}", self.me)).await?;
+        let record: Option<NodeRecord> = record.map(|entry| parse(&entry.value)).transpose()?;
+        Ok(record.is_some_and(|record| record.role == Role::Client && record.address == address))
     }
 
     /// The tombstone of a node.

@@ -9,12 +9,13 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use quorate_etcd::aside::ensure_file;
 use quorate_faults::{Code, Fault};
 use quorate_host::durable::RealDisk;
-use quorate_plan::peering::{Invitations, LocalState, Operation, Role, Step, Strikes};
+use quorate_plan::peering::{Invitations, LocalState, Newcomer, Operation, Role, Step, Strikes};
 use serde::{Deserialize, Serialize};
 use tokio::sync::{Notify, watch};
 use tracing::warn;
 
 use super::place;
+use crate::proxy::Proxy;
 
 /// The file's name in the node's folder.
 const FILE: &str = "peering.json";
@@ -29,6 +30,12 @@ pub(super) struct Kept {
     /// The one that goes on, or the last one.
     #[serde(default)]
     pub(super) operation: Option<Operation>,
+    /// What this node would be as a member, where it joined as a client: no file says so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) own: Option<Newcomer>,
+    /// Whether this client has seen itself on record; one that is not there any more is detached.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(super) enrolled: bool,
 }
 
 impl Kept {
@@ -53,6 +60,10 @@ pub(crate) struct Peering {
     pub(super) news: Notify,
     /// Whether the door is open.
     pub(super) door: watch::Sender<bool>,
+    /// What this node listens with where it is a client; it outlives every reading of the file.
+    pub(crate) proxy: Proxy,
+    /// Clients, as last read from the record.
+    clients: Mutex<Vec<Newcomer>>,
 }
 
 impl Peering {
@@ -72,7 +83,23 @@ impl Peering {
             waits: Mutex::default(),
             news: Notify::new(),
             door: watch::Sender::new(false),
+            proxy: Proxy::default(),
+            clients: Mutex::default(),
         }
+    }
+
+    /// What this node is, where its cluster is one by hand.
+    pub(crate) fn role(&self) -> Option<Role> {
+        lock(&self.local).as_ref().map(|local| local.role)
+    }
+
+    /// Clients, as last read from the record.
+    pub(super) fn clients(&self) -> Vec<Newcomer> {
+        lock(&self.clients).clone()
+    }
+
+    pub(super) fn set_clients(&self, clients: Vec<Newcomer>) {
+        *lock(&self.clients) = clients;
     }
 
     pub(super) fn dir(&self) -> &Path {
@@ -99,6 +126,8 @@ impl Peering {
         let next = LocalState { role, ..known.clone() };
         place::write(&self.dir, &next)?;
         *known = next;
+        drop(local);
+        self.news.notify_waiters();
         Ok(())
     }
 
@@ -112,15 +141,30 @@ impl Peering {
         let mut next = kept.clone();
         let done = with(&mut next);
         if next != *kept {
-            let text = serde_json::to_vec_pretty(&next)
-                .map_err(|error| Fault::new(Code::Internal, "cannot write what is kept of peers").caused_by(error))?;
-            ensure_file(&RealDisk, &self.dir.join(FILE), &text)?;
+            write(&self.dir, &next)?;
             *kept = next;
         }
         drop(kept);
         self.news.notify_waiters();
         Ok(done)
     }
+}
+
+/// What a node that joins as a client would be as a member, kept for the time when it is to be one.
+pub(super) fn keep_own(dir: &Path, own: &Newcomer) -> Result<(), Fault> {
+    let kept = Kept { own: Some(own.clone()), ..read(dir)? };
+    write(dir, &kept)
+}
+
+/// The same, as it was kept.
+pub(crate) fn own_in(dir: &Path) -> Option<Newcomer> {
+    read(dir).ok()?.own
+}
+
+fn write(dir: &Path, kept: &Kept) -> Result<(), Fault> {
+    let text = serde_json::to_vec_pretty(kept)
+        .map_err(|error| Fault::new(Code::Internal, "cannot write what is kept of peers").caused_by(error))?;
+    ensure_file(&RealDisk, &dir.join(FILE), &text)
 }
 
 fn read(dir: &Path) -> Result<Kept, Fault> {

@@ -74,6 +74,8 @@ pub struct Peers {
     urls: BTreeMap<String, String>,
     /// Agents of members that an earlier file declared.
     leaving: BTreeMap<String, String>,
+    /// Agents of nodes that are no members, as last read from the record.
+    clients: Mutex<BTreeMap<String, String>>,
     files: Option<Files>,
     client: Mutex<Option<(Vec<Stamp>, Client)>>,
     /// How far we are.
@@ -104,7 +106,8 @@ impl Peers {
         });
         let (token, me) = (spec.token.clone(), me.to_owned());
         let (urls, leaving) = (urls.collect(), BTreeMap::new());
-        Peers { token, me, urls, leaving, files, client: Mutex::new(None), state: Mutex::new("none") }
+        let clients = Mutex::default();
+        Peers { token, me, urls, leaving, clients, files, client: Mutex::new(None), state: Mutex::new("none") }
     }
 
     /// The same, and the agents of members that an earlier file declared.
@@ -143,9 +146,22 @@ impl Peers {
         self.leaving.keys().filter(|name| **name != self.me).cloned().collect()
     }
 
-    /// Where the agent of a member is asked.
-    pub fn url(&self, peer: &str) -> Option<&str> {
-        self.urls.get(peer).or_else(|| self.leaving.get(peer)).map(String::as_str)
+    /// Every other node that is no member.
+    pub fn clients(&self) -> Vec<String> {
+        let clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = |name: &String| self.urls.contains_key(name) || self.leaving.contains_key(name);
+        clients.keys().filter(|name| **name != self.me && !known(name)).cloned().collect()
+    }
+
+    /// Nodes that are no members, and where their agents are asked.
+    pub fn set_clients(&self, clients: BTreeMap<String, String>) {
+        *self.clients.lock().unwrap_or_else(PoisonError::into_inner) = clients;
+    }
+
+    /// Where the agent of a node is asked.
+    pub fn url(&self, peer: &str) -> Option<String> {
+        let client = || self.clients.lock().unwrap_or_else(PoisonError::into_inner).get(peer).cloned();
+        self.urls.get(peer).or_else(|| self.leaving.get(peer)).cloned().or_else(client)
     }
 
     /// Says how far we are in each question from here on.
@@ -160,7 +176,7 @@ impl Peers {
             return Ok(answer);
         }
         let why = format!("it is the agent of `{}`", answer.name);
-        Err(PeerError::Silent(silent(peer, self.url(peer), why).hint("correct its `agent-url` in the cluster file")))
+        Err(PeerError::Silent(silent(peer, self.url(peer).as_deref(), why).hint("correct its `agent-url` in the cluster file")))
     }
 
     /// What its agent shows.
@@ -178,7 +194,7 @@ impl Peers {
         let answer: StartedAnswer = self.tell(peer, "/v1/started", generation, request).await?;
         match answer.recorded {
             true => Ok(()),
-            false => Err(PeerError::Refused(silent(peer, self.url(peer), "it did not write it down"))),
+            false => Err(PeerError::Refused(silent(peer, self.url(peer).as_deref(), "it did not write it down"))),
         }
     }
 
@@ -289,6 +305,7 @@ impl Peers {
 
     async fn exchange<T: DeserializeOwned>(&self, peer: &str, request: RequestBuilder) -> Result<T, PeerError> {
         let url = self.url(peer);
+        let url = url.as_deref();
         let broke = |error: reqwest::Error| PeerError::Silent(unreachable(peer, url, error));
         let mut response = request.send().await.map_err(broke)?;
         let status = response.status();

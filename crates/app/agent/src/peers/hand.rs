@@ -10,7 +10,8 @@ use quorate_pki::IssuingKeys;
 use super::change::no;
 use super::server::{Api, No, refuse};
 use crate::peering::{
-    self, DetachRequest, InviteAnswer, InviteRequest, OperationShown, PeersAnswer, VetoAnswer, VetoRequest,
+    self, DetachRequest, InviteAnswer, InviteRequest, OperationShown, PeersAnswer, RoleRequest, VetoAnswer,
+    VetoRequest,
 };
 use crate::serve::Peer;
 
@@ -37,6 +38,15 @@ pub(super) async fn detach(
     peering::detach(&api, &request).await.map(Json).map_err(|fault| no(&fault))
 }
 
+/// Makes a client of a server, or a server of a client.
+pub(super) async fn role(
+    State(api): State<Api>,
+    body: Result<Json<RoleRequest>, JsonRejection>,
+) -> Result<Json<OperationShown>, No> {
+    let Json(request) = body.map_err(|rejection| unread(&rejection))?;
+    peering::set_role(&api, &request).await.map(Json).map_err(|fault| no(&fault))
+}
+
 /// Hands the issuing keys to another server.
 pub(super) async fn keys(
     State(api): State<Api>,
@@ -51,11 +61,11 @@ pub(super) async fn veto(
     State(api): State<Api>,
     body: Result<Json<VetoRequest>, JsonRejection>,
 ) -> Result<Json<VetoAnswer>, No> {
-    let Json(VetoRequest { what, name }) = body.map_err(|rejection| unread(&rejection))?;
-    if !matches!(what.as_str(), "join" | "detach") {
+    let Json(request) = body.map_err(|rejection| unread(&rejection))?;
+    if !matches!(request.what.as_str(), "join" | "detach" | peering::TO_CLIENT | peering::TO_SERVER) {
         return Err(refuse(StatusCode::BAD_REQUEST, Code::PeerRequest, "there is no such change", None));
     }
-    Ok(Json(VetoAnswer { objection: peering::veto(api.node.state_path(), &what, &name).await }))
+    Ok(Json(peering::answer_veto(&api, &request).await))
 }
 
 fn unread(rejection: &JsonRejection) -> No {

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use quorate_etcd_formats::membership::{ClusterId, MemberId};
 use quorate_plan::change::{NodeNow, Restart, Stage};
 use quorate_plan::ledger::{Confirmed, Intent, IntentKind, Ledger, PeerMemory, Promise};
+use quorate_plan::peering::Role;
 use quorate_plan::peers::founding;
 use quorate_plan::start::{PeerAnswer, PeerFounding};
 use serde::{Deserialize, Serialize};
@@ -72,6 +73,9 @@ pub struct NodeAnswer {
     /// All that was written until then is in the store, in ms since 1970, where its agent backs up.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub backed_up_ms: Option<u64>,
+    /// What it is, in a cluster by hand.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub role: Option<Role>,
 }
 
 /// How far a member was seen to have come.

@@ -5,7 +5,7 @@
 use serde_json::{Value, json};
 
 /// The paths, as `(method, path, summary)`.
-pub(super) const ROUTES: [(&str, &str, &str); 18] = [
+pub(super) const ROUTES: [(&str, &str, &str); 19] = [
     ("get", "/v1/node", "What a node tells of itself: how far its founding has come, what it remembers of others"),
     (
         "post",
@@ -35,6 +35,7 @@ pub(super) const ROUTES: [(&str, &str, &str); 18] = [
     ("post", "/v1/detach", "Begins to take a node out of a cluster by hand, after every check"),
     ("post", "/v1/issuing-keys", "Hands the issuing keys to another server of a cluster by hand, once it votes"),
     ("post", "/v1/veto", "Asks what runs on the node whether it objects to a change of peers"),
+    ("post", "/v1/role", "Begins to make a client of a server in a cluster by hand, or a server of a client"),
     ("get", "/openapi.json", "This description"),
 ];
 
@@ -75,7 +76,7 @@ fn operation(method: &str, path: &str, summary: &str) -> Value {
         "/v1/hand-over" => schema("HandOverAnswer"),
         "/v1/peers" => schema("Peers"),
         "/v1/invite" => schema("InviteAnswer"),
-        "/v1/detach" => schema("Operation"),
+        "/v1/detach" | "/v1/role" => schema("Operation"),
         "/v1/issuing-keys" => schema("IssuingKeys"),
         "/v1/veto" => schema("VetoAnswer"),
         _ => json!({ "schema": { "type": "object" } }),
@@ -103,6 +104,7 @@ fn operation(method: &str, path: &str, summary: &str) -> Value {
         "/v1/invite" => Some("InviteRequest"),
         "/v1/detach" => Some("DetachRequest"),
         "/v1/veto" => Some("VetoRequest"),
+        "/v1/role" => Some("RoleRequest"),
         _ => None,
     };
     if let (Some(body), Some(map)) = (body, operation.as_object_mut()) {
@@ -139,7 +141,8 @@ fn schemas() -> Value {
             "etcd": text, "storage": text, "settled": { "type": "boolean" },
             "restart": object(&["why"], json!({ "why": text, "release": text })),
             "intent": object(&["kind"], json!({ "kind": text, "why": text, "at_ms": number })),
-            "backed_up_ms": number
+            "backed_up_ms": number,
+            "role": { "enum": ["standalone", "server", "client", "external", "detached"] }
         })),
         "StartedRequest": object(&["name", "cluster", "member"], json!({ "name": text, "cluster": id, "member": id })),
         "StartedAnswer": object(&["recorded"], json!({ "recorded": { "const": true } })),

@@ -19,6 +19,7 @@ use quorate_faults::Code;
 use quorate_pki::observe_node;
 use quorate_plan::change::Stage;
 use quorate_plan::ledger::{Ledger, LedgerSeen};
+use quorate_plan::peering::Role;
 use quorate_plan::peers::record_started;
 
 use super::messages::{FoundingAnswer, NodeAnswer, PlanAnswer, Refusal, StartedAnswer, StartedRequest};
@@ -68,6 +69,7 @@ pub(crate) fn router(api: &Api) -> Router {
             peering::DETACH => router.route(path, post(hand::detach)),
             peering::KEYS => router.route(path, post(hand::keys)),
             peering::VETO => router.route(path, post(hand::veto)),
+            peering::ROLE => router.route(path, post(hand::role)),
             "/openapi.json" => router.route(path, get(|| async { Json(openapi::document()) })),
             // A test asks for each of them, and finds one that is described and not there.
             _ => router,
@@ -159,7 +161,14 @@ async fn node(State(api): State<Api>) -> Result<Json<NodeAnswer>, No> {
         settled: api.shared.settled(),
         intent: ledger.intent,
         backed_up_ms: api.shared.backed_up_ms(),
+        role: role(&api),
     }))
+}
+
+/// What this node is. A client that still has to set a member's data aside does not say so yet.
+fn role(api: &Api) -> Option<Role> {
+    let done = api.node.is_declared() || api.shared.is_client();
+    api.peering.role().filter(|role| *role != Role::Client || done)
 }
 
 async fn status(State(api): State<Api>) -> Json<Status> {
@@ -225,10 +234,12 @@ async fn sign(
     let Json(request) =
         body.map_err(|rejection| refuse(StatusCode::BAD_REQUEST, Code::PeerRequest, &rejection.body_text(), None))?;
     let asking = peer.node(&api.node.spec.token);
-    let node = Arc::clone(&api.node);
+    let (node, clients) = (Arc::clone(&api.node), peering::client_members(&api));
     // Opening the keys takes time on purpose.
-    let signed =
-        tokio::task::spawn_blocking(move || certificates::answer_request(&node, asking.as_deref(), &request)).await;
+    let signed = tokio::task::spawn_blocking(move || {
+        certificates::answer_request_of(&node, &clients, asking.as_deref(), &request)
+    });
+    let signed = signed.await;
     match signed {
         Ok(Ok(answer)) => Ok(Json(answer)),
         Ok(Err(fault)) => Err(refuse(StatusCode::CONFLICT, fault.code(), &fault.to_string(), None)),

@@ -35,6 +35,8 @@ pub(super) enum Adopted {
 
 pub(super) enum Up {
     Running(Found),
+    /// This node runs no etcd, and carries its clients to those that do.
+    Client,
     Finish(Finish),
 }
 
@@ -103,6 +105,9 @@ impl Agent {
     pub(super) async fn bring_up(&mut self) -> Result<Up, Fault> {
         let (mut wait, mut first) = (LOOK_AGAIN.0, true);
         loop {
+            if self.is_client() {
+                return Ok(Up::Client);
+            }
             if let Some(finish) = self.recover().await {
                 return Ok(Up::Finish(finish));
             }

@@ -237,6 +237,7 @@ impl Agent {
         let version = program.binary.version.clone();
         self.shared.phase(Phase::Starting, format!("etcd {version} starts"));
         self.log_before = etcd::log_length(&self.node);
+        self.take_port().await;
         let (node, state, shim) = (Arc::clone(&self.node), self.state.clone(), self.shim.clone());
         let started = tokio::task::spawn_blocking(move || etcd::start(&node, &state, &program, &shim, join)).await;
         // Whatever comes of it, etcd may have touched the data.

@@ -65,13 +65,15 @@ pub(super) fn health(shared: &Arc<Shared>, open_metrics: bool) -> Router {
         // A host is ready when all of it is.
         let ready = ready && postgres.as_ref().is_none_or(|now| now.ready);
         let code = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
-        (
-            code,
-            Json(match postgres {
-                Some(now) => json!({ "phase": phase.word(), "postgres": now.door }),
-                None => json!({ "phase": phase.word() }),
-            }),
-        )
+        let mut body = json!({ "phase": phase.word() });
+        if let Some(now) = postgres {
+            body["postgres"] = json!(now.door);
+        }
+        // Whoever balances load has to know that there is no member behind it.
+        if shared.is_client() {
+            body["role"] = json!("client");
+        }
+        (code, Json(body))
     }
     let live = || async { Json(json!({ "live": true })) };
     let health = Router::new().route("/readyz", get(readyz)).route("/livez", get(live));

@@ -14,6 +14,7 @@ mod book;
 mod boxed;
 mod bring;
 mod change;
+mod client;
 mod cluster;
 mod data;
 mod drift;
@@ -204,6 +205,7 @@ impl Life<'_> {
         tokio::spawn(certificates::keep(keep_certificates(&node, &book, &peers, &shared), stop.clone()));
         if !once {
             peering::before_first_start(&api).await;
+            tokio::spawn(peering::tend_proxy(api.clone(), stop.clone()));
             tokio::spawn(peering::keep(api, stop.clone()));
         }
         if node.spec.source.is_some() {
@@ -218,6 +220,7 @@ impl Life<'_> {
             node,
             book,
             peers,
+            peering: Arc::clone(self.peering),
             state: state.clone(),
             shared,
             wished: wishes.subscribe(),
@@ -355,6 +358,7 @@ struct Agent {
     node: Arc<Node>,
     book: Arc<Book>,
     peers: Arc<Peers>,
+    peering: Arc<Peering>,
     state: StateDir,
     shared: Arc<Shared>,
     wished: watch::Receiver<Vec<Wish>>,
@@ -390,6 +394,10 @@ impl Agent {
                 Some(found) => found,
                 None => match self.bring_up().await? {
                     bring::Up::Running(running) => (running, false),
+                    bring::Up::Client => match self.be_client().await {
+                        Some(finish) => return Ok(finish),
+                        None => continue,
+                    },
                     bring::Up::Finish(finish) => return Ok(finish),
                 },
             };

@@ -14,7 +14,7 @@ use quorate_plan::Warning;
 use quorate_plan::spec::{External, Member, Metrics, Security, Spec, TlsFiles, for_member};
 
 use crate::serve::{self, Address};
-use crate::{cluster_file, declared};
+use crate::{cluster_file, declared, peering};
 
 /// Passwords are far below this.
 const PASSWORD_BYTES_MAX: u64 = 4096;
@@ -58,10 +58,13 @@ impl Node {
             Ok(member) => (member.clone(), false),
             Err(fault) => {
                 let left = name.and_then(|name| before(&spec, name)?.member(name).cloned());
+                let own = || name.and_then(|name| peering::own_member(&text, Path::new(&spec.state_dir_of(name))));
+                let left = left.or_else(own);
                 let alone = left.is_none();
                 (left.or_else(|| host(&spec, name)).ok_or(fault)?, alone)
             }
         };
+        let member = peering::passing(&spec, member);
         let earlier = before(&spec, &member.name).map(|before| before.members).unwrap_or_default();
         let leaving = earlier.into_iter().filter(|other| spec.member(&other.name).is_none()).collect();
         let target = Target::new(Path::new(&member.data_dir), member.wal_dir.as_deref().map(Path::new))?;
@@ -146,6 +149,16 @@ impl Node {
         let urls = text.lines().find_map(|line| line.strip_prefix("advertise-client-urls: "))?;
         let urls: String = serde_json::from_str(urls).ok()?;
         urls.split(',').next().filter(|url| !url.is_empty()).map(str::to_owned)
+    }
+
+    /// Where etcd of this node listens for clients by the file, or would.
+    pub(crate) fn listens(&self) -> Vec<String> {
+        self.spec.member(self.name()).unwrap_or(&self.member).listen_client_urls.clone()
+    }
+
+    /// Whether etcd was last started to answer elsewhere, while this node was still a client.
+    pub(crate) fn is_passing(&self) -> bool {
+        self.started_at().is_some_and(|url| url.ends_with(&format!(":{}", peering::PASSING_PORT)))
     }
 
     /// How to ask the other declared members, whichever answers.

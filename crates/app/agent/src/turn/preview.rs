@@ -135,6 +135,7 @@ pub fn offline_status(name: &str, token: &str, state: &Path) -> Result<Status, F
         warnings: Vec::new(),
         cluster: None,
         certificates: Vec::new(),
+        client: None,
         agent: None,
     })
 }

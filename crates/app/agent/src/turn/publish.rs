@@ -70,6 +70,7 @@ impl Shared {
             warnings: Vec::new(),
             cluster: None,
             certificates: Vec::new(),
+            client: None,
             agent: Some(AgentNow {
                 pid: std::process::id(),
                 version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -119,6 +120,11 @@ impl Shared {
         let phase = lock(&self.phase).phase;
         let fresh = lock(&self.read).is_some_and(|read| read.elapsed() <= self.ready_limit);
         (phase, phase == Phase::Serving && fresh)
+    }
+
+    /// Whether this node is a client at the moment.
+    pub(crate) fn is_client(&self) -> bool {
+        lock(&self.status).client.is_some()
     }
 
     /// Shows what runs beside etcd.

@@ -6,6 +6,7 @@ use quorate_faults::Code;
 use serde::{Deserialize, Serialize};
 
 use crate::pg::{PartStatus, PgStatus};
+use crate::proxy::ProxyNow;
 
 /// The document.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -67,6 +68,9 @@ pub struct Status {
     /// The certificates of the node, where the whole cluster is asked.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub certificates: Vec<CertificateNow>,
+    /// What a client carries, and to whom.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub client: Option<ProxyNow>,
     /// The agent, while it runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub agent: Option<AgentNow>,

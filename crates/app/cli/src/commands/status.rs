@@ -99,6 +99,15 @@ impl Report for Shown {
                 pairs.push(("database", format!("{} ({} in use) of {}", size(db), size(used), size(quota))));
             }
         }
+        if let Some(client) = &status.client {
+            pairs.push(("client", format!("listens at {}", client.listens.join(", "))));
+            for member in &client.members {
+                let rtt = member.rtt_us.map(|us| format!(", {:.1} ms away", f64::from(us) / 1000.0)).unwrap_or_default();
+                let used = if member.healthy { "used" } else { "not used" };
+                let line = format!("{} at {}, {used}{rtt}, {} connections", member.name, member.address, member.connections);
+                pairs.push(("member", line));
+            }
+        }
         if let Some(end) = &status.last_end {
             let restarts =
                 if status.restarts > 0 { format!("; started again {} times", status.restarts) } else { String::new() };

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
 
-use super::Newcomer;
+use super::{Newcomer, Role};
 use crate::certificates::is_host_name;
 use crate::change::upgrade::Release;
 use crate::spec::Spec;
@@ -41,8 +41,14 @@ pub struct Side {
     pub veto: Option<String>,
 }
 
-/// Everything that speaks against it. `host`: the cluster's side, with its present file; `guest`: who wants in.
+/// Everything that speaks against a new member. `host`: the cluster's side, with its present file; `guest`: who wants in.
 pub fn objections(host: &Side, spec: &Spec, guest: &Side, newcomer: &Newcomer) -> Vec<String> {
+    objections_to(Role::Server, host, spec, guest, newcomer)
+}
+
+/// The same for a newcomer of this role: a client runs no etcd, so neither its etcd nor its disk matters.
+pub fn objections_to(role: Role, host: &Side, spec: &Spec, guest: &Side, newcomer: &Newcomer) -> Vec<String> {
+    let client = role == Role::Client;
     let mut found = Vec::new();
     let (ours, theirs) = (host.api, guest.api);
     if theirs.0 > ours.1 || theirs.1 < ours.0 {
@@ -51,7 +57,7 @@ pub fn objections(host: &Side, spec: &Spec, guest: &Side, newcomer: &Newcomer) -
             ours.0, ours.1, theirs.0, theirs.1
         ));
     }
-    if spec.external.is_none() {
+    if !client && spec.external.is_none() {
         etcd(&mut found, host, guest);
     }
     if let Some(cluster) = &guest.cluster {
@@ -68,14 +74,15 @@ pub fn objections(host: &Side, spec: &Spec, guest: &Side, newcomer: &Newcomer) -
             guest.state_dir, host.state_dir
         ));
     }
-    found.extend(guest.taken.iter().map(|at| format!("somebody else listens on `{at}` there")));
+    let needed = |at: &&String| !client || !at.ends_with(":2380");
+    found.extend(guest.taken.iter().filter(needed).map(|at| format!("somebody else listens on `{at}` there")));
     let apart = host.now_ms.abs_diff(guest.now_ms);
     if apart > CLOCK_MAX_MS {
         found.push(format!("the clocks are {} s apart, and {} s are allowed", apart / 1000, CLOCK_MAX_MS / 1000));
     }
     match guest.fsync_ms {
         None => found.push(format!("nothing can be written durably where `{}` is to be", newcomer.data_dir)),
-        Some(took) if took > FSYNC_MAX_MS => {
+        Some(took) if took > FSYNC_MAX_MS && !client => {
             found.push(format!("its disk takes {took} ms for a synced write, and {FSYNC_MAX_MS} ms are allowed"));
         }
         Some(_) => {}
@@ -194,6 +201,15 @@ mod tests {
             assert!(found.iter().any(|reason| reason.contains(word)), "{word}: {found:#?}");
         }
         assert_eq!(found.len(), words.len(), "{found:#?}");
+    }
+
+    #[test]
+    fn a_client_needs_no_etcd_and_no_fast_disk_and_the_rest_all_the_same() {
+        let guest = Side { etcd: None, fsync_ms: Some(900), taken: vec!["10.0.0.2:2380".to_owned()], ..side("3.5.16") };
+        assert_eq!(objections_to(Role::Client, &host(), &spec(), &guest, &newcomer()), Vec::<String>::new());
+        assert_eq!(objections(&host(), &spec(), &guest, &newcomer()).len(), 3);
+        let guest = Side { now_ms: NOW + 60_000, cluster: Some("u".to_owned()), ..guest };
+        assert_eq!(objections_to(Role::Client, &host(), &spec(), &guest, &newcomer()).len(), 2);
     }
 
     #[test]

@@ -149,6 +149,13 @@ pub fn with_member(text: &str, newcomer: &Newcomer) -> Result<String, EditError>
     Ok(edited)
 }
 
+/// The member that a node would be, by a file that declares it or not.
+pub fn member_of(text: &str, newcomer: &Newcomer) -> Result<Member, EditError> {
+    let declared = parse(text)?.member(&newcomer.name).cloned();
+    let made = || parse(&with_member(text, newcomer)?)?.member(&newcomer.name).cloned().ok_or(EditError::Other);
+    declared.map_or_else(made, Ok)
+}
+
 /// The file with one member less. One that is not there changes nothing.
 pub fn without_member(text: &str, name: &str) -> Result<String, EditError> {
     let before = parse(text)?;
@@ -197,7 +204,11 @@ fn split(text: &str) -> Result<Parts<'_>, EditError> {
 
 fn line(member: &Newcomer) -> String {
     let Newcomer { name, address, data_dir } = member;
-    format!("{ITEM}name: {}, address: {}, data-dir: {}}}\n", quoted(name), quoted(address), quoted(data_dir))
+    // Also on loopback, which every certificate names: so clients on the node itself have one URL, whatever its role is.
+    let host = if address.contains(':') { format!("[{address}]") } else { address.clone() };
+    let listen = [quoted(&format!("https://{host}:2379")), quoted("https://127.0.0.1:2379")].join(", ");
+    let [name, address, data_dir] = [name, address, data_dir].map(|text| quoted(text));
+    format!("{ITEM}name: {name}, address: {address}, data-dir: {data_dir}, listen-client-urls: [{listen}]}}\n")
 }
 
 fn place(member: &Member) -> String {
@@ -282,6 +293,10 @@ mod tests {
         let names: Vec<String> =
             parse(&without_member(&three, "n1").unwrap()).unwrap().members.into_iter().map(|m| m.name).collect();
         assert_eq!(names, ["n2", "n3"]);
+        assert_eq!(member_of(&two, &newcomer(2)).unwrap(), parse(&two).unwrap().members[1]);
+        assert_eq!(member_of(&two, &newcomer(3)).unwrap(), parse(&three).unwrap().members[2]);
+        let listens = &parse(&two).unwrap().members[1].listen_client_urls;
+        assert_eq!(*listens, ["https://10.0.0.2:2379", "https://127.0.0.1:2379"]);
     }
 
     #[test]

@@ -15,11 +15,15 @@ mod glusterd;
 mod invitation;
 mod local;
 mod operation;
+mod route;
 
-pub use check::{API_VERSIONS, CLOCK_MAX_MS, FSYNC_MAX_MS, Side, objections};
+pub use check::{API_VERSIONS, CLOCK_MAX_MS, FSYNC_MAX_MS, Side, objections, objections_to};
 pub use code::{CodeError, JoinCode, TOKEN_BYTES, token_of};
-pub use edit::{EditError, ExternalFile, Newcomer, StandaloneFile, standalone_text, with_member, without_member};
+pub use edit::{
+    EditError, ExternalFile, Newcomer, StandaloneFile, member_of, standalone_text, with_member, without_member,
+};
 pub use glusterd::{GLUSTERD_TOKEN, GlusterdPlaces, Imported, Mode, glusterd_text, read_glusterd};
 pub use invitation::{Invitation, Invitations, STRIKES_MAX, STRIKES_SPAN_MS, Strikes, TTL_MAX_MS, Turned};
 pub use local::{LocalError, LocalState, Role};
 pub use operation::{Kind, Next, Operation, Outcome, Seen, Step, next};
+pub use route::{SAME_RTT_US, Upstream, is_drained, order};

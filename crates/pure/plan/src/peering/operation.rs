@@ -1,8 +1,9 @@
 //! One change of peers, from its reservation to its record: what is done next, given what is seen.
 //!
 //! ```text
-//!   join:    reserved ──► given ──► joined          detach:  reserved ──► given ──► detached
-//!                           └──► undoing ──► undone
+//!   join, to-server:  reserved ──► given ──► joined, changed     detach, to-client:  reserved ──► given ──► detached, changed
+//!                                    └──► undoing ──► undone
+//!   clients, who are in no file:  reserved ──► joined, detached
 //! ```
 //!
 //! **Invariant:** every state is on disk before it is acted on, and every act may be repeated; so whoever is killed goes on, and a
@@ -10,7 +11,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::Newcomer;
+use super::{Newcomer, Role};
 
 /// A change of peers that was begun.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -42,14 +43,48 @@ pub enum Kind {
         /// Which.
         name: String,
     },
+    /// A node becomes a client: on record, and in no file.
+    Enrol(Newcomer),
+    /// A client becomes nothing.
+    Discharge {
+        /// Which.
+        name: String,
+    },
+    /// A member becomes a client.
+    ToClient(Newcomer),
+    /// A client becomes a member.
+    ToServer(Newcomer),
 }
 
 impl Kind {
     /// The node that it is about.
     pub fn name(&self) -> &str {
         match self {
-            Kind::Join(newcomer) => &newcomer.name,
-            Kind::Detach { name } => name,
+            Kind::Join(newcomer) | Kind::Enrol(newcomer) | Kind::ToClient(newcomer) | Kind::ToServer(newcomer) => {
+                &newcomer.name
+            }
+            Kind::Detach { name } | Kind::Discharge { name } => name,
+        }
+    }
+
+    /// The word.
+    pub fn word(&self) -> &'static str {
+        match self {
+            Kind::Join(_) | Kind::Enrol(_) => "join",
+            Kind::Detach { .. } | Kind::Discharge { .. } => "detach",
+            Kind::ToClient(_) => Kind::TO_CLIENT,
+            Kind::ToServer(_) => "to-server",
+        }
+    }
+
+    /// The word for a member that becomes a client: by it, such a node knows what it is when it is none any more.
+    pub const TO_CLIENT: &'static str = "to-client";
+
+    /// Whether it has to be done by its deadline.
+    fn has_limit(&self) -> bool {
+        match self {
+            Kind::Join(_) | Kind::ToClient(_) | Kind::ToServer(_) => true,
+            Kind::Detach { .. } | Kind::Enrol(_) | Kind::Discharge { .. } => false,
         }
     }
 }
@@ -78,6 +113,23 @@ pub enum Outcome {
     Undone,
     /// The node is no member any more.
     Detached,
+    /// The node has its other role.
+    Changed,
+}
+
+impl Step {
+    /// The word.
+    pub fn word(self) -> &'static str {
+        match self {
+            Step::Reserved => "reserved",
+            Step::Given => "given",
+            Step::Undoing => "undoing",
+            Step::Done(Outcome::Joined) => "joined",
+            Step::Done(Outcome::Undone) => "undone",
+            Step::Done(Outcome::Detached) => "detached",
+            Step::Done(Outcome::Changed) => "changed",
+        }
+    }
 }
 
 /// What is seen of it now.
@@ -93,6 +145,8 @@ pub struct Seen {
     pub confirmed: bool,
     /// Whether all that was written before it began is in the store, or there is no store.
     pub backed_up: bool,
+    /// What the node itself says that it is; none: it does not answer.
+    pub role: Option<Role>,
 }
 
 /// What to do.
@@ -114,32 +168,61 @@ pub enum Next {
 
 /// Decides.
 pub fn next(operation: &Operation, seen: &Seen) -> Next {
-    let name = operation.kind.name();
-    let late = matches!(operation.kind, Kind::Join(_)) && seen.now_ms >= operation.deadline_ms;
+    let late = operation.kind.has_limit() && seen.now_ms >= operation.deadline_ms;
     match (operation.step, &operation.kind) {
         (Step::Done(_), _) => Next::Nothing,
+        (Step::Reserved, Kind::Enrol(_)) => Next::Close(Outcome::Joined),
+        (Step::Reserved, Kind::Discharge { .. }) => Next::Close(Outcome::Detached),
         (Step::Reserved, _) if late => Next::Close(Outcome::Undone),
         (Step::Reserved, _) if !seen.backed_up => Next::Wait("what was written so far to be backed up".to_owned()),
         (Step::Reserved, _) => Next::Write(Step::Given),
-        (Step::Given, Kind::Join(_)) if seen.confirmed && seen.listed == Some(true) && seen.held => {
-            Next::Close(Outcome::Joined)
-        }
-        (Step::Given, Kind::Join(_)) if late && seen.listed != Some(true) => Next::Undo,
-        (Step::Given | Step::Undoing, _) if !seen.held => Next::Give,
-        (Step::Given, Kind::Join(_)) => Next::Wait(match seen.listed {
-            Some(_) => format!("`{name}` to catch up and vote"),
-            None => format!("the agent of `{name}` to start and to join"),
-        }),
-        (Step::Given, Kind::Detach { .. }) | (Step::Undoing, _) if seen.confirmed && seen.listed.is_none() => {
-            Next::Close(match operation.kind {
-                Kind::Join(_) => Outcome::Undone,
-                Kind::Detach { .. } => Outcome::Detached,
-            })
-        }
-        (Step::Given, Kind::Detach { .. }) | (Step::Undoing, _) => {
-            Next::Wait(format!("the members to take `{name}` out of their list"))
-        }
+        (Step::Given, Kind::Join(_) | Kind::ToServer(_)) => comes(operation, seen, late),
+        (Step::Given, Kind::Detach { .. } | Kind::ToClient(_)) => goes(operation, seen, late),
+        // Nothing is ever given for these.
+        (Step::Given, Kind::Enrol(_) | Kind::Discharge { .. }) => Next::Close(Outcome::Undone),
+        (Step::Undoing, _) if !seen.held => Next::Give,
+        (Step::Undoing, _) if seen.confirmed && seen.listed.is_none() => Next::Close(Outcome::Undone),
+        (Step::Undoing, kind) => Next::Wait(out_of_the_list(kind)),
     }
+}
+
+/// Somebody becomes a member.
+fn comes(operation: &Operation, seen: &Seen, late: bool) -> Next {
+    let name = operation.kind.name();
+    let votes = seen.confirmed && seen.listed == Some(true);
+    let was_client = matches!(operation.kind, Kind::ToServer(_));
+    match seen.listed {
+        Some(true) if votes && seen.held && !was_client => Next::Close(Outcome::Joined),
+        Some(true) if votes && seen.held && (late || seen.role == Some(Role::Server)) => Next::Close(Outcome::Changed),
+        Some(true) if votes && seen.held => Next::Wait(format!("`{name}` to give its port to etcd")),
+        Some(false) | None if late => Next::Undo,
+        _ if !seen.held => Next::Give,
+        Some(_) => Next::Wait(format!("`{name}` to catch up and vote")),
+        None => Next::Wait(format!("the agent of `{name}` to start and to join")),
+    }
+}
+
+/// A member becomes none.
+fn goes(operation: &Operation, seen: &Seen, late: bool) -> Next {
+    let kind = &operation.kind;
+    if !seen.held {
+        return Next::Give;
+    }
+    if !seen.confirmed || seen.listed.is_some() {
+        return Next::Wait(out_of_the_list(kind));
+    }
+    if !matches!(kind, Kind::ToClient(_)) {
+        return Next::Close(Outcome::Detached);
+    }
+    // Who is off comes back as what the record says.
+    match late || seen.role == Some(Role::Client) {
+        true => Next::Close(Outcome::Changed),
+        false => Next::Wait(format!("`{}` to serve as a client", kind.name())),
+    }
+}
+
+fn out_of_the_list(kind: &Kind) -> String {
+    format!("the members to take `{}` out of their list", kind.name())
 }
 
 #[cfg(test)]
@@ -157,7 +240,7 @@ mod tests {
     }
 
     fn seen() -> Seen {
-        Seen { now_ms: 50, held: true, listed: None, confirmed: true, backed_up: true }
+        Seen { now_ms: 50, held: true, listed: None, confirmed: true, backed_up: true, role: None }
     }
 
     #[test]
@@ -184,5 +267,50 @@ mod tests {
         assert_eq!(next(&detach(Step::Given), &Seen { held: false, ..late }), Next::Give);
         assert_eq!(next(&detach(Step::Given), &seen()), Next::Close(Outcome::Detached));
         assert!(matches!(next(&detach(Step::Given), &Seen { confirmed: false, ..seen() }), Next::Wait(_)));
+    }
+
+    fn changes(step: Step, to: Role) -> Operation {
+        let Kind::Join(newcomer) = join(step).kind else { unreachable!() };
+        let kind = if to == Role::Client { Kind::ToClient(newcomer) } else { Kind::ToServer(newcomer) };
+        Operation { kind, ..join(step) }
+    }
+
+    #[test]
+    fn clients_are_on_record_and_in_no_file() {
+        let Kind::Join(newcomer) = join(Step::Reserved).kind else { unreachable!() };
+        let enrol = Operation { kind: Kind::Enrol(newcomer), ..join(Step::Reserved) };
+        let late = Seen { now_ms: 1000, backed_up: false, ..seen() };
+        assert_eq!(next(&enrol, &late), Next::Close(Outcome::Joined));
+        let discharge = Operation { kind: Kind::Discharge { name: "n2".to_owned() }, ..enrol };
+        assert_eq!(next(&discharge, &late), Next::Close(Outcome::Detached));
+    }
+
+    #[test]
+    fn a_server_becomes_a_client_once_it_is_out_of_the_list_and_says_so() {
+        let step = |seen: &Seen| next(&changes(Step::Given, Role::Client), seen);
+        let late = Seen { now_ms: 100, ..seen() };
+        assert_eq!(
+            next(&changes(Step::Reserved, Role::Client), &late),
+            Next::Close(Outcome::Undone),
+            "nothing was done"
+        );
+        assert_eq!(step(&Seen { held: false, ..seen() }), Next::Give);
+        assert!(matches!(step(&Seen { listed: Some(true), ..late.clone() }), Next::Wait(_)), "never undone by time");
+        assert!(matches!(step(&Seen { role: Some(Role::Server), ..seen() }), Next::Wait(_)));
+        assert!(matches!(step(&seen()), Next::Wait(_)), "it is off");
+        assert_eq!(step(&Seen { role: Some(Role::Client), ..seen() }), Next::Close(Outcome::Changed));
+        assert_eq!(step(&late), Next::Close(Outcome::Changed), "it comes back as a client");
+    }
+
+    #[test]
+    fn a_client_becomes_a_server_or_stays_one() {
+        let step = |seen: &Seen| next(&changes(Step::Given, Role::Server), seen);
+        let votes = Seen { listed: Some(true), role: Some(Role::Client), ..seen() };
+        assert!(matches!(step(&votes), Next::Wait(_)), "its port is still the proxy's");
+        assert_eq!(step(&Seen { role: Some(Role::Server), ..votes.clone() }), Next::Close(Outcome::Changed));
+        assert_eq!(step(&Seen { now_ms: 100, ..votes }), Next::Close(Outcome::Changed), "it votes");
+        let late = Seen { now_ms: 100, listed: Some(false), ..seen() };
+        assert_eq!(step(&late), Next::Undo);
+        assert_eq!(next(&changes(Step::Undoing, Role::Server), &seen()), Next::Close(Outcome::Undone));
     }
 }

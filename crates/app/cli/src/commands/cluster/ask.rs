@@ -76,7 +76,7 @@ impl Cluster {
     }
 
     /// Where the agent of a member is asked.
-    pub(crate) fn url(&self, name: &str) -> &str {
+    pub(crate) fn url(&self, name: &str) -> String {
         self.peers.url(name).unwrap_or_default()
     }
 }

@@ -118,7 +118,7 @@ fn look(cluster: &Cluster) -> Vec<Node> {
             Some(Err(fault)) => (fault.to_string(), false, fault.code() == Code::PeerOtherCluster),
             Some(Ok(answer)) => state(cluster, answer),
         };
-        Node { name: name.to_owned(), agent: cluster.url(name).to_owned(), state, founded, disagrees }
+        Node { name: name.to_owned(), agent: cluster.url(name), state, founded, disagrees }
     };
     cluster.spec.members.iter().map(|member| one(&member.name)).collect()
 }

@@ -24,17 +24,30 @@ impl Followed {
         printer: &mut Printer,
     ) -> Result<Exit, Fault> {
         let now = follow(agent, &begun, wait, printer)?.unwrap_or(begun);
-        let done = matches!(now.step.as_str(), "joined" | "detached");
+        let exit = match (now.kind.as_str(), now.step.as_str()) {
+            (_, "joined" | "detached" | "changed") => Exit::Done,
+            ("to-client" | "to-server", "undone") => Exit::CannotMeet,
+            _ => Exit::Waiting,
+        };
         printer.report(&Followed(now));
-        Ok(if done { Exit::Done } else { Exit::Waiting })
+        Ok(exit)
     }
 }
 
 impl Report for Followed {
     fn render(&self, page: &mut Page) {
         let OperationShown { kind, name, step, waits, .. } = &self.0;
-        let doing = if kind == "detach" { "is being detached" } else { "joins" };
+        let (doing, role) = match kind.as_str() {
+            "detach" => ("is being detached", ""),
+            "to-client" => ("becomes a client", "client"),
+            "to-server" => ("becomes a server", "server"),
+            _ => ("joins", ""),
+        };
         match (step.as_str(), waits) {
+            ("changed", _) => page.line(format!("`{name}` is a {role}")),
+            ("undone", _) if !role.is_empty() => {
+                page.line(format!("`{name}` did not become a {role} in its time, and is what it was"));
+            }
             ("joined", _) => page.line(format!("`{name}` belongs to the cluster: as a server it votes")),
             ("undone", _) => page.line(format!("`{name}` did not come in its time, and was taken out again")),
             ("detached", _) => page.line(format!("`{name}` is no member any more")),
@@ -46,7 +59,7 @@ impl Report for Followed {
 
 /// Whether nothing more is done.
 pub(super) fn is_over(step: &str) -> bool {
-    matches!(step, "joined" | "undone" | "detached")
+    matches!(step, "joined" | "undone" | "detached" | "changed")
 }
 
 /// Waits until it is over; `None`: another one took its place. The agent may begin anew meanwhile.

@@ -18,17 +18,19 @@ use crate::render::{Page, Report};
 #[command(after_help = "\
 Examples:
   quorate peer invite
+  quorate peer invite --role client
   quorate peer invite --ttl 10m --address 192.0.2.7
 
 The code holds the address of this node, a one-time token and the hash of the cluster's
 authority. Whoever has it may join, so hand it on as you would a password. While a code
-holds, the agent listens on port 7700.")]
+holds, the agent listens on port 7700. A client runs no etcd: it listens where etcd would,
+and carries connections to the servers.")]
 pub(crate) struct Args {
     #[command(flatten)]
     place: PlaceArgs,
 
     /// As what the newcomer joins
-    #[arg(long, default_value = "server", value_parser = ["server"])]
+    #[arg(long, default_value = "server", value_parser = ["server", "client"])]
     role: String,
 
     /// For how long the code holds, at most a day
@@ -44,7 +46,8 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args, printer: &mut Printer) -> Result<Exit, Fault> {
     let agent = Agent::of(&args.place, printer)?;
     let ttl_ms = u64::try_from(args.ttl.as_millis()).unwrap_or(u64::MAX);
-    let request = InviteRequest { role: Role::Server, ttl_ms, address: args.address.clone() };
+    let role = if args.role == "client" { Role::Client } else { Role::Server };
+    let request = InviteRequest { role, ttl_ms, address: args.address.clone() };
     let InviteAnswer { code, expires_ms } = agent.order(INVITE, &request)?;
     printer.note("whoever has this code may join, once: on the new node, `quorate peer join`");
     printer.report(&Shown { code, expires_ms });

@@ -95,6 +95,7 @@ pub(crate) fn run(args: &Args, printer: &mut Printer) -> Result<Exit, Fault> {
 #[derive(Serialize)]
 struct Shown {
     name: String,
+    role: String,
     cluster: String,
     file: String,
     already: bool,
@@ -104,6 +105,7 @@ impl Shown {
     fn of(joined: &Joined) -> Shown {
         Shown {
             name: joined.place.name.clone(),
+            role: joined.local.role.to_string(),
             cluster: joined.local.cluster.clone(),
             file: joined.place.file().display().to_string(),
             already: joined.already,
@@ -113,12 +115,17 @@ impl Shown {
 
 impl Report for Shown {
     fn render(&self, page: &mut Page) {
-        let Shown { name, cluster, file, already } = self;
+        let Shown { name, role, cluster, file, already } = self;
         match already {
             true => page.line(format!("`{name}` belongs to cluster `{cluster}` already")),
             false => page.line(format!("`{name}` has a place in cluster `{cluster}`, by `{file}`")),
         }
-        page.line("it becomes a member as soon as its agent runs; if it does not, its place is given up again");
+        match role.as_str() {
+            "client" => page.line("it is a client: its agent listens where etcd would, and leads to the servers"),
+            _ => {
+                page.line("it becomes a member as soon as its agent runs; if it does not, its place is given up again")
+            }
+        }
         page.gap();
         page.step("next", "quorate run");
         page.step("then", "quorate peer list");

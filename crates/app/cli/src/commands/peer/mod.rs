@@ -1,4 +1,4 @@
-//! `quorate peer`: clusters by hand. Invite a node, join, look who is there, take one out.
+//! `quorate peer`: clusters by hand. Invite a node, join, look who is there, change a role, take one out.
 //!
 //! **Rule:** a command asks the agent of this node, which decides; join codes come from a person, a pipe or a file, never from
 //! the command line, where others could read them.
@@ -9,6 +9,7 @@ mod invite;
 mod join;
 mod list;
 mod probe;
+mod set_role;
 
 use std::io::{IsTerminal, Read};
 use std::path::{Path, PathBuf};
@@ -54,6 +55,8 @@ pub(crate) enum Verb {
     List(list::ListArgs),
     /// The same, and what is being changed
     Status(list::StatusArgs),
+    /// Make a client of a server, or a server of a client
+    SetRole(set_role::Args),
     /// Take a node out
     Detach(detach::Args),
 }
@@ -66,6 +69,7 @@ pub(crate) fn run(verb: Verb, printer: &mut Printer) -> Result<Exit, Fault> {
         Verb::Probe(args) => probe::run(&args, printer),
         Verb::List(args) => list::list(&args, printer),
         Verb::Status(args) => list::status(&args, printer),
+        Verb::SetRole(args) => set_role::run(&args, printer),
         Verb::Detach(args) => detach::run(&args, printer),
     }
 }

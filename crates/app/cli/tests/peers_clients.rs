@@ -1,0 +1,430 @@
+//! Nodes that are clients: they join, carry, change their role there and back, and go; whoever is killed meanwhile, a node ends as
+//! one of the two.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on says where")]
+
+mod cluster_support;
+
+use std::io::Write;
+use std::net::{SocketAddr, TcpStream};
+use std::path::PathBuf;
+use std::process::{Command, Output, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use cluster_support::end_all_below;
+use quorate_testkit::{Hosts, Running, Tools, etcd, quorate, wait_until};
+use serde_json::Value;
+
+/// Two slow cores are what there may be.
+const LIMIT: Duration = Duration::from_secs(150);
+
+/// Nodes `n1` to `n<count>`, one on each host.
+struct Net {
+    agents: Vec<Option<Running>>,
+    hosts: Arc<Hosts>,
+    root: tempfile::TempDir,
+    tools: Tools,
+}
+
+impl Net {
+    /// The first `servers` are servers, by hand.
+    fn new(count: u8, servers: usize) -> Net {
+        let agents = (0..count).map(|_| None).collect();
+        let hosts = Arc::new(Hosts::new(count));
+        let mut net = Net { agents, hosts, root: tempfile::tempdir().unwrap(), tools: etcd("3.5.16") };
+        let mut words = net.own(0);
+        words.extend(["--standalone", "--box", "off", "--join-timeout", "2m", "--glusterd-dir"].map(str::to_owned));
+        words.push(net.root.path().join("glusterd").display().to_string());
+        net.start(0, &words, None);
+        net.wait(0, "service", |status| status["phase"] == "serving");
+        for at in 1..servers {
+            net.join(at, "server");
+            net.wait_operation(at, "joined");
+        }
+        net
+    }
+
+    fn state(&self, at: usize) -> PathBuf {
+        self.root.path().join(format!("state/n{}", at + 1))
+    }
+
+    fn data(&self, at: usize) -> PathBuf {
+        self.root.path().join(format!("data-{}", at + 1))
+    }
+
+    fn own(&self, at: usize) -> Vec<String> {
+        let (data, binary) = (self.data(at).display().to_string(), self.tools.etcd.display().to_string());
+        let address = self.hosts[at].address().to_string();
+        ["--listen", &address, "--data-dir", &data, "--etcd-binary", &binary].map(str::to_owned).to_vec()
+    }
+
+    fn node(&self, at: usize) -> [String; 4] {
+        let state = self.root.path().join("state").display().to_string();
+        ["--state-dir".to_owned(), state, "--name".to_owned(), format!("n{}", at + 1)]
+    }
+
+    /// `point`: where it ends, as by SIGKILL.
+    fn start(&mut self, at: usize, more: &[String], point: Option<&str>) {
+        let words: Vec<String> =
+            ["run".to_owned()].into_iter().chain(self.node(at)).chain(more.iter().cloned()).collect();
+        let env: Vec<(String, String)> =
+            point.map(|point| ("QUORATE_END_AT".to_owned(), point.to_owned())).into_iter().collect();
+        self.agents[at] = Some(self.hosts[at].start(&quorate(), &words, &env));
+    }
+
+    fn kill_agent(&mut self, at: usize) {
+        if let Some(mut agent) = self.agents[at].take() {
+            agent.kill();
+        }
+    }
+
+    fn power_off(&mut self, at: usize) {
+        self.kill_agent(at);
+        end_all_below(&self.state(at));
+    }
+
+    fn quorate(&self, at: usize, args: &[&str], input: &str) -> Output {
+        let mut command = self.hosts[at].command(quorate());
+        command.args(args).args(self.node(at)).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let _ = child.stdin.take().unwrap().write_all(input.as_bytes());
+        child.wait_with_output().unwrap()
+    }
+
+    #[track_caller]
+    fn done(&self, at: usize, args: &[&str], input: &str) -> String {
+        let output = self.quorate(at, args, input);
+        assert!(output.status.success(), "{args:?}: {}\n{}\n{}", output.status, said(&output), self.logs());
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    #[track_caller]
+    fn refused(&self, at: usize, args: &[&str], code: &str) {
+        let output = self.quorate(at, args, "");
+        let text = said(&output);
+        assert!(!output.status.success() && text.contains(code), "{args:?}: {text}\n{}", self.logs());
+    }
+
+    fn join(&mut self, at: usize, role: &str) {
+        let code = self.done(0, &["peer", "invite", "--role", role, "--ttl", "10m"], "");
+        let words = ["peer", "join"].map(str::to_owned).into_iter().chain(self.own(at)).collect::<Vec<_>>();
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        let code = code.lines().next().unwrap();
+        self.done(at, &words, code);
+        // Whoever did not hear the answer asks again.
+        self.done(at, &words, code);
+        self.start(at, &[], None);
+    }
+
+    fn status(&self, at: usize) -> Value {
+        let state = self.state(at).display().to_string();
+        let words = ["status", "--state-dir", &state, "--output", "json"];
+        let output = self.hosts[at].command(quorate()).args(words).stdin(Stdio::null()).output().unwrap();
+        serde_json::from_slice(&output.stdout).unwrap_or(Value::Null)
+    }
+
+    #[track_caller]
+    fn wait(&self, at: usize, what: &str, wanted: impl Fn(&Value) -> bool) -> Value {
+        let begun = Instant::now();
+        loop {
+            let status = self.status(at);
+            if wanted(&status) {
+                return status;
+            }
+            assert!(begun.elapsed() < LIMIT, "n{}: no {what}: {status:#}\n{}", at + 1, self.logs());
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    }
+
+    fn operation(&self) -> Value {
+        let output = self.quorate(0, &["peer", "status", "--output", "json"], "");
+        let peers: Value = serde_json::from_slice(&output.stdout).unwrap_or(Value::Null);
+        peers["operation"].clone()
+    }
+
+    #[track_caller]
+    fn wait_operation(&self, at: usize, step: &str) {
+        let (name, begun) = (format!("n{}", at + 1), Instant::now());
+        loop {
+            let operation = self.operation();
+            if operation["name"] == name.as_str() && operation["step"] == step {
+                return;
+            }
+            assert!(begun.elapsed() < LIMIT, "{name} is not {step}: {operation:#}\n{}", self.logs());
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    }
+
+    /// `etcdctl` on a host, to loopback, which leads to etcd or to the proxy.
+    fn ctl_command(&self, at: usize, args: &[&str]) -> Command {
+        let file = |name: &str| self.state(at).join("pki").join(name).display().to_string();
+        let mut command = self.hosts[at].command(&self.tools.etcdctl);
+        command.env("ETCDCTL_API", "3").args(["--endpoints", "https://127.0.0.1:2379"]);
+        command.args(["--cacert", &file("client-ca.crt"), "--cert", &file("admin.crt"), "--key", &file("admin.key")]);
+        command.args(args);
+        command
+    }
+
+    fn ctl(&self, at: usize, args: &[&str]) -> Result<String, String> {
+        let output = self.ctl_command(at, args).output().unwrap();
+        if output.status.success() {
+            Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+        } else {
+            Err(said(&output))
+        }
+    }
+
+    #[track_caller]
+    fn wait_ctl(&self, at: usize, args: &[&str]) -> String {
+        let begun = Instant::now();
+        loop {
+            match self.ctl(at, args) {
+                Ok(text) => return text,
+                Err(why) => assert!(begun.elapsed() < LIMIT, "{args:?} on n{}: {why}\n{}", at + 1, self.logs()),
+            }
+        }
+    }
+
+    /// The names of the voters, with their client URLs.
+    fn voters(&self, at: usize) -> Vec<(String, String)> {
+        let text = self.wait_ctl(at, &["member", "list"]);
+        let member = |line: &str| {
+            let parts: Vec<&str> = line.split(", ").collect();
+            (*parts.last()? == "false").then_some(((*parts.get(2)?).to_owned(), (*parts.get(4)?).to_owned()))
+        };
+        let mut voters: Vec<(String, String)> = text.lines().filter_map(member).collect();
+        voters.sort();
+        voters
+    }
+
+    fn names(&self, at: usize) -> Vec<String> {
+        self.voters(at).into_iter().map(|(name, _)| name).collect()
+    }
+
+    fn role(&self, at: usize) -> String {
+        let text = std::fs::read_to_string(self.state(at).join("node")).unwrap_or_default();
+        let body: Value = text.lines().nth(1).and_then(|line| serde_json::from_str(line).ok()).unwrap_or(Value::Null);
+        body["role"].as_str().unwrap_or_default().to_owned()
+    }
+
+    #[track_caller]
+    fn wait_role(&self, at: usize, role: &str) {
+        let begun = Instant::now();
+        while self.role(at) != role {
+            assert!(begun.elapsed() < LIMIT, "n{} is {}, not {role}\n{}", at + 1, self.role(at), self.logs());
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    fn logs(&self) -> String {
+        let log = |(at, agent): (usize, &Option<Running>)| {
+            format!("--- n{}\n{}\n", at + 1, agent.as_ref().map(|agent| agent.log_tail(40)).unwrap_or_default())
+        };
+        self.agents.iter().enumerate().map(log).collect()
+    }
+}
+
+impl Drop for Net {
+    fn drop(&mut self) {
+        for agent in self.agents.iter_mut().flatten() {
+            agent.kill();
+        }
+        end_all_below(self.root.path());
+    }
+}
+
+fn said(output: &Output) -> String {
+    format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
+}
+
+/// Connects again and again from the host itself, and knows the longest time in which nobody took it.
+struct Knocking {
+    stop: Arc<AtomicBool>,
+    thread: JoinHandle<Duration>,
+}
+
+impl Knocking {
+    fn start(net: &Net, at: usize) -> Knocking {
+        let stop = Arc::new(AtomicBool::new(false));
+        let (ends, hosts) = (Arc::clone(&stop), Arc::clone(&net.hosts));
+        let address = SocketAddr::from((net.hosts[at].address(), 2379));
+        let knock = move || {
+            let (mut longest, mut taken) = (Duration::ZERO, Instant::now());
+            while !ends.load(Ordering::Relaxed) {
+                if TcpStream::connect_timeout(&address, Duration::from_secs(5)).is_ok() {
+                    longest = longest.max(taken.elapsed());
+                    taken = Instant::now();
+                }
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            longest.max(taken.elapsed())
+        };
+        Knocking { stop, thread: std::thread::spawn(move || hosts[at].within(knock)) }
+    }
+
+    /// The requirement is a second; a machine that is busy with other tests may hold everything up for longer.
+    #[track_caller]
+    fn finish(self, what: &str) {
+        self.stop.store(true, Ordering::Relaxed);
+        let longest = self.thread.join().unwrap();
+        #[expect(clippy::print_stderr, reason = "a number worth knowing")]
+        {
+            eprintln!("{what}: nobody listened for at most {longest:?}");
+        }
+        assert!(longest < Duration::from_secs(10), "{what}: nobody listened for {longest:?}");
+    }
+}
+
+#[test]
+fn a_client_joins_carries_changes_its_role_there_and_back_and_goes() {
+    let mut net = Net::new(4, 3);
+    net.refused(0, &["peer", "set-role", "n1", "client"], "Q1226");
+    net.refused(0, &["peer", "set-role", "n7", "client"], "Q1221");
+    net.refused(0, &["peer", "set-role", "n2", "server"], "Q1226");
+    a_client_carries(&mut net);
+    a_server_becomes_a_client(&mut net);
+    a_client_becomes_a_server(&mut net);
+    net.done(0, &["peer", "detach", "n4"], "");
+    net.wait_role(3, "detached");
+    wait_until("nobody listens there", LIMIT, || net.ctl(3, &["get", "k", "--command-timeout=2s"]).is_err());
+    let listed = net.done(0, &["peer", "list"], "");
+    assert!(!listed.contains("n4"), "{listed}");
+    assert_eq!(net.wait_ctl(2, &["get", "k", "--print-value-only"]), "v\n");
+}
+
+fn a_client_carries(net: &mut Net) {
+    net.join(3, "client");
+    let status = net.wait(3, "service", |status| status["phase"] == "serving");
+    assert!(status["etcd"].is_null() && status["client"]["members"].as_array().unwrap().len() == 3, "{status:#}");
+    assert!(!net.data(3).exists(), "a client has no data");
+    net.wait_ctl(3, &["put", "k", "v"]);
+    net.wait_operation(3, "joined");
+    let listed: Value = serde_json::from_str(&net.done(0, &["peer", "list", "--output", "json"], "")).unwrap();
+    let node = listed["nodes"].as_array().unwrap().iter().find(|node| node["name"] == "n4").unwrap().clone();
+    assert_eq!((node["role"].as_str(), node["answers"].as_bool()), (Some("client"), Some(true)), "{listed:#}");
+    net.refused(3, &["peer", "invite"], "Q1226");
+    // One server is off, the agent is killed, and it goes on with the list that it kept.
+    net.power_off(1);
+    net.wait_ctl(3, &["put", "k2", "v"]);
+    net.kill_agent(3);
+    net.start(3, &[], None);
+    net.wait_ctl(3, &["put", "k3", "v"]);
+    net.start(1, &[], None);
+    net.wait(3, "all servers", |status| {
+        status["client"]["members"].as_array().is_some_and(|all| all.iter().all(|one| one["healthy"] == true))
+    });
+}
+
+fn a_server_becomes_a_client(net: &mut Net) {
+    let words = net.ctl_command(2, &["watch", "--prefix", "w/", "--rev=1"]);
+    let args: Vec<String> = words.get_args().map(|arg| arg.to_string_lossy().into_owned()).collect();
+    let watch = Running::start(words.get_program().as_ref(), &args, &[("ETCDCTL_API".to_owned(), "3".to_owned())]);
+    net.wait_ctl(2, &["put", "w/1", "v"]);
+    let knocking = Knocking::start(net, 2);
+    net.done(0, &["peer", "set-role", "n3", "client"], "");
+    net.wait(2, "service", |status| status["phase"] == "serving" && !status["client"].is_null());
+    knocking.finish("server to client");
+    assert_eq!((net.role(2), net.names(0)), ("client".to_owned(), vec!["n1".to_owned(), "n2".to_owned()]));
+    assert!(!net.data(2).exists(), "its data is set aside");
+    let aside = std::fs::read_dir(net.root.path()).unwrap().flatten();
+    assert!(aside.into_iter().any(|entry| entry.file_name().to_string_lossy().starts_with("data-3.replaced-")));
+    net.wait_ctl(2, &["put", "w/2", "v"]);
+    wait_until("the watch goes on through the proxy", LIMIT, || watch.log().lines().any(|line| line == "w/2"));
+    net.refused(0, &["peer", "set-role", "n3", "client"], "Q1226");
+}
+
+fn a_client_becomes_a_server(net: &mut Net) {
+    let knocking = Knocking::start(net, 2);
+    net.done(0, &["peer", "set-role", "n3", "server"], "");
+    assert_eq!(
+        (net.role(2), net.names(0)),
+        ("server".to_owned(), vec!["n1", "n2", "n3"].into_iter().map(str::to_owned).collect())
+    );
+    let own = format!("https://{}:2379", net.hosts[2].address());
+    wait_until("etcd has the port", LIMIT, || net.voters(0).contains(&("n3".to_owned(), own.clone())));
+    net.wait(2, "service", |status| status["phase"] == "serving" && !status["etcd"].is_null());
+    knocking.finish("client to server");
+    assert_eq!(net.wait_ctl(2, &["get", "w/2", "--print-value-only"]), "v\n");
+}
+
+/// Where whoever sees a change through is killed, and where the node that it is about.
+const ORIGINATOR: [&str; 7] = ["reserved", "claimed", "given", "file-out", "file-here", "closing", "closed"];
+
+#[test]
+fn whoever_is_killed_while_a_role_changes_the_node_ends_as_one_of_the_two() {
+    let mut net = Net::new(3, 3);
+    net.wait_ctl(2, &["put", "k", "v"]);
+    let full = std::env::var("QUORATE_SWEEP").is_ok_and(|sweep| sweep == "full");
+    let points: Vec<&str> = if full { ORIGINATOR.to_vec() } else { vec!["given", "closing"] };
+    for point in points {
+        for role in ["client", "server"] {
+            killed_originator(&mut net, role, point);
+        }
+    }
+    // The node itself: before and after it has written down what it is.
+    killed_target(&mut net, "client", "client-written");
+    killed_target(&mut net, "server", "server-written");
+    if full {
+        killed_target(&mut net, "client", "client");
+        killed_target(&mut net, "server", "server");
+    }
+    // The machine of another server is off meanwhile, which may be the leader's.
+    net.done(0, &["peer", "set-role", "n3", "client"], "");
+    net.wait(2, "service", |status| status["phase"] == "serving" && !status["client"].is_null());
+    let mut change = net.hosts[0].command(quorate());
+    let mut change = change.args(["peer", "set-role", "n3", "server"]).args(net.node(0)).spawn().unwrap();
+    wait_until("it was begun", LIMIT, || net.operation()["kind"] == "to-server");
+    net.power_off(1);
+    net.start(1, &[], None);
+    let _ = change.wait();
+    settled(&net, "server");
+    assert_eq!(net.wait_ctl(2, &["get", "k", "--print-value-only"]), "v\n");
+}
+
+fn killed_originator(net: &mut Net, role: &str, point: &str) {
+    net.kill_agent(0);
+    net.start(0, &[], Some(point));
+    net.wait(0, "service", |status| status["phase"] == "serving");
+    let output = net.quorate(0, &["peer", "set-role", "n3", role, "--wait", "1s"], "");
+    let begun = Instant::now();
+    while net.agents[0].as_mut().is_some_and(|agent| agent.ended().is_none()) {
+        assert!(begun.elapsed() < LIMIT, "{point}: the agent goes on: {}\n{}", said(&output), net.logs());
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    net.start(0, &[], None);
+    net.wait(0, "service", |status| status["phase"] == "serving");
+    // It was killed before anyone had heard of it, or it is seen through.
+    if net.role(2) != role && net.operation()["step"] == "undone" {
+        net.done(0, &["peer", "set-role", "n3", role], "");
+    }
+    settled(net, role);
+}
+
+fn killed_target(net: &mut Net, role: &str, point: &str) {
+    net.kill_agent(2);
+    net.start(2, &[], Some(point));
+    net.wait(2, "service", |status| status["phase"] == "serving");
+    net.quorate(0, &["peer", "set-role", "n3", role, "--wait", "1s"], "");
+    let begun = Instant::now();
+    while net.agents[2].as_mut().is_some_and(|agent| agent.ended().is_none()) {
+        assert!(begun.elapsed() < LIMIT, "{point}: the agent goes on\n{}", net.logs());
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    net.start(2, &[], None);
+    settled(net, role);
+}
+
+/// The node is what it was to be, by its own word, by the members' list, and to its clients.
+#[track_caller]
+fn settled(net: &Net, role: &str) {
+    net.wait_operation(2, "changed");
+    net.wait_role(2, role);
+    let listed = |names: Vec<String>| names.iter().any(|name| name == "n3");
+    assert_eq!(listed(net.names(0)), role == "server", "{}", net.logs());
+    let status = net.wait(2, "service", |status| status["phase"] == "serving");
+    assert_eq!(status["etcd"].is_null(), role == "client", "{status:#}");
+    net.wait_ctl(2, &["put", "k", "v"]);
+}
