@@ -312,10 +312,11 @@ impl Keeper {
         let alive = observe::registered(&self.shared.store).await?;
         let members = records.group.map(|(group, _)| group.nodes).unwrap_or_default();
         let me = self.shared.here.name().to_owned();
-        if let Some(next) = alive.into_keys().find(|name| *name != me && members.contains_key(name)) {
-            if let Err(fault) = self.hand_over(&next).await {
-                warn!(code = %fault.code(), "the write master: {}", in_words(&fault));
-            }
+        let next = alive.into_keys().find(|name| *name != me && members.contains_key(name));
+        if let Some(next) = next
+            && let Err(fault) = self.hand_over(&next).await
+        {
+            warn!(code = %fault.code(), "the write master: {}", in_words(&fault));
         }
         self.give_up("this node ends").await
     }
