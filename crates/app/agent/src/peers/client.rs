@@ -176,7 +176,9 @@ impl Peers {
             return Ok(answer);
         }
         let why = format!("it is the agent of `{}`", answer.name);
-        Err(PeerError::Silent(silent(peer, self.url(peer).as_deref(), why).hint("correct its `agent-url` in the cluster file")))
+        Err(PeerError::Silent(
+            silent(peer, self.url(peer).as_deref(), why).hint("correct its `agent-url` in the cluster file"),
+        ))
     }
 
     /// What its agent shows.

@@ -10,8 +10,7 @@ use quorate_pki::IssuingKeys;
 use super::change::no;
 use super::server::{Api, No, refuse};
 use crate::peering::{
-    self, DetachRequest, InviteAnswer, InviteRequest, OperationShown, PeersAnswer, RoleRequest, VetoAnswer,
-    VetoRequest,
+    self, DetachRequest, InviteAnswer, InviteRequest, OperationShown, PeersAnswer, RoleRequest, VetoAnswer, VetoRequest,
 };
 use crate::serve::Peer;
 

@@ -102,9 +102,11 @@ impl Report for Shown {
         if let Some(client) = &status.client {
             pairs.push(("client", format!("listens at {}", client.listens.join(", "))));
             for member in &client.members {
-                let rtt = member.rtt_us.map(|us| format!(", {:.1} ms away", f64::from(us) / 1000.0)).unwrap_or_default();
+                let rtt =
+                    member.rtt_us.map(|us| format!(", {:.1} ms away", f64::from(us) / 1000.0)).unwrap_or_default();
                 let used = if member.healthy { "used" } else { "not used" };
-                let line = format!("{} at {}, {used}{rtt}, {} connections", member.name, member.address, member.connections);
+                let line =
+                    format!("{} at {}, {used}{rtt}, {} connections", member.name, member.address, member.connections);
                 pairs.push(("member", line));
             }
         }
