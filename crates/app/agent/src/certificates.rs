@@ -53,6 +53,8 @@ const LOOK_EVERY: Duration = Duration::from_secs(60);
 
 /// A renewal that failed is tried again after this long at the latest: what hindered it may be over.
 const RETRY_MAX: Duration = Duration::from_secs(600);
+/// Half of the time after the first failure.
+const RETRY_FIRST: Duration = Duration::from_secs(1);
 
 /// Where another agent signs.
 pub(crate) const PATH: &str = "/v1/certificates";
@@ -188,7 +190,7 @@ pub(crate) async fn keep(keep: Keep, stop: CancellationToken) {
     }
     let jitter = jitter(keep.node.name());
     let mut failed: Option<Fault> = None;
-    let mut next_try = Instant::now();
+    let (mut next_try, mut retry) = (Instant::now(), RETRY_FIRST);
     loop {
         let now = Timestamp::now();
         let node = Arc::clone(&keep.node);
@@ -210,11 +212,13 @@ pub(crate) async fn keep(keep: Keep, stop: CancellationToken) {
             (Renewal::Renew { again }, Some(dir)) if Instant::now() >= next_try => {
                 failed = renew(&keep, dir, &lives(&seen)).await.err();
                 measures.renewed(failed.is_none());
-                next_try = Instant::now() + if failed.is_some() { again.min(RETRY_MAX) } else { again };
+                // Soon at first: whoever signs may start a moment later than this node.
+                retry = if failed.is_some() { (retry * 2).min(RETRY_MAX) } else { RETRY_FIRST };
+                next_try = Instant::now() + if failed.is_some() { again.min(retry) } else { again };
                 // What it led to is told at once.
                 Duration::from_secs(1)
             }
-            (Renewal::Renew { .. }, _) => LOOK_EVERY,
+            (Renewal::Renew { .. }, _) => next_try.saturating_duration_since(Instant::now()),
             (Renewal::Look { again }, _) => again,
         };
         tokio::select! {

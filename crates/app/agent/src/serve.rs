@@ -156,6 +156,12 @@ impl Peer {
     }
 }
 
+impl Connected<IncomingStream<'_, TcpListener>> for Peer {
+    fn connect_info(stream: IncomingStream<'_, TcpListener>) -> Peer {
+        Peer::new(*stream.remote_addr(), false)
+    }
+}
+
 impl Connected<IncomingStream<'_, Doors>> for Peer {
     fn connect_info(stream: IncomingStream<'_, Doors>) -> Peer {
         stream.remote_addr().clone()

@@ -164,7 +164,7 @@ fn the_files_of_the_guide_can_be_used() {
     let guide = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../docs/guide/cluster-file.md");
     let guide = std::fs::read_to_string(guide).expect("the guide");
     let files: Vec<&str> = guide.split("```yaml\n").skip(1).filter_map(|rest| rest.split("```").next()).collect();
-    assert_eq!(files.len(), 7);
+    assert_eq!(files.len(), 8);
     for file in files {
         let said = check(file, &[]);
         assert_eq!(said.status.code(), Some(0), "{}", out(&said));

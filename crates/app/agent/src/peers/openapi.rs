@@ -193,7 +193,8 @@ fn schemas() -> Value {
         "InviteRequest": object(&["role", "ttl_ms"], json!({ "role": text, "ttl_ms": number, "address": { "type": ["string", "null"] } })),
         "InviteAnswer": object(&["code", "expires_ms"], json!({ "code": text, "expires_ms": number })),
         "DetachRequest": object(&["name", "force"], json!({ "name": text, "force": { "type": "boolean" } })),
-        "VetoRequest": object(&["what", "name"], json!({ "what": { "enum": ["join", "detach"] }, "name": text })),
+        "RoleRequest": object(&["name", "role"], json!({ "name": text, "role": { "enum": ["server", "client"] } })),
+        "VetoRequest": object(&["what", "name"], json!({ "what": { "enum": ["join", "detach", "to-client", "to-server"] }, "name": text })),
         "IssuingKeys": { "type": "object", "additionalProperties": text },
         "VetoAnswer": object(&[], json!({ "objection": { "type": ["string", "null"] } })),
         "Refusal": object(&["code", "why"], json!({ "code": text, "why": text, "generation": number }))

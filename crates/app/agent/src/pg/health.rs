@@ -14,6 +14,7 @@ use quorate_faults::{Code, Fault};
 use tokio::net::TcpListener;
 
 use super::status::Board;
+use crate::serve::Peer;
 
 /// Takes the port.
 pub(super) async fn bind(address: &str, port: u16) -> Result<TcpListener, Fault> {
@@ -38,7 +39,7 @@ pub(super) async fn serve(listener: TcpListener, board: Arc<Board>, more: Router
         .with_state(board)
         .merge(more);
     // It ends with the process.
-    let _ = axum::serve(listener, router).await;
+    let _ = axum::serve(listener, router.into_make_service_with_connect_info::<Peer>()).await;
 }
 
 fn yes_or_no(yes: bool, what: &'static str) -> Response {

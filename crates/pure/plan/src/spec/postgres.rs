@@ -36,6 +36,7 @@ pub struct PgSpec {
     /// The servers, in the order of their numbers.
     pub nodes: Vec<PgNode>,
     /// Where its nodes agree.
+    #[serde(flatten)]
     pub store: PgStore,
     /// Where `postgres` and `initdb` are; by default the newest that is installed.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -112,14 +113,15 @@ pub struct PgNode {
 
 /// Where the nodes agree.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
 pub struct PgStore {
     /// Which kind.
+    #[serde(rename = "store")]
     pub kind: PgStoreKind,
     /// Where it is.
+    #[serde(rename = "store-urls")]
     pub urls: Vec<String>,
     /// The file with Consul's token.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(rename = "store-token-file", skip_serializing_if = "Option::is_none")]
     pub token_file: Option<String>,
 }
 

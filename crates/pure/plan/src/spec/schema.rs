@@ -193,7 +193,7 @@ agent: {logs: {max-files: 1}}
 box: {limits: {pids: 9}}
 processes: {p: {executable: /p, limits: {pids: 9}, volumes: [{path: /v}], ports: {bind: 1}, hooks: {timeout: 1s}, restart: {when: \
 never}, health: {tcp: 'h:1'}, stop: {term-timeout: 1s}, logs: {max-files: 1}}}
-postgres: {nodes: [{name: n1}], users: [{name: u, password-file: /u}]}
+postgres: {store-urls: ['http://h:1'], nodes: [{name: n1, address: h}], users: [{name: u, password-file: /u}]}
 etcd: {}
 ";
 

@@ -15,8 +15,8 @@ use crate::printer::Printer;
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  quorate peer set-role n3 client          it stops to vote, and leads to those that do
-  quorate peer set-role n3 server          it learns, votes, and serves by itself
+  quorate peer set-role n3 client     it votes no more, and leads to those that do
+  quorate peer set-role n3 server     it learns, votes, and serves by itself
 
 Asked on another server. To a client: that a quorum stays is proven, what was written is
 backed up where a store is declared, leadership is handed over, the member is removed, and
