@@ -103,6 +103,8 @@ fn a_newcomer_without_room_waits_is_taken_out_by_a_clock_that_jumps_and_joins_in
     // An hour passes for the agent of the leader, and for nobody else: it takes the learner out, which costs nothing.
     let leader = net.leader(&[0, 1, 2]);
     let done = |net: &Net| net.status(leader)["done"].to_string();
+    // Its time runs from when this agent saw it.
+    net.wait(leader, "sight of the learner", |status| status["cluster"].to_string().contains("learner"));
     clocks[leader].set(HOUR);
     wait_until("the learner is taken out", LIMIT, || done(&net).contains("out again"));
     // And back, behind where it was. There is room now, and a later file has the newcomer look at once.

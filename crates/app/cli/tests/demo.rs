@@ -7,7 +7,7 @@ use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use quorate_testkit::{etcd, kill_hard};
+use quorate_testkit::{etcd, kill_hard, wait_until};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -156,7 +156,9 @@ fn what_is_killed_hard_comes_back_on_its_data() {
     assert_ne!(pids(&back)[0], pids(&first)[0]);
     // Without an agent, the next one takes the running etcd over.
     kill_hard(agents(&back)[1]);
-    wait_until("word that no agent keeps it", LIMIT, || demo.json_or_not("status").contains("no agent keeps it"));
+    wait_until("word that no agent keeps it", std::time::Duration::from_secs(60), || {
+        demo.json_or_not("status").contains("no agent keeps it")
+    });
     let taken = demo.json("start");
     assert_eq!((taken["state"].as_str(), taken["healthy"].as_u64()), (Some("repaired"), Some(3)));
     assert_eq!(pids(&taken), pids(&back));

@@ -15,7 +15,7 @@ use crate::printer::Printer;
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  quorate peer set-role n3 client     it votes no more, and leads to those that do
+  quorate peer set-role n3 client     it votes no more, and leads to voters
   quorate peer set-role n3 server     it learns, votes, and serves by itself
 
 Asked on another server. To a client: that a quorum stays is proven, what was written is
