@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use cluster_support::disk::Disk;
 use cluster_support::{Declared, LIMIT, Wire};
 use jiff::Timestamp;
 use quorate_etcd::client::{Client, Settings, Tls};
@@ -83,7 +84,10 @@ fn admits(cluster: &Declared, at: usize, identity: &Path, trust: &Path) {
 
 fn rotate(cluster: &Declared, more: &[&str]) -> Command {
     let mut command = Command::new(quorate());
-    command.args(["ca", "rotate", "--wait", "90s", "--dir"]).arg(cluster.path("ca"));
+    command.args(["ca", "rotate", "--dir"]).arg(cluster.path("ca"));
+    if !more.contains(&"--wait") {
+        command.args(["--wait", "90s"]);
+    }
     command.arg("--config").arg(cluster.path("cluster.yaml")).args(more);
     command
 }
@@ -310,4 +314,31 @@ fn new_authorities_are_taken_into_use_while_clocks_are_stepped() {
         let last = ctl(&cluster, at, &own, &own, &["get", "--print-value-only", "load"]).unwrap();
         assert_eq!(last.trim(), (written - 1).to_string());
     }
+}
+
+#[test]
+fn a_node_without_room_for_certificates_is_waited_for() {
+    let mut disk = None;
+    let mut cluster = serving_by("3.5.16", 3, |dir| {
+        // Its certificates and requests, and nothing else, are on a disk of their own.
+        disk = Some(Disk::new(&dir.join("pki-n2"), 1));
+        Vec::new()
+    });
+    let disk = disk.unwrap();
+    disk.kept_full(|| {
+        let stopped = rotate(&cluster, &["--wait", "3s"]).output().unwrap();
+        let text = String::from_utf8_lossy(&stopped.stderr).into_owned();
+        assert!(!stopped.status.success(), "{text}");
+        assert!(text.contains("n2"), "{text}");
+        let own = pki(&cluster, "n1");
+        admits(&cluster, 0, &own, &own);
+    });
+    disk.empty();
+    let said = succeeds(&rotate(&cluster, &[]).output().unwrap());
+    assert!(said.contains("is done"), "{said}");
+    cluster.wait_serving();
+    let own = pki(&cluster, "n2");
+    (0..3).for_each(|at| admits(&cluster, at, &own, &own));
+    drop(cluster);
+    drop(disk);
 }

@@ -1,72 +1,14 @@
 //! Changes on bad days: full disks, partitions and kills in the middle of each, and clocks that are stepped by an hour below the
 //! agent that decides.
 
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on says where")]
-
 mod change_support;
 mod cluster_support;
 
-use std::path::{Path, PathBuf};
-use std::process::Command;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
-
 use change_support::{LIMIT, Net, said};
-use quorate_testkit::{FakeClock, run, wait_until};
+use cluster_support::disk::Disk;
+use quorate_testkit::{FakeClock, wait_until};
 
 const HOUR: i64 = 3600;
-
-/// A small disk, which may get larger.
-struct Disk(PathBuf);
-
-impl Disk {
-    fn new(place: &Path, mebibytes: u32) -> Disk {
-        std::fs::create_dir(place).unwrap();
-        let size = format!("size={mebibytes}m");
-        run(Command::new("mount").args(["-t", "tmpfs", "-o", &size, "quorate-test"]).arg(place));
-        Disk(place.to_owned())
-    }
-
-    /// Takes all the room that is left, and what anyone gives back, while `work` goes on.
-    fn kept_full<T>(&self, work: impl FnOnce() -> T) -> T {
-        let fill = || {
-            let mut command = Command::new("dd");
-            command.args(["if=/dev/zero", "bs=4k", "oflag=append", "conv=notrunc"]);
-            let _ = command.arg(format!("of={}", self.filler())).output();
-        };
-        fill();
-        let over = AtomicBool::new(false);
-        std::thread::scope(|scope| {
-            scope.spawn(|| {
-                while !over.load(Ordering::Relaxed) {
-                    fill();
-                    std::thread::sleep(Duration::from_millis(10));
-                }
-            });
-            let came = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work));
-            over.store(true, Ordering::Relaxed);
-            came.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-        })
-    }
-
-    fn empty(&self) {
-        run(Command::new("rm").arg(self.filler()));
-    }
-
-    fn filler(&self) -> String {
-        self.0.join("filler").display().to_string()
-    }
-
-    fn enlarge(&self, mebibytes: u32) {
-        run(Command::new("mount").args(["-o", &format!("remount,size={mebibytes}m")]).arg(&self.0));
-    }
-}
-
-impl Drop for Disk {
-    fn drop(&mut self) {
-        let _ = Command::new("umount").arg("-l").arg(&self.0).status();
-    }
-}
 
 #[test]
 fn a_newcomer_without_room_waits_is_taken_out_by_a_clock_that_jumps_and_joins_in_the_end() {
@@ -207,6 +149,52 @@ fn a_recovery_without_room_says_so_and_goes_on_once_there_is_some() {
     disk.empty();
     net.wait(0, "serving", |status| status["phase"] == "serving");
     assert!(net.try_ctl(0, &["get", "k"]).unwrap().contains('v'));
+    drop(net);
+    drop(disk);
+}
+
+#[test]
+fn a_member_without_room_delays_each_change_and_loses_nothing() {
+    let mut net = Net::new("3.5.16", 4);
+    let disk = Disk::new(&net.path("disk-2"), 400);
+    net.places.insert(1, net.path("disk-2/data"));
+    net.declare_release("3.5.16");
+    net.found(&[0, 1, 2, 3]);
+    let members = [0, 1, 2];
+    let load = net.load_from(0, &[0, 2]);
+    load.goes_on(20);
+    // Somebody leaves, everyone is started again, another release: each begins while one member has no room for anything.
+    disk.kept_full(|| {
+        net.begin(&members);
+        load.goes_on(20);
+    });
+    disk.empty();
+    net.apply(&members);
+    net.assert_voters(&members);
+    net.more = "etcd: {heartbeat-interval: 100, election-timeout: 1000, max-txn-ops: 256}\n".to_owned();
+    disk.kept_full(|| {
+        net.begin(&members);
+        load.goes_on(20);
+    });
+    disk.empty();
+    net.apply(&members);
+    let file = net.shown("n1.yaml");
+    let upgrade = |wait: &'static str| {
+        let own = ["--config", file.as_str(), "--name", "n1", "--yes", "--without-backup", "--wait", wait];
+        net.quorate(0, &[&["cluster", "upgrade", "--to", "3.5.30"], &own[..]].concat())
+    };
+    disk.kept_full(|| {
+        let begun = upgrade("0s");
+        assert!(matches!(begun.status.code(), Some(0 | 3)), "{}\n{}", said(&begun), net.logs());
+        load.goes_on(20);
+    });
+    disk.empty();
+    wait_until("the upgrade", LIMIT, || upgrade("20s").status.success());
+    for at in members {
+        net.wait(at, "3.5.30", |status| status["etcd"]["version"] == "3.5.30" && status["phase"] == "serving");
+    }
+    load.goes_on(20);
+    load.finish();
     drop(net);
     drop(disk);
 }
