@@ -128,15 +128,8 @@ impl Net {
 
     #[track_caller]
     fn wait(&self, at: usize, what: &str, wanted: impl Fn(&Value) -> bool) -> Value {
-        let begun = Instant::now();
-        loop {
-            let status = self.status(at);
-            if wanted(&status) {
-                return status;
-            }
-            assert!(begun.elapsed() < LIMIT, "n{}: no {what}: {status:#}\n{}", at + 1, self.logs());
-            std::thread::sleep(Duration::from_millis(100));
-        }
+        let told = |status: &Value| format!("n{}: no {what}: {status:#}\n{}", at + 1, self.logs());
+        cluster_support::answered(LIMIT, || self.status(at), wanted, told)
     }
 
     fn operation(&self) -> Value {

@@ -399,3 +399,22 @@ pub(crate) fn logs_of(agents: &[Option<Running>], lines: usize) -> String {
     };
     agents.iter().enumerate().map(log).collect()
 }
+
+/// Asks until the answer is as wanted, and returns it; `told` is said where it never is.
+#[track_caller]
+pub(crate) fn answered(
+    limit: Duration,
+    ask: impl Fn() -> Value,
+    wanted: impl Fn(&Value) -> bool,
+    told: impl Fn(&Value) -> String,
+) -> Value {
+    let begun = Instant::now();
+    loop {
+        let answer = ask();
+        if wanted(&answer) {
+            return answer;
+        }
+        assert!(begun.elapsed() < limit, "{}", told(&answer));
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}

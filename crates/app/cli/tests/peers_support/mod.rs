@@ -201,15 +201,8 @@ impl ByHand {
 
     #[track_caller]
     pub(crate) fn wait(&self, at: usize, what: &str, wanted: impl Fn(&Value) -> bool) -> Value {
-        let begun = Instant::now();
-        loop {
-            let status = self.status(at);
-            if wanted(&status) {
-                return status;
-            }
-            assert!(begun.elapsed() < LIMIT, "n{}: no {what}: {status:#}\n{}", at + 1, self.logs());
-            std::thread::sleep(Duration::from_millis(50));
-        }
+        let told = |status: &Value| format!("n{}: no {what}: {status:#}\n{}", at + 1, self.logs());
+        crate::cluster_support::answered(LIMIT, || self.status(at), wanted, told)
     }
 
     /// What the agent of a node says of its peers.
