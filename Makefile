@@ -31,7 +31,7 @@ man: compiler ## Write a manual page for every command: target/man/*.1
 
 test: tools cargo ## Run every test against real servers, and the checks of the source tree itself (tidy)
 	$(CARGO) build --workspace --locked
-	$(CARGO) test --workspace --locked --no-fail-fast
+	$(CARGO) xtask test
 	$(CARGO) xtask tidy
 
 test-faults: tools cargo ## Run the same tests with their ranges widened (QUORATE_SWEEP=full: every byte, every crash point); hours

@@ -5,6 +5,7 @@
 
 mod agent;
 mod box_;
+mod certificates;
 mod change;
 mod chart;
 mod dataset;

@@ -5,6 +5,7 @@
 mod bench;
 mod seeds;
 mod sim;
+mod test;
 mod tidy;
 
 use std::process::ExitCode;
@@ -14,6 +15,7 @@ usage: cargo xtask TASK
   tidy         check the source tree: file heads and lengths, rings, fault pages, forbidden words, links
   bench [PART] run the side-by-side benchmarks, or one part: `offline`, `follow`, `agent`, `found`, `change`, `postgres`,
                `peers`, `box` (see bench/)
+  test [NAME]  build and run every test, two programs at a time, or those of NAMEs; what failed once more, alone
   fuzz-seeds   fill fuzz/corpus from the fixtures
   sim          live through simulated lives: `--seeds N [--from S]`, or `--seed S --story`";
 
@@ -24,6 +26,7 @@ fn main() -> ExitCode {
     let result = match args.first().map(String::as_str) {
         Some("tidy") => tidy::run(&root),
         Some("bench") => bench::run(&root, args.get(1).map(String::as_str)),
+        Some("test") => test::run(&root, args.get(1..).unwrap_or_default()),
         Some("fuzz-seeds") => seeds::run(&root),
         Some("sim") => sim::run(&args),
         _ => Err(anyhow::anyhow!("{USAGE}")),

@@ -114,6 +114,8 @@ pub(super) fn rows(quorate: &Path, tools: &Tools) -> Result<Vec<Row>> {
     group.declare(3)?;
     (0..3).for_each(|at| group.start(at));
     group.wait_ready(&runtime, 3)?;
+    let single = |number: u64| (group::ROWS.insert)(SINGLE + number);
+    first_write(&runtime, &group.door(0), &single(0), Instant::now(), LIMIT)?;
     rows.push(known(switchover(&runtime, &group)?));
     rows.push(known(join(&runtime, &mut group)?));
     Ok(rows)
@@ -279,6 +281,8 @@ fn join(runtime: &Runtime, group: &mut Group) -> Result<Row> {
     }
     group.wait_ready(runtime, 3)?;
     group.start(3);
+    // Proxies lost sight of agents that were all started again at once.
+    first_write(runtime, &group.door(0), &(group::ROWS.insert)(SINGLE + 1), Instant::now(), LIMIT)?;
     let loads: Vec<Load> = [Connections::Kept, Connections::New]
         .into_iter()
         .zip(10_u64..)

@@ -101,11 +101,11 @@ impl Reader<'_> {
             "write" => self.wrote(args, None, result),
             "pwrite64" => self.wrote(args, Some(args[3].number() as u64), result),
             "lseek" => {
-                if let Some(open) = self.open.get_mut(&args[0].number()) {
+                if let Some(open) = self.open_at(&args[0]) {
                     open.position = result as u64;
                 }
             }
-            "fsync" | "fdatasync" => self.synced(args[0].number()),
+            "fsync" | "fdatasync" => self.synced(&args[0]),
             "rename" => self.renamed(args[0].path(), args[1].path()),
             "renameat" | "renameat2" => self.renamed(at(&args[0], &args[1]), at(&args[2], &args[3])),
             "link" => self.linked(args[0].path(), args[1].path()),
@@ -125,6 +125,13 @@ impl Reader<'_> {
 
     fn is_ours(&self, path: &Path) -> bool {
         path.starts_with(self.root)
+    }
+
+    /// What a descriptor stands for, if it is below the root. Closing is not in the log: the number of a file that was
+    /// read and closed may by now be that of a pipe, and only the path beside it tells.
+    fn open_at(&mut self, descriptor: &Arg) -> Option<&mut Open> {
+        let ours = descriptor.place.as_deref().is_some_and(|place| place.starts_with(self.root));
+        self.open.get_mut(&descriptor.number()).filter(|_| ours)
     }
 
     fn opened(&mut self, path: PathBuf, flags: &str, mode: Option<&Arg>, descriptor: i64) {
@@ -159,20 +166,21 @@ impl Reader<'_> {
     }
 
     fn wrote(&mut self, args: &[Arg], offset: Option<u64>, length: i64) {
-        let Some(open) = self.open.get_mut(&args[0].number()) else { return };
+        let Some(open) = self.open_at(&args[0]) else { return };
         let bytes = args[1].quoted.as_deref().and_then(|bytes| bytes.get(..length as usize));
         let bytes = bytes.expect("strace showed every byte that was written").to_vec();
         let place = offset.unwrap_or(open.position);
         if offset.is_none() {
             open.position += length as u64;
         }
-        self.ops.push(Op::Write { path: open.path.clone(), offset: place, bytes });
+        let path = open.path.clone();
+        self.ops.push(Op::Write { path, offset: place, bytes });
     }
 
-    fn synced(&mut self, descriptor: i64) {
-        let Some(open) = self.open.get(&descriptor) else { return };
-        let path = open.path.clone();
-        self.ops.push(if open.is_dir { Op::SyncDir { path } } else { Op::SyncFile { path } });
+    fn synced(&mut self, descriptor: &Arg) {
+        let Some(open) = self.open_at(descriptor) else { return };
+        let (path, is_dir) = (open.path.clone(), open.is_dir);
+        self.ops.push(if is_dir { Op::SyncDir { path } } else { Op::SyncFile { path } });
     }
 
     fn renamed(&mut self, from: PathBuf, to: PathBuf) {
@@ -262,6 +270,7 @@ mod tests {
             "1 openat(AT_FDCWD<'/w'>, \"'/r'\", O_RDONLY|O_CLOEXEC) = 9<'/r'>",
             "3 --- SIGCHLD {si_signo=SIGCHLD} ---",
             "1 unlink(\"'/r/a#1'\") = 0",
+            "2 write(9<'pipe:[77]'>, \"'wake'\", 4) = 4",
         ]);
         let path = |name: &str| PathBuf::from("/r").join(name);
         let write = |offset, bytes: &str| Op::Write { path: path("a#1"), offset, bytes: bytes.as_bytes().to_vec() };

@@ -6,8 +6,6 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use jiff::Timestamp;
-use quorate_pki::{Authorities, Keys, NodeNames, Policy, ensure_authorities, ensure_installed, ensure_requests, issue};
 use quorate_postgres::Secret;
 use quorate_postgres::server::TlsFiles;
 use quorate_postgres::sql::{Place, Way};
@@ -16,6 +14,7 @@ use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::runtime::Runtime;
 
+use super::super::certificates::certify;
 use super::load::Table;
 
 const LIMIT: Duration = Duration::from_secs(120);
@@ -74,18 +73,9 @@ impl Group {
     }
 
     fn certificates(&self) -> Result<()> {
-        let (ca, now) = (self.path("ca"), Timestamp::now());
-        ensure_authorities(&ca, "t", None, now)?;
-        let authorities = Authorities::open(&ca, None)?;
-        for node in &self.nodes {
-            let dir = self.path("pki").join(&node.name);
-            let names = NodeNames::new("t", &node.name, ["127.0.0.1"])?;
-            std::fs::create_dir_all(&dir)?;
-            let bundle = ensure_requests(&dir, &names, Keys::Keep)?.bundle;
-            let signed = issue(&authorities, &bundle, &Policy { days: 90, allowed: None }, now)?;
-            ensure_installed(&dir, &names, &signed, now)?;
-        }
-        Ok(())
+        self.nodes.iter().try_for_each(|node| {
+            certify(&self.path("ca"), "t", (&node.name, "127.0.0.1"), &self.path("pki").join(&node.name))
+        })
     }
 
     /// Writes the file with the first so many nodes.

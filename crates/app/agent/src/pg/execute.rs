@@ -252,11 +252,10 @@ async fn prepare(here: &Here) -> Result<(), Fault> {
     let config = here.server()?;
     let client = here.own("postgres", here.limits()).await?;
     let installation = here.installation()?;
-    let renewed = here.ensure_given()?;
-    let changed = server::ensure_config(&here.data_dir(), &config, installation.version)?;
-    if renewed || changed == server::ConfigChange::Changed {
-        server::reload(&client).await?;
-    }
+    here.ensure_given()?;
+    server::ensure_config(&here.data_dir(), &config, installation.version)?;
+    // Whoever wrote the files may have been cut off before the server was told, or found it running.
+    server::reload(&client).await?;
     group::prepare(&client, &Prepare { database: DATABASE.to_owned(), users: here.users()? }).await?;
     let client = here.own(DATABASE, here.limits()).await?;
     group::ensure_extensions(&client, &here.pg.extensions).await.map(drop)

@@ -29,6 +29,7 @@ use super::data::in_words;
 use super::drift;
 use super::etcd::{self, Program};
 use super::execute::halted;
+use super::first_word::{self, FirstWord};
 use super::membership::{Through, prove, through};
 use super::node::Node;
 use super::publish::{Shared, now_ms};
@@ -58,6 +59,8 @@ pub(super) struct Beside {
     program: Option<Program>,
     /// The connection to this member, for as long as it answers.
     client: Option<Client>,
+    /// That of a newcomer may get lost.
+    first_word: FirstWord,
 }
 
 /// What one turn came to.
@@ -79,7 +82,9 @@ pub(super) struct Survey {
 impl Beside {
     pub(super) fn new(node: &Arc<Node>, book: &Arc<Book>, peers: &Arc<Peers>, shared: &Arc<Shared>) -> Beside {
         let (node, book) = (Arc::clone(node), Arc::clone(book));
+        let first_word = FirstWord::new(&node, &book.read());
         Beside {
+            first_word,
             node,
             book,
             peers: Arc::clone(peers),
@@ -114,8 +119,14 @@ impl Beside {
                 // That reads fail is told by the phase; a user without the right to ask is a choice.
                 Err(fault) => {
                     tracing::debug!(code = %fault.code(), "beside etcd: {}", in_words(&fault));
+                    if self.first_word.is_lost() {
+                        self.shared.order_restart(first_word::WHY);
+                    }
                     self.heed_recovery().await;
                 }
+            }
+            if self.first_word.waits() {
+                wait = SOON / 2;
             }
             // Soon at first, since most starts and most learners are quick.
             tokio::time::sleep(wait).await;
@@ -142,7 +153,8 @@ impl Beside {
             None => Client::connect(&self.node.client()?).await?,
         };
         self.client = Some(client.clone());
-        let status = client.status().await?;
+        let status = self.status(&client).await?;
+        self.first_word.heard();
         if status.is_learner {
             self.promote(&status).await?;
             return Ok(Turn::Learns);
@@ -166,6 +178,15 @@ impl Beside {
             self.shared.set_restarting(false);
         }
         Ok(Turn::Surveyed(self.change(&survey, &heard).await))
+    }
+
+    /// The status of this member. A newcomer keeps who asks waiting until it serves.
+    async fn status(&self, client: &Client) -> Result<StatusResponse, Fault> {
+        if !self.first_word.waits() {
+            return client.status().await;
+        }
+        let late = || Fault::new(Code::EtcdUnreachable, "etcd does not serve yet");
+        tokio::time::timeout(SOON, client.status()).await.map_err(|_| late())?
     }
 
     /// Asks the others to let this learner vote; etcd says no while it is behind.

@@ -21,6 +21,7 @@ mod drift;
 mod etcd;
 mod execute;
 mod external;
+mod first_word;
 mod in_place;
 mod keep;
 mod listen;

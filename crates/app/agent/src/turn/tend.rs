@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use quorate_faults::{Code, Fault};
 use quorate_host::shim::{Ended, Running, StopOrder};
-use quorate_plan::ledger::LedgerSeen;
+use quorate_plan::ledger::{LedgerSeen, State};
 use quorate_plan::phase::Phase;
 use quorate_plan::start::Halt;
 use tokio::io::Interest;
@@ -294,7 +294,12 @@ impl Agent {
 
     /// Hands leadership over and ends etcd. Says how it ended; `None`: asked again meanwhile, and the shim goes on by itself.
     async fn end_etcd(&mut self, running: &mut Running, asked_by: &str) -> Result<Option<String>, Fault> {
-        beside::hand_over(&self.node, &self.shared).await;
+        let joins =
+            matches!(self.book.read(), LedgerSeen::There(ledger) if matches!(ledger.state, State::PendingAdd(_)));
+        // Who does not vote yet does not lead, and one that does not serve yet cannot be asked.
+        if !joins {
+            beside::hand_over(&self.node, &self.shared).await;
+        }
         let ladder = etcd::ladder(&self.node.spec.maintenance.stop);
         let limit: u64 = ladder.iter().map(|rung| rung.wait_ms).sum();
         let last_revision = self.shared.status().etcd.and_then(|etcd| etcd.revision);

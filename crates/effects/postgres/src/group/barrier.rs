@@ -65,9 +65,11 @@ pub async fn caught_up(from: &Seat, to: &Member, limit: Duration) -> Result<(), 
     let client = &from.client;
     let target: i64 = client.value("SELECT pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '0/0')::int8", &[]).await?;
     loop {
-        // Moves over what is not published too, by the messages that keep the link alive.
-        let sql = "SELECT pg_wal_lsn_diff(confirmed_flush_lsn, '0/0')::int8 FROM pg_catalog.pg_replication_slots \
-                   WHERE slot_name = $1";
+        // Moves over what is not published too, by the messages that keep the link alive. What was applied there is enough: until
+        // it is on that disk too, the slot here keeps it.
+        let sql = "SELECT pg_wal_lsn_diff(greatest(s.confirmed_flush_lsn, r.replay_lsn), '0/0')::int8 \
+                   FROM pg_catalog.pg_replication_slots s LEFT JOIN pg_catalog.pg_stat_replication r ON r.pid = s.active_pid \
+                   WHERE s.slot_name = $1";
         let row = client.opt(sql, &[&link_name(from.member.id, to.id)]).await?;
         let confirmed: Option<i64> = row.map(|row| client.read(&row, 0)).transpose()?.flatten();
         if confirmed.is_some_and(|confirmed| confirmed >= target) {

@@ -84,6 +84,8 @@ pub fn render_conf(config: &ServerConfig, version: ServerVersion) -> String {
         ("max_sync_workers_per_subscription", "4".to_owned()),
         ("max_worker_processes", workers.to_string()),
         // How old "has it arrived?" may be, and how long a broken link waits before it is tried again.
+        // What a link applied is confirmed once it is on disk: that soon.
+        ("wal_writer_delay", "20ms".to_owned()),
         ("wal_receiver_status_interval", "1s".to_owned()),
         ("wal_retrieve_retry_interval", "500ms".to_owned()),
         ("wal_sender_timeout", "10s".to_owned()),
