@@ -31,6 +31,13 @@ const HANDSHAKE_LIMIT: Duration = Duration::from_secs(10);
 /// Handshakes at a time; more wait in the kernel's queue.
 const HANDSHAKES_MAX: usize = 64;
 
+/// The same where anyone may ask in clear text: whoever says nothing must not keep the proxies from asking.
+const STRANGERS_MAX: usize = 512;
+/// And how long such a one may take for its first byte.
+const FIRST_BYTE_LIMIT: Duration = Duration::from_secs(2);
+/// The first byte of a TLS handshake; no request in clear text begins with it.
+const TLS_BEGINS: u8 = 0x16;
+
 /// Where to listen, and how.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Address {
@@ -85,6 +92,15 @@ impl Address {
     }
 }
 
+/// How connections begin.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Begin {
+    /// All in the same way.
+    Alike,
+    /// With TLS, or in clear text: the first byte tells.
+    Either,
+}
+
 /// Certificates that notice when their files change.
 type Keys = Arc<Reloading<ServerConfig>>;
 
@@ -93,6 +109,7 @@ type Keys = Arc<Reloading<ServerConfig>>;
 pub struct Bound {
     listener: TcpListener,
     keys: Option<Keys>,
+    begin: Begin,
     url: String,
 }
 
@@ -107,7 +124,14 @@ pub async fn bind(address: &Address) -> Result<Bound, Fault> {
             ))
             .caused_by(error)
     })?;
-    Ok(Bound { listener, keys, url: address.url() })
+    Ok(Bound { listener, keys, begin: Begin::Alike, url: address.url() })
+}
+
+/// The same for clients that show a certificate and for those who ask in clear text; whoever answers looks at [`Peer`].
+pub async fn bind_either(at: SocketAddr, files: TlsFiles) -> Result<Bound, Fault> {
+    let mut bound = bind(&Address { at, tls: Some(files), admit: Admit::Certified }).await?;
+    bound.begin = Begin::Either;
+    Ok(bound)
 }
 
 impl Bound {
@@ -119,7 +143,7 @@ impl Bound {
     /// Answers until told to stop; answers that have begun are finished. Handlers may ask for [`Peer`].
     pub async fn serve(self, router: Router, stop: CancellationToken) -> Result<(), Fault> {
         let (sender, incoming) = mpsc::channel(HANDSHAKES_MAX);
-        let accepting = tokio::spawn(accept(self.listener, self.keys, sender, stop.clone()));
+        let accepting = tokio::spawn(accept(self.listener, (self.keys, self.begin), sender, stop.clone()));
         let doors = Doors { incoming, stop: stop.clone() };
         let service = router.into_make_service_with_connect_info::<Peer>();
         let served = axum::serve(doors, service).with_graceful_shutdown(async move { stop.cancelled().await }).await;
@@ -135,6 +159,8 @@ pub struct Peer {
     pub from: SocketAddr,
     /// Whether with a certificate of the authorities that this listener believes.
     pub certified: bool,
+    /// Whether from the very address that it came to.
+    same: bool,
     /// That certificate.
     certificate: Option<Arc<[u8]>>,
 }
@@ -142,7 +168,7 @@ pub struct Peer {
 impl Peer {
     /// Someone who shows no certificate, or one that is not told.
     pub fn new(from: SocketAddr, certified: bool) -> Peer {
-        Peer { from, certified, certificate: None }
+        Peer { from, certified, same: false, certificate: None }
     }
 
     /// The node whose agent asks, by its certificate.
@@ -150,9 +176,14 @@ impl Peer {
         self.certificate.as_ref().and_then(|certificate| quorate_pki::node_name(certificate, token))
     }
 
-    /// Whether from this machine.
+    /// Whether from this machine, through its own loopback.
     pub fn is_loopback(&self) -> bool {
         self.from.ip().to_canonical().is_loopback()
+    }
+
+    /// Whether from this machine, by whatever address of it.
+    pub fn is_here(&self) -> bool {
+        self.same || self.is_loopback()
     }
 }
 
@@ -175,11 +206,14 @@ impl<T: AsyncRead + AsyncWrite + Unpin + Send> Wire for T {}
 /// Takes connections, and brings each through its handshake on its own.
 async fn accept(
     listener: TcpListener,
-    keys: Option<Keys>,
+    (keys, begin): (Option<Keys>, Begin),
     ready: mpsc::Sender<(Box<dyn Wire>, Peer)>,
     stop: CancellationToken,
 ) {
-    let places = Arc::new(Semaphore::new(HANDSHAKES_MAX));
+    let places = Arc::new(Semaphore::new(match begin {
+        Begin::Alike => HANDSHAKES_MAX,
+        Begin::Either => STRANGERS_MAX,
+    }));
     loop {
         let Ok(place) = Arc::clone(&places).acquire_owned().await else { return };
         let accepted = tokio::select! {
@@ -197,8 +231,9 @@ async fn accept(
         };
         let (keys, ready) = (keys.clone(), ready.clone());
         tokio::spawn(async move {
-            if let Some((wire, certificate)) = secure(stream, keys).await {
-                let peer = Peer { from: peer, certified: certificate.is_some(), certificate };
+            let same = stream.local_addr().is_ok_and(|at| at.ip() == peer.ip());
+            if let Some((wire, certificate)) = secure(stream, keys, begin).await {
+                let peer = Peer { from: peer, certified: certificate.is_some(), same, certificate };
                 let _ = ready.send((wire, peer)).await;
             }
             drop(place);
@@ -206,9 +241,12 @@ async fn accept(
     }
 }
 
-async fn secure(stream: TcpStream, keys: Option<Keys>) -> Option<(Box<dyn Wire>, Option<Arc<[u8]>>)> {
+async fn secure(stream: TcpStream, keys: Option<Keys>, begin: Begin) -> Option<(Box<dyn Wire>, Option<Arc<[u8]>>)> {
     let _ = stream.set_nodelay(true);
     let Some(keys) = keys else { return Some((Box::new(stream), None)) };
+    if begin == Begin::Either && !begins_tls(&stream).await? {
+        return Some((Box::new(stream), None));
+    }
     let handshake = TlsAcceptor::from(keys.current()).accept(stream);
     // A client without the right certificate learns so from its own side of the handshake.
     let wire = tokio::time::timeout(HANDSHAKE_LIMIT, handshake).await.ok()?.ok()?;
@@ -216,6 +254,15 @@ async fn secure(stream: TcpStream, keys: Option<Keys>) -> Option<(Box<dyn Wire>,
     let certificate = wire.get_ref().1.peer_certificates().and_then(|shown| shown.first());
     let certificate = certificate.map(|shown| Arc::from(shown.as_ref()));
     Some((Box::new(wire), certificate))
+}
+
+/// Whether what comes is a handshake; `None`: nothing comes.
+async fn begins_tls(stream: &TcpStream) -> Option<bool> {
+    let mut first = [0];
+    match tokio::time::timeout(FIRST_BYTE_LIMIT, stream.peek(&mut first)).await {
+        Ok(Ok(1)) => Some(first == [TLS_BEGINS]),
+        Ok(Ok(_) | Err(_)) | Err(_) => None,
+    }
 }
 
 /// Connections that are through their handshake.

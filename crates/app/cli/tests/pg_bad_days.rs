@@ -171,6 +171,15 @@ fn a_node_whose_slot_is_lost_says_so_and_joins_anew() {
     let status = group.pg(&["status"]);
     assert!(status.status.code() == Some(3) && said(&status).contains("Q1275"), "{status:?}");
 
+    // It does not forget that while nobody can tell: the one that lost its slot is away, and its own agent is another one.
+    group.kill_node(writer);
+    group.kill_agent(away);
+    group.start(away, &[]);
+    group.wait("it tells still", |group| group.says(away, "fault", "Q1275"));
+    group.start(writer, &[]);
+    group.wait("the other two are well", |group| [writer, other].iter().all(|at| group.is_ready(*at)));
+    group.wait("somebody writes", |group| group.writer().is_some());
+
     // Let go, it joins anew with nothing.
     let gone = group.pg(&["detach", &name]);
     assert!(gone.status.success(), "{gone:?}");

@@ -93,33 +93,6 @@ fn nodes_come_in_any_order_and_make_one_group_once() {
     let said = String::from_utf8_lossy(&again.stdout).into_owned();
     assert!(said.starts_with("version 2 is on every node\n  there already on") && !said.contains("taken"), "{said}");
     runtime.block_on(eventually(&group.door(0, WRITE), "INSERT INTO rdpg.orders (what) VALUES ('tea')"));
-
-    // A node is let go, and comes back with nothing.
-    let stopped = group.pg(&["stop", "--name", &name]);
-    assert!(stopped.status.success(), "{stopped:?}");
-    let gone = group.pg(&["detach", &name]);
-    assert!(gone.status.success(), "{gone:?}");
-    let slots = format!("SELECT count(*) FROM pg_replication_slots WHERE slot_name LIKE 'mesh_n{}_%'", other + 1);
-    assert_eq!(runtime.block_on(count(&group.inside(writer), &slots)), 0);
-    runtime.block_on(eventually(&group.door(writer, WRITE), "INSERT INTO rdpg.orders (what) VALUES ('milk')"));
-    std::fs::rename(group.path(&format!("pg/{name}")), group.path("old-data")).unwrap();
-    group.start(other, &[]);
-    group.wait("it is told to join", |group| {
-        group.status(other).is_some_and(|status| status["fault"].as_str().is_some_and(|fault| fault.contains("Q1303")))
-    });
-    let joined = group.pg(&["join", &name]);
-    assert!(joined.status.success(), "{joined:?}");
-    assert_eq!(
-        String::from_utf8_lossy(&joined.stdout),
-        format!("{name} is node 4 of the group\nall rows are the same on every node\n")
-    );
-    group.wait_ready();
-    assert_eq!(runtime.block_on(count(&group.inside(other), "SELECT count(*) FROM rdpg.orders")), 2);
-    runtime.block_on(eventually(&group.door(other, WRITE), "INSERT INTO rdpg.orders (what) VALUES ('sugar')"));
-    let listed = group.pg(&["conflicts", "list"]);
-    assert_eq!(String::from_utf8_lossy(&listed.stdout), "no row was ever lost to another\n", "{listed:?}");
-    let repaired = group.pg(&["conflicts", "repair"]);
-    assert_eq!(String::from_utf8_lossy(&repaired.stdout), "all nodes have the same rows\n", "{repaired:?}");
 }
 
 #[test]

@@ -7,6 +7,9 @@ mod pg_support;
 use std::time::{Duration, Instant};
 
 use pg_support::{Group, LIMIT, Load, Setup, WRITE, all_arrive, count, once, runtime};
+use quorate_agent::pg::fence::{FenceSpec, Until, ensure_deadline};
+use quorate_testkit::Running;
+use rustix::process::{Pid, Signal, kill_process};
 
 #[test]
 fn the_write_master_is_lost_and_moved_and_no_insert_is_lost() {
@@ -16,6 +19,56 @@ fn the_write_master_is_lost_and_moved_and_no_insert_is_lost() {
 #[test]
 fn the_same_with_postgresql_17() {
     story(17);
+}
+
+/// The process that has these very words among its arguments.
+fn process_with(wanted: &[&str]) -> Option<Pid> {
+    let entries = std::fs::read_dir("/proc").unwrap().flatten();
+    let mut pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
+    let pid = pids.find(|pid| {
+        let words = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        let words: Vec<&[u8]> = words.split(|byte| *byte == 0).collect();
+        wanted.iter().all(|one| words.contains(&one.as_bytes()))
+    });
+    pid.and_then(Pid::from_raw)
+}
+
+/// The first process of a node's server, which has its data dir in its command line.
+fn postmaster(group: &Group, at: usize) -> Option<Pid> {
+    process_with(&["-D", &group.data_dir(at).display().to_string()])
+}
+
+#[test]
+fn a_pooler_dies_with_its_fence() {
+    let dir = tempfile::tempdir().unwrap();
+    for (number, user) in [None, quorate_testkit::unprivileged()].into_iter().enumerate() {
+        // A number of seconds that nobody else waits for.
+        let word = format!("1000.{}{number}", std::process::id());
+        let (deadline, file) = (dir.path().join(format!("deadline-{number}")), dir.path().join("fence.json"));
+        ensure_deadline(&deadline, "t", Until::Open).unwrap();
+        let spec = FenceSpec {
+            command: vec!["/bin/sleep".to_owned(), word.clone()],
+            user,
+            token: "t".to_owned(),
+            deadline,
+            socket_dir: dir.path().to_owned(),
+            port: 5432,
+            data_dir: dir.path().to_owned(),
+        };
+        pg_support::put(&file, &serde_json::to_vec(&spec).unwrap());
+        let args = ["__fence".to_owned(), file.display().to_string()];
+        let mut fence = Running::start(&pg_support::open_to_all(), &args, &[]);
+        let begun = Instant::now();
+        while process_with(&[&word]).is_none() {
+            assert!(begun.elapsed() < LIMIT, "the fence does not start it: {}", fence.log());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        fence.kill();
+        while process_with(&[&word]).is_some() {
+            assert!(begun.elapsed() < LIMIT, "it outlives its fence");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
 }
 
 fn story(major: u32) {
@@ -75,9 +128,19 @@ fn story(major: u32) {
     assert_ne!(group.status(writer).unwrap()["door"], "closed");
     let next = group.writer().unwrap();
 
-    // An agent that is killed cannot hold its door open: the fence closes it before another takes the place.
+    // An agent that is killed cannot hold its door open: the fence closes it before another takes the place. A server that
+    // does not answer it is killed, so that no session is left.
+    if major == 18 {
+        kill_process(postmaster(&group, next).unwrap(), Signal::STOP).unwrap();
+    }
     group.kill_agent(next);
     group.wait("another takes the place", |group| group.writer().is_some_and(|at| at != next));
+    if major == 18 {
+        group.wait("the fence kills the server", |group| postmaster(group, next).is_none());
+        group.start(next, &[]);
+        group.wait_ready();
+        return;
+    }
     let said = runtime.block_on(once(&group.door(next, pg_support::POOLER), "SELECT 1"));
     assert!(said.is_err(), "the door of the last write master is closed");
     let apps = "SELECT count(*) FROM pg_stat_activity WHERE usename = 'app'";

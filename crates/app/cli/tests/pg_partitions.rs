@@ -182,11 +182,30 @@ fn befall(group: &mut Group, fate: Fate) {
     all_is_there(group, &rows);
 }
 
+/// From another host, without a certificate: whether a node takes writes and reads, and nothing else.
+fn strangers_learn_nothing_but_a_word(group: &Group) {
+    let node = &group.nodes[group.writer().unwrap()];
+    let get = |path: &str| {
+        let url = format!("http://{}:{}{path}", node.address, node.ports[2]);
+        group.hosts.as_ref().unwrap()[CLIENT_HOST].within(|| {
+            alone().block_on(async {
+                let answer = reqwest::get(url).await.unwrap();
+                (answer.status().as_u16(), answer.text().await.unwrap())
+            })
+        })
+    };
+    assert_eq!(get("/reader"), (200, "reader\n".to_owned()));
+    assert_eq!(get("/v1/pg"), (403, String::new()));
+    // Whoever shows a certificate of a node is told, as `pg status` was.
+    assert!(group.overview()["nodes"][0]["status"]["server"].as_str().is_some_and(|server| server.starts_with("18.")));
+}
+
 #[test]
 fn a_write_master_that_is_cut_off_is_never_a_second_one() {
     let mut group = Group::on_hosts("role: manager");
     group.start_all();
     group.wait_ready();
+    strangers_learn_nothing_but_a_word(&group);
     for fate in [Fate::NoClients, Fate::NoPeers, Fate::NoStore, Fate::Still] {
         befall(&mut group, fate);
     }

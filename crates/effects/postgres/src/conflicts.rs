@@ -7,11 +7,8 @@ use std::time::Duration;
 
 use quorate_faults::{Code, Fault};
 
-use crate::group::{Seat, link_name, myself};
+use crate::group::{Seat, link_name, myself, part_of, parts_of};
 use crate::sql::{Client, ident, state_of};
-
-/// Into how many parts a table is divided to find rows that differ.
-const PARTS: i32 = 4096;
 
 /// A row that lost.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -102,7 +99,9 @@ pub async fn repair(seats: &[Seat], source: &Source) -> Result<Vec<Repaired>, Fa
     if let Source::Node(name) = source
         && !seats.iter().any(|seat| seat.member.name == *name)
     {
-        return Err(Fault::new(Code::PgSilent, format!("`{name}` does not answer")).hint("name a node that runs"));
+        let names = seats.iter().map(|seat| seat.member.name.as_str()).collect::<Vec<_>>().join(", ");
+        return Err(Fault::new(Code::PgNotMember, format!("`{name}` is no member of the group"))
+            .hint(format!("the members are {names}")));
     }
     let mut differences = Vec::new();
     for table in tables(&first.client).await? {
@@ -139,22 +138,11 @@ async fn tables(client: &Client) -> Result<Vec<Table>, Fault> {
         .collect()
 }
 
-fn part_of(table: &Table) -> String {
-    format!("(pg_catalog.hashtextextended(ROW({})::text, 3) & {})::int4", table.key, PARTS - 1)
-}
-
 /// The parts of a table that are not the same on all seats.
 async fn differing(seats: &[Seat], table: &Table) -> Result<BTreeSet<i32>, Fault> {
-    let sql = format!(
-        "SELECT {}, count(*)::text || ':' || sum(pg_catalog.hashtextextended(t::text, 7))::text FROM {} t GROUP BY 1",
-        part_of(table),
-        table.name
-    );
     let mut all: Vec<BTreeMap<i32, String>> = Vec::new();
     for seat in seats {
-        let rows = seat.client.query(&sql, &[]).await?;
-        let read = rows.iter().map(|row| Ok((seat.client.read(row, 0)?, seat.client.read(row, 1)?)));
-        all.push(read.collect::<Result<_, Fault>>()?);
+        all.push(parts_of(&seat.client, &table.name, &table.key).await?);
     }
     let parts: BTreeSet<i32> = all.iter().flat_map(|found| found.keys().copied()).collect();
     let differs = |part: &i32| all.iter().any(|found| found.get(part) != all[0].get(part));
@@ -168,7 +156,7 @@ async fn rows_of(seat: &Seat, table: &Table, part: i32) -> Result<BTreeMap<Strin
         "SELECT ROW({})::text, t::text, {stamp} FROM {} t WHERE {} = $1",
         table.key,
         table.name,
-        part_of(table)
+        part_of(&table.key)
     );
     let client = &seat.client;
     let rows = client.query(&sql, &[&part]).await?;

@@ -12,8 +12,8 @@ use quorate_faults::Code;
 use quorate_faults::Fault;
 use quorate_postgres::conflicts::{self, Source};
 use quorate_postgres::group::{
-    Seat, Writers, end_sessions, ensure_gate, ensure_member, ensure_mesh, hashes, observe_links, position, round_trip,
-    same_everywhere,
+    Seat, Writers, compare, end_sessions, ensure_gate, ensure_member, ensure_mesh, hashes, observe_links, position,
+    revive_link, round_trip, same_everywhere,
 };
 use quorate_postgres::join::{
     JoinLimits, JoinOrder, Joined, Journal, MemoryJournal, abandon, detach, join, unfinished,
@@ -30,6 +30,8 @@ fn seeds() -> SeedValues {
         cluster_service: "mesh".into(),
         backups_path: "/backups".into(),
         port: 7432,
+        pg_dump: "/usr/bin/pg_dump".into(),
+        manager: None,
     }
 }
 
@@ -83,6 +85,7 @@ async fn story(majors: &[u32]) {
     the_gate_is_closed_until_it_is_opened(&servers, &seats).await;
     conflicts_converge_and_are_kept(&seats).await;
     what_differs_is_repaired_without_echo(&seats).await;
+    an_error_stops_a_link_until_it_is_mended(&seats).await;
 }
 
 async fn a_second_bootstrap_changes_nothing(servers: &Servers, seats: &[Seat]) {
@@ -224,6 +227,45 @@ async fn what_differs_is_repaired_without_echo(seats: &[Seat]) {
     conflicts::purge(&seats[0].client, Duration::from_secs(3600)).await.unwrap();
 }
 
+/// Does something at a seat that no link carries.
+async fn quietly(seat: &Seat, sql: &str) {
+    seat.client.execute("SELECT pg_replication_origin_session_setup('mesh_repair')", &[]).await.unwrap();
+    let sql = format!("SET session_replication_role = replica; {sql}; RESET session_replication_role");
+    seat.client.batch(&sql).await.unwrap();
+    seat.client.execute("SELECT pg_replication_origin_session_reset()", &[]).await.unwrap();
+}
+
+/// Waits until the link from a member is stopped, or goes on.
+async fn link_is(seat: &Seat, from: u16, enabled: bool) {
+    let begun = std::time::Instant::now();
+    while observe_links(seat).await.unwrap().incoming[&from].enabled != enabled {
+        assert!(begun.elapsed() < LIMIT, "the link from {from} to {} does not change", seat.member.name);
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+/// In a table without a rule for it, a row that is there already stops a link; nothing is tried in haste.
+async fn an_error_stops_a_link_until_it_is_mended(seats: &[Seat]) {
+    let (row, id) = ("00000000-0000-7000-8000-000000000001", seats[0].member.id);
+    quietly(&seats[1], &format!("INSERT INTO shop.load (id) VALUES ('{row}')")).await;
+    seats[0].client.batch(&format!("INSERT INTO shop.load (id, n) VALUES ('{row}', 1)")).await.unwrap();
+    link_is(&seats[1], id, false).await;
+    // Let go on, it meets the same again, maybe before one looks; mended, it goes on for good.
+    let _ = revive_link(&seats[1].client, id).await.unwrap();
+    link_is(&seats[1], id, false).await;
+    let found = compare(&seats[..2], Duration::ZERO).await.unwrap();
+    assert!(!found.is_same(), "{found:?}");
+    quietly(&seats[1], &format!("DELETE FROM shop.load WHERE id = '{row}'")).await;
+    assert!(revive_link(&seats[1].client, id).await.unwrap());
+    round_trip(seats, LIMIT).await.unwrap();
+    let found = compare(seats, LIMIT).await.unwrap();
+    assert!(found.is_same() && found.tables > 12, "{found:?}");
+    quietly(&seats[1], "UPDATE shop.load SET n = n + 1").await;
+    let found = compare(seats, LIMIT).await.unwrap();
+    assert_eq!((found.differ, found.moving), (vec!["shop.load".to_owned()], vec![]));
+    conflicts::repair(seats, &Source::Node("n1".into())).await.unwrap();
+}
+
 /// Writes at all nodes until it is told to stop; returns how many statements failed.
 fn load(servers: &Servers, stop: &Arc<AtomicBool>) -> Vec<tokio::task::JoinHandle<(u64, u64)>> {
     let writer = |node: &Node| {
@@ -358,6 +400,17 @@ async fn kill_9_of_a_server_that_writes(servers: &mut Servers) {
     stop.store(true, Ordering::Relaxed);
     servers.nodes[2].start_after_kill().await;
     let seats = servers.seats().await;
+    // A lost connection is an error too: what an agent does is to let the links go on.
+    let gone = seats[2].member.id;
+    link_is(&seats[0], gone, false).await;
+    for seat in seats.iter().filter(|seat| seat.member.id != gone) {
+        let begun = std::time::Instant::now();
+        while !observe_links(seat).await.unwrap().incoming[&gone].running {
+            assert!(begun.elapsed() < LIMIT, "the link to {} does not go on", seat.member.name);
+            revive_link(&seat.client, gone).await.unwrap();
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
     round_trip(&seats, LIMIT).await.unwrap();
     same_everywhere(&seats, LIMIT).await.unwrap();
     let found: Vec<String> =
@@ -396,6 +449,8 @@ async fn a_dead_node_is_let_go_and_comes_back(servers: &mut Servers) {
     join(&dying, &order, &seats, LIMITS, |_| {}).await.unwrap_err();
     let donor = observe_links(&seats[1]).await.unwrap();
     assert!(!donor.incoming[&1].enabled && !donor.incoming[&3].enabled, "{donor:?}");
+    // What stands still on purpose is not let go on by an agent that sees to errors.
+    assert!(donor.incoming[&1].paused && !revive_link(&seats[1].client, 1).await.unwrap());
     servers.nodes[3].kill();
     abandon(&dying.inner, &seats[..3]).await.unwrap();
     detach(&dying.inner, &servers.nodes[3].member, None, &seats[..3]).await.unwrap();

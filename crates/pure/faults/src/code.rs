@@ -736,6 +736,10 @@ codes! {
     PgProxyFailed = "Q1308", Failed;
     /// What the store holds about a group cannot be read.
     PgRecords = "Q1309", CannotMeet;
+    /// The write master cannot leave the group.
+    PgIsWriter = "Q1310", Refused;
+    /// The agent of a node ended right after it was started.
+    PgAgentEnded = "Q1311", Failed;
 }
 
 impl Code {

@@ -2,7 +2,7 @@
 //!
 //! **Rule:** whatever runs is found by its state dir; what is not ours is left alone.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use quorate_faults::{Code, Fault};
@@ -40,6 +40,12 @@ pub fn ensure_agent(here: &Here, file: &Path) -> Result<bool, Fault> {
     Ok(true)
 }
 
+/// Whether the agent in the background has ended; where its last words are.
+pub fn agent_ended(here: &Here) -> Result<Option<PathBuf>, Fault> {
+    let state = StateDir::open(&state_of(here, "agent"))?;
+    Ok(running(&state)?.is_none().then(|| state.path().join("logs")))
+}
+
 fn lock(state: &StateDir) -> Result<StateLock, Fault> {
     let deadline = Instant::now() + START_LIMIT;
     loop {
@@ -55,6 +61,13 @@ fn lock(state: &StateDir) -> Result<StateLock, Fault> {
 /// Ends all that runs on a node, in the order in which they depend on each other. Returns what was ended.
 pub fn stop_all(here: &Here, asked_by: &str) -> Result<Vec<String>, Fault> {
     let mut ended = end_part(here, "agent", asked_by)?;
+    // One that is kept by another agent would be brought up again at once.
+    let _lock = StateDir::open(&here.state)?.lock().map_err(|fault| match fault.code() {
+        Code::StateDirBusy => Fault::new(Code::StateDirBusy, format!("another agent keeps `{}`", here.name()))
+            .hint("end that one: `quorate stop`, or SIGTERM to `quorate pg run` first")
+            .caused_by(fault),
+        _ => fault,
+    })?;
     ended.extend(stop_parts(here, asked_by)?);
     Ok(ended)
 }

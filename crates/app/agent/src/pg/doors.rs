@@ -11,13 +11,10 @@ use std::time::{Duration, Instant};
 use quorate_faults::{Code, Fault};
 use quorate_host::shim;
 use quorate_host::state::StateDir;
-use quorate_plan::spec::{PgNode, PgWriters};
+use quorate_plan::spec::PgWriters;
 use quorate_postgres::Secret;
 use quorate_postgres::group::{self, Writers};
-use quorate_postgres::proxies::{
-    Console, HaproxyNode, HaproxySpec, PgbouncerSpec, PoolTarget, ensure_file, render_haproxy, render_pgbouncer,
-    render_userlist,
-};
+use quorate_postgres::proxies::{Console, ensure_file};
 use quorate_postgres::sql::Limits;
 use tokio::sync::Mutex as AsyncMutex;
 use tracing::info;
@@ -29,9 +26,8 @@ use super::life::state_of;
 use super::observe::PoolInstance;
 use super::proxy::{end, ensure_dir, ensure_proxy, hash, orders, proxy_state, running};
 use super::status::Board;
+use super::told::{self, ADMIN};
 
-/// The user of the pooler's console.
-const ADMIN: &str = "quorate_console";
 /// How long the console may take.
 const CONSOLE: Duration = Duration::from_secs(2);
 /// How long a pooler may take to listen.
@@ -112,7 +108,7 @@ impl Doors {
         Ok(Doors {
             here: here.clone(),
             board,
-            secret: console_secret(here)?,
+            secret: told::console_secret(here)?,
             now,
             members: Mutex::new(None),
             instances: Mutex::default(),
@@ -125,6 +121,17 @@ impl Doors {
     fn now(&self) -> (Door, Option<String>) {
         let now = self.now.lock().unwrap_or_else(PoisonError::into_inner);
         (now.door.clone(), now.token.clone())
+    }
+
+    /// What the pooler is told: its users, and all else.
+    fn pooler_files(&self, door: &Door) -> Result<[(std::path::PathBuf, String); 2], Fault> {
+        let instances = self.instances.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        told::pooler_files(&self.here, &self.dir(), &self.secret, door, &instances)
+    }
+
+    fn proxy_text(&self) -> String {
+        let members = self.members.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        told::proxy_text(&self.here, members.as_ref())
     }
 
     fn note_paused(&self, paused: bool) {
@@ -187,33 +194,6 @@ impl Doors {
     /// Who belongs to the group: the proxy leads to these.
     pub(super) fn set_members(&self, members: BTreeSet<String>) {
         *self.members.lock().unwrap_or_else(PoisonError::into_inner) = Some(members);
-    }
-
-    fn proxy_text(&self) -> String {
-        let members = self.members.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let belongs = |node: &&PgNode| members.as_ref().is_none_or(|members| members.contains(&node.name));
-        let dir = self.here.run_dir().join("proxy");
-        let node = |node: &PgNode| HaproxyNode {
-            name: node.name.clone(),
-            host: node.address.clone(),
-            port: node.pooler_port,
-            health_port: node.health_port,
-        };
-        let text = render_haproxy(&HaproxySpec {
-            nodes: self.here.pg.nodes.iter().filter(belongs).map(node).collect(),
-            listen: listen(&self.here.node.address),
-            write_port: self.here.node.write_port,
-            read_port: self.here.node.read_port,
-            socket: dir.join("proxy.sock"),
-            state_file: dir.join("proxy.state"),
-            connections_max: 4000,
-        });
-        match self.here.owner() {
-            Ok(Some(owner)) => {
-                text.replacen("global\n", &format!("global\n  uid {}\n  gid {}\n", owner.uid, owner.gid), 1)
-            }
-            Ok(None) | Err(_) => text,
-        }
     }
 
     /// Brings pooler and proxy up, as the door is now.
@@ -351,45 +331,6 @@ impl Doors {
         Ok(changed)
     }
 
-    /// What the pooler is told: its users, and all else.
-    fn pooler_files(&self, door: &Door) -> Result<[(std::path::PathBuf, String); 2], Fault> {
-        let (dir, files) = (self.dir(), self.here.given_files()?);
-        let mut users = self.here.passwords()?;
-        users.push((ADMIN.to_owned(), self.secret.clone()));
-        let instances = self.instances.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        for one in &instances {
-            if !users.iter().any(|(name, _)| *name == one.user) {
-                users.push((one.user.clone(), one.verifier.clone()));
-            }
-        }
-        let target = match door {
-            Door::Writer(_) | Door::Reader => {
-                PoolTarget::Own { socket_dir: self.here.run_dir(), port: self.here.node.port }
-            }
-            Door::Forward(to) => {
-                let node = self.here.pg.node(to);
-                let node = node.ok_or_else(|| Fault::new(Code::PgSwitchover, format!("`{to}` is not declared")))?;
-                PoolTarget::Other { host: node.address.clone(), port: node.pooler_port, ca: Some(files.ca.clone()) }
-            }
-        };
-        let text = render_pgbouncer(&PgbouncerSpec {
-            database: DATABASE.to_owned(),
-            instances: instances.into_iter().map(|one| one.database).collect(),
-            target,
-            listen: listen(&self.here.node.address),
-            port: self.here.node.pooler_port,
-            socket_dir: dir.clone(),
-            auth_file: dir.join("users"),
-            admin: ADMIN.to_owned(),
-            cert: Some((files.cert.clone(), files.key.clone())),
-            clients_max: 1000,
-            pool_size: 20,
-        });
-        // A client may show a certificate; one that does is taken by the authority of the nodes.
-        let text = format!("{text}client_tls_ca_file = {}\n", files.ca.display());
-        Ok([(dir.join("users"), render_userlist(&users)), (dir.join("pgbouncer.ini"), text)])
-    }
-
     async fn start_pooler(&self, door: &Door) -> Result<(), Fault> {
         let token = fresh_token()?;
         self.note_paused(false);
@@ -426,9 +367,14 @@ impl Doors {
         Ok(())
     }
 
-    /// Has the pooler read its certificates again.
-    pub(super) async fn reload(&self) -> Result<(), Fault> {
-        self.console(CONSOLE).await?.reload().await
+    /// Has the pooler read its certificates again; `false`: it comes up in this moment, and is asked later.
+    pub(super) async fn reload(&self) -> Result<bool, Fault> {
+        let Ok(_one) = self.wanted.try_lock() else { return Ok(false) };
+        if running(&self.state()?)?.is_none() {
+            // One that is started reads them then.
+            return Ok(true);
+        }
+        self.console(CONSOLE).await?.reload().await.map(|()| true)
     }
 
     async fn console(&self, limit: Duration) -> Result<Console, Fault> {
@@ -476,25 +422,6 @@ impl Doors {
             self.board.door(door.word(), true, Some(boot_now() + LINGER));
         }
         self.resume().await
-    }
-}
-
-/// Loopback stays loopback; any other address is one of several that this machine may have.
-fn listen(address: &str) -> String {
-    let loopback = address.parse::<std::net::IpAddr>().is_ok_and(|ip| ip.is_loopback());
-    if loopback { address.to_owned() } else { "*".to_owned() }
-}
-
-/// The password of the pooler's console: made once, and known to the agents of this node alone.
-fn console_secret(here: &Here) -> Result<String, Fault> {
-    let file = StateDir::open(&state_of(here, "pooler"))?.path().join("console");
-    match std::fs::read_to_string(&file) {
-        Ok(text) if text.len() == 32 => Ok(text),
-        Ok(_) | Err(_) => {
-            let secret = fresh_token()?;
-            ensure_file(&file, &secret, None)?;
-            Ok(secret)
-        }
     }
 }
 

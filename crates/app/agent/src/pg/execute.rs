@@ -258,6 +258,7 @@ async fn prepare(here: &Here) -> Result<(), Fault> {
     server::reload(&client).await?;
     group::prepare(&client, &Prepare { database: DATABASE.to_owned(), users: here.users()? }).await?;
     let client = here.own(DATABASE, here.limits()).await?;
+    group::ensure_parts(&client).await?;
     group::ensure_extensions(&client, &here.pg.extensions).await.map(drop)
 }
 
@@ -316,6 +317,8 @@ async fn lay_schema(shared: &Shared, epoch: u64) -> Result<(), Fault> {
         cluster_service: "mesh".to_owned(),
         backups_path: format!("/var/lib/quorate/backups/{}", here.pg.group),
         port: here.node.port,
+        pg_dump: here.installation()?.program("pg_dump").display().to_string(),
+        manager: here.pg.manager.clone(),
     };
     schema::seed_v1(&own.client, &values).await?;
     // Seen, not believed: rows of every node arrive at every other.

@@ -1,45 +1,45 @@
 //! What a node says over HTTP: whether it takes writes, whether it takes reads, and how it is.
 //!
-//! **Invariant:** `/writer` is answered with 200 only while the lease surely lives; nothing is changed by asking.
+//! **Invariant:** `/writer` is answered with 200 only while the lease surely lives; nothing is changed by asking. Strangers
+//! learn these two words and nothing else: how the node is, is for this machine and for who shows a certificate of a node.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
 
 use axum::Router;
-use axum::extract::State;
+use axum::extract::{ConnectInfo, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
-use quorate_faults::{Code, Fault};
-use tokio::net::TcpListener;
+use quorate_faults::Fault;
+use tokio_util::sync::CancellationToken;
 
+use super::here::Here;
 use super::status::Board;
-use crate::serve::Peer;
+use crate::serve::{Bound, Peer, TlsFiles, bind_either};
 
-/// Takes the port.
-pub(super) async fn bind(address: &str, port: u16) -> Result<TcpListener, Fault> {
+/// Takes the port. Proxies ask in clear text, other nodes and operators with a certificate.
+pub(super) async fn bind(here: &Here) -> Result<Bound, Fault> {
+    let (address, port) = (&here.node.address, here.node.health_port);
     let at = match address.parse::<std::net::IpAddr>() {
         Ok(ip) if ip.is_loopback() => SocketAddr::new(ip, port),
         // The name of a host may lead elsewhere from here; the port is what counts.
         Ok(_) | Err(_) => SocketAddr::from(([0, 0, 0, 0], port)),
     };
-    TcpListener::bind(at).await.map_err(|error| {
-        Fault::new(Code::ListenFailed, format!("cannot listen on `{at}`"))
-            .hint(format!("see who does: `ss -ltnp sport = :{port}`"))
-            .caused_by(error)
-    })
+    let files = here.files()?;
+    bind_either(at, TlsFiles { cert: files.cert, key: files.key, client_ca: Some(files.ca) }).await
 }
 
-/// Answers for ever; `more`: what else is answered here.
-pub(super) async fn serve(listener: TcpListener, board: Arc<Board>, more: Router) {
+/// Answers until it is told to stop; `more`: what else is answered here.
+pub(super) async fn serve(bound: Bound, board: Arc<Board>, more: Router, stop: CancellationToken) {
     let router = Router::new()
         .route("/writer", get(writer).options(writer))
         .route("/reader", get(reader).options(reader))
         .route("/v1/pg", get(status))
         .with_state(board)
         .merge(more);
-    // It ends with the process.
-    let _ = axum::serve(listener, router.into_make_service_with_connect_info::<Peer>()).await;
+    // It ends with the node.
+    let _ = bound.serve(router, stop).await;
 }
 
 fn yes_or_no(yes: bool, what: &'static str) -> Response {
@@ -57,6 +57,9 @@ async fn reader(State(board): State<Arc<Board>>) -> Response {
     yes_or_no(board.takes_reads(), "reader\n")
 }
 
-async fn status(State(board): State<Arc<Board>>) -> Response {
-    axum::Json(board.status()).into_response()
+async fn status(State(board): State<Arc<Board>>, ConnectInfo(peer): ConnectInfo<Peer>) -> Response {
+    match peer.certified || peer.is_here() {
+        true => axum::Json(board.status()).into_response(),
+        false => StatusCode::FORBIDDEN.into_response(),
+    }
 }

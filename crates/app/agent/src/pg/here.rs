@@ -5,6 +5,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use quorate_coordination::{ConsulSettings, Place as StorePlace, Settings, Store};
 use quorate_faults::{Code, Fault};
 use quorate_host::durable::Owner;
@@ -17,7 +18,7 @@ use quorate_postgres::proxies::ensure_file;
 use quorate_postgres::server::{DataMark, Installation, Places, ServerConfig, TlsFiles};
 use quorate_postgres::sql::{Client, Limits, Place};
 
-use super::proxy::ensure_dir;
+use super::proxy::{ensure_dir, hash};
 use crate::cluster_file;
 use crate::turn::client_of;
 
@@ -128,23 +129,25 @@ impl Here {
         Ok(TlsFiles { cert: dir.join("node.crt"), key: dir.join("node.key"), ca: dir.join("ca.crt") })
     }
 
-    /// Gives server and pooler their certificates; whether these are new.
-    pub(super) fn ensure_given(&self) -> Result<bool, Fault> {
+    /// Gives server and pooler their certificates. Returns what tells these from any others.
+    pub(super) fn ensure_given(&self) -> Result<String, Fault> {
         let owner = self.owner()?;
-        if owner.is_none() {
-            return Ok(false);
-        }
         let (from, to) = (self.files()?, self.given_files()?);
-        for dir in [self.run_dir(), self.run_dir().join("tls")] {
-            ensure_dir(&dir, owner)?;
+        if owner.is_some() {
+            for dir in [self.run_dir(), self.run_dir().join("tls")] {
+                ensure_dir(&dir, owner)?;
+            }
         }
-        let mut changed = false;
+        let mut texts = Vec::new();
         for (from, to) in [(from.ca, to.ca), (from.cert, to.cert), (from.key, to.key)] {
             let text = std::fs::read_to_string(&from);
             let text = text.map_err(|error| Fault::io(format!("cannot read `{}`", from.display()), error))?;
-            changed |= ensure_file(&to, &text, owner)?;
+            if owner.is_some() {
+                ensure_file(&to, &text, owner)?;
+            }
+            texts.push(text);
         }
-        Ok(changed)
+        Ok(hash(&texts.iter().map(String::as_str).collect::<Vec<_>>()))
     }
 
     pub(super) fn server(&self) -> Result<ServerConfig, Fault> {
@@ -248,20 +251,28 @@ impl Here {
     /// Whether a node says of itself that it takes writes.
     pub(super) async fn is_writer(&self, name: &str) -> bool {
         let Some(node) = self.pg.node(name) else { return false };
-        let url = format!("http://{}:{}/writer", node.address, node.health_port);
+        let url = format!("http://{}:{}/writer", bracketed(&node.address), node.health_port);
         let asked = tokio::time::timeout(Duration::from_secs(1), reqwest::get(url)).await;
         matches!(asked, Ok(Ok(answer)) if answer.status().is_success())
     }
 
-    /// What a node says of itself.
+    /// What a node says of itself. It is told to who shows a certificate of a node, and on the node's own machine.
     pub async fn ask(&self, name: &str) -> Result<super::PgStatus, Fault> {
         let silent =
             |why: String| Fault::new(Code::PeerSilent, format!("the agent of `{name}` does not answer")).caused_by(why);
         let node = self.pg.node(name).ok_or_else(|| silent("it is not declared".to_owned()))?;
-        let url = format!("http://{}:{}/v1/pg", node.address, node.health_port);
+        let at = format!("{}:{}", bracketed(&node.address), node.health_port);
         let ask = async {
-            let answer = reqwest::get(url).await.map_err(|error| silent(error.to_string()))?;
-            let bytes = answer.bytes().await.map_err(|error| silent(error.to_string()))?;
+            // Whoever may not read the files of a node may still ask on its own machine.
+            let answer = match self.certified() {
+                Ok(client) => client.get(format!("https://{at}/v1/pg")).send().await,
+                Err(_) => reqwest::get(format!("http://{at}/v1/pg")).await,
+            };
+            let answer = answer.map_err(|error| silent(innermost(&error)))?;
+            if answer.status() == reqwest::StatusCode::FORBIDDEN {
+                return Err(silent("it answers to who shows a certificate of a node".to_owned()));
+            }
+            let bytes = answer.bytes().await.map_err(|error| silent(innermost(&error)))?;
             serde_json::from_slice(&bytes).map_err(|error| silent(error.to_string()))
         };
         match tokio::time::timeout(Duration::from_secs(3), ask).await {
@@ -269,6 +280,50 @@ impl Here {
             Err(_) => Err(silent("nothing within 3 s".to_owned())),
         }
     }
+
+    /// What every declared node says of itself, asked at once.
+    pub async fn ask_all(&self) -> Vec<Result<super::PgStatus, Fault>> {
+        join_all(self.pg.nodes.iter().map(|node| self.ask(&node.name))).await
+    }
+
+    /// A client that shows the certificate of this node.
+    fn certified(&self) -> Result<reqwest::Client, Fault> {
+        let TlsFiles { cert, key, ca } = self.files()?;
+        let fail = |path: &Path, why: Box<dyn std::error::Error + Send + Sync>| {
+            Fault::new(Code::PgAuth, format!("cannot use `{}`", path.display())).caused_by(why)
+        };
+        let read = |path: &Path| std::fs::read(path).map_err(|error| fail(path, error.into()));
+        let roots = reqwest::Certificate::from_pem_bundle(&read(&ca)?).map_err(|error| fail(&ca, error.into()))?;
+        let both = [read(&cert)?, b"\n".to_vec(), read(&key)?].concat();
+        let identity = reqwest::Identity::from_pem(&both).map_err(|error| fail(&cert, error.into()))?;
+        let client = reqwest::Client::builder().no_proxy().redirect(reqwest::redirect::Policy::none());
+        let client = client.https_only(true).tls_certs_only(roots).identity(identity);
+        client.build().map_err(|error| fail(&cert, error.into()))
+    }
+
+    /// What must hold before a node is begun: programs that are new enough, and certificates.
+    pub fn preflight(&self) -> Result<(), Fault> {
+        self.installation()?;
+        self.certified().map(drop).map_err(|fault| {
+            Fault::new(Code::PgAuth, "the certificates of this node cannot be used")
+                .hint("`quorate ca --help` shows how a node gets them")
+                .caused_by(crate::turn::in_words(&fault))
+        })
+    }
+}
+
+/// An address as a URL takes it.
+fn bracketed(address: &str) -> String {
+    if address.contains(':') { format!("[{address}]") } else { address.to_owned() }
+}
+
+/// The innermost cause is the one that says something.
+fn innermost(error: &reqwest::Error) -> String {
+    let mut inner: &dyn std::error::Error = error;
+    while let Some(next) = inner.source() {
+        inner = next;
+    }
+    inner.to_string()
 }
 
 impl Here {

@@ -2,6 +2,7 @@
 //!
 //! **Invariant:** there is no memory of which step was last: whoever starts anew sees the same and goes on.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,15 +11,17 @@ use std::time::{Duration, Instant};
 use quorate_coordination::{Lease, Lock, Registration, Scope, Store, Turn};
 use quorate_faults::{Code, Fault};
 use quorate_host::state::StateDir;
-use quorate_plan::postgres::{PgPlan, PgStep, Records, StoreNow, keys, next};
-use quorate_postgres::server;
+use quorate_plan::postgres::{PgPlan, PgStep, Records, Revival, StoreNow, keys, next};
+use quorate_postgres::{group, server};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use super::doors::Doors;
-use super::here::Here;
+use super::fence::boot_now;
+use super::here::{DATABASE, Here};
 use super::observe::{self, Details, Known};
 use super::proxy::running;
 use super::status::{Board, PartStatus};
@@ -31,6 +34,8 @@ const SOON: Duration = Duration::from_millis(200);
 const LATER: Duration = Duration::from_millis(500);
 /// Between two attempts at a store that does not answer.
 const STORE_PAUSE: Duration = Duration::from_millis(200);
+/// Every how often rows that lost are counted: their log may be long.
+const COUNT_EVERY: Duration = Duration::from_secs(5);
 /// How long the place of the write master may take to find another node.
 const HAND_OVER_LIMIT: Duration = Duration::from_secs(10);
 
@@ -62,8 +67,11 @@ pub(super) struct Life {
     pub(super) early: JoinSet<()>,
     /// Pooler and proxy are offered by these.
     pub(super) offered: Vec<Registration>,
-    /// Who no longer keeps what this node has missed.
-    lost: Option<String>,
+    /// The certificates that server and pooler were told of by this process.
+    told: Option<String>,
+    /// Links that errors have stopped, by the member they come from.
+    revivals: BTreeMap<u16, Revival>,
+    counted: Option<Instant>,
     still: Option<(Records, Instant)>,
     taken: Option<PgStep>,
     /// The step that failed last, and why.
@@ -105,10 +113,12 @@ pub(crate) async fn run_on(
 ) -> Result<(), Fault> {
     let state = StateDir::open(&here.state)?;
     let _lock = state.lock()?;
-    let listener = health::bind(&here.node.address, here.node.health_port).await?;
+    let listener = health::bind(&here).await?;
     // All of them end with this function, however it ends.
     let mut tasks = JoinSet::new();
-    tasks.spawn(health::serve(listener, Arc::clone(&board), more));
+    let over = CancellationToken::new();
+    let _over = over.clone().drop_guard();
+    tasks.spawn(health::serve(listener, Arc::clone(&board), more, over));
     let mut stop = std::pin::pin!(stop);
     let begin = async {
         let early = settings.halt_before.is_none();
@@ -138,7 +148,9 @@ pub(crate) async fn run_on(
         prepared: false,
         early: JoinSet::new(),
         offered: Vec::new(),
-        lost: None,
+        told: None,
+        revivals: BTreeMap::new(),
+        counted: None,
         still: None,
         taken: None,
         failure: None,
@@ -280,10 +292,14 @@ impl Life {
             }
             since.elapsed()
         };
-        let before = Known { prepared: self.prepared, lost: self.lost.take() };
+        let count = self.counted.is_none_or(|at| at.elapsed() >= COUNT_EVERY);
+        let before = Known { prepared: self.prepared, count };
         let (mut seen, details) = observe::look(&shared.here, &shared.store, lock, &before, since).await;
         self.still = still;
-        self.lost = seen.mine.lost.clone();
+        if details.counts.is_some() {
+            self.counted = Some(Instant::now());
+        }
+        self.revive(&details).await;
         if let StoreNow::Known(store) = &seen.store
             && let Some((group, _)) = &store.records.group
         {
@@ -307,19 +323,46 @@ impl Life {
 
     /// Certificates that were renewed are given on, and read anew without a restart.
     async fn renew_files(&mut self) {
-        let shared = &self.shared;
+        let shared = Arc::clone(&self.shared);
+        let given = match shared.here.ensure_given() {
+            Ok(given) if self.told.as_ref() == Some(&given) => return,
+            Ok(given) => given,
+            Err(fault) => return self.failed("renew certificates", &fault),
+        };
         let renewed = async {
-            if !shared.here.ensure_given()? {
-                return Ok(false);
-            }
             let client = shared.here.own("postgres", shared.here.limits()).await?;
             server::reload(&client).await?;
-            shared.doors.reload().await.map(|()| true)
+            shared.doors.reload().await
         };
         match renewed.await {
-            Ok(true) => info!("server and pooler have read their certificates anew"),
+            // Those who were told are told again if not everybody was.
             Ok(false) => {}
+            Ok(true) => {
+                if self.told.replace(given).is_some() {
+                    info!("server and pooler have read their certificates anew");
+                }
+            }
             Err(fault) => self.failed("renew certificates", &fault),
+        }
+    }
+
+    /// Links that an error has stopped go on: at once, and less and less often where the error is still there.
+    async fn revive(&mut self, details: &Details) {
+        for link in &details.incoming {
+            let revival = self.revivals.entry(link.from).or_default();
+            if !revival.look(!link.stopped, boot_now()) {
+                continue;
+            }
+            let (tries, from) = (revival.tries(), link.name.as_str());
+            let revived = async {
+                let client = self.shared.here.own(DATABASE, self.shared.here.limits()).await?;
+                group::revive_link(&client, link.from).await
+            };
+            match revived.await {
+                Ok(true) => warn!(from, tries, "the link was stopped by an error, and goes on"),
+                Ok(false) => {}
+                Err(fault) => warn!(from, tries, code = %fault.code(), "the link does not go on: {}", in_words(&fault)),
+            }
         }
     }
 
@@ -340,6 +383,9 @@ impl Life {
         self.shared.board.change(|status| {
             (status.schema, status.links, status.server) = (*schema, details.links, details.server);
             status.troubles = details.troubles;
+            if let Some((lost, overtaken)) = details.counts {
+                (status.lost, status.overtaken) = (lost, overtaken);
+            }
             status.parts = parts;
         });
     }

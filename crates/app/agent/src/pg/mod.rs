@@ -20,15 +20,16 @@ mod observe;
 mod operate;
 mod proxy;
 mod status;
+mod told;
 mod writer;
 
-pub use background::{ensure_agent, stop_all};
+pub use background::{agent_ended, ensure_agent, stop_all};
 pub(crate) use background::{order_end, stop_parts};
 pub use here::Here;
 pub(crate) use life::run_on;
 pub use life::{Ending, PgRun, run};
 pub use observe::{records, registered};
-pub use operate::{Taken, apply_schema, detach_node, join_node, list_conflicts, repair_conflicts};
+pub use operate::{Changed, Rows, Taken, apply_schema, detach_node, join_node, list_conflicts, repair_conflicts};
 pub use quorate_postgres::conflicts::{ConflictRow, Repaired, Source};
 pub use quorate_postgres::schema::{Applied, Order as SchemaOrder};
 pub(crate) use status::Board;

@@ -1,6 +1,6 @@
 //! Looks at this machine and at the store.
 //!
-//! **Rule:** looking changes nothing, and what cannot be looked at is told as that.
+//! **Rule:** looking changes nothing but what is remembered of it, and what cannot be looked at is told as that.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -8,7 +8,8 @@ use std::time::Duration;
 use quorate_coordination::{Health, Lock, Scope, Store};
 use quorate_faults::{Code, Fault};
 use quorate_plan::postgres::{DataNow, Group, LockNow, Mine, Records, Seen, StoreNow, StoreSeen, keys, read_records};
-use quorate_postgres::group::{self, Links, Seat};
+use quorate_postgres::conflicts;
+use quorate_postgres::group::{self, Links, Member, Seat};
 use quorate_postgres::schema;
 use quorate_postgres::server::{DataSeen, observe_data};
 use quorate_postgres::sql::{Client, Limits};
@@ -24,6 +25,8 @@ const LOOK: Duration = Duration::from_secs(3);
 const ASK: Duration = Duration::from_secs(1);
 /// Two segments of PostgreSQL's log: with less it may not be able to write the next one.
 const FREE_MIN: u64 = 32 << 20;
+/// So much is kept for a node that is away without a word about it.
+const KEPT_QUIETLY: u64 = 256 << 20;
 
 /// The records of the group, as they are now.
 pub async fn records(store: &Store) -> Result<Records, Fault> {
@@ -52,6 +55,10 @@ pub(super) struct Details {
     pub(super) links: Vec<LinkStatus>,
     pub(super) server: String,
     pub(super) troubles: Vec<String>,
+    /// The links that bring changes here.
+    pub(super) incoming: Vec<IncomingSeen>,
+    /// Rows that lost, and those that were overtaken; `None`: they were not counted.
+    pub(super) counts: Option<(u64, u64)>,
     /// Whether the database takes writes of applications, if that is known.
     pub(super) gate_open: Option<bool>,
     /// `None`: not known, and what was known holds.
@@ -63,8 +70,19 @@ pub(super) struct Details {
 pub(super) struct Known {
     /// Users, database and extensions were made or checked.
     pub(super) prepared: bool,
-    /// Who no longer keeps what this node has missed.
-    pub(super) lost: Option<String>,
+    /// Whether rows that lost are to be counted.
+    pub(super) count: bool,
+}
+
+/// A link that brings changes here.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct IncomingSeen {
+    /// The member that they come from.
+    pub(super) from: u16,
+    /// Its name, as far as it is known.
+    pub(super) name: String,
+    /// An error has stopped it.
+    pub(super) stopped: bool,
 }
 
 /// A database that was given to somebody: the pooler lets its user in.
@@ -189,33 +207,43 @@ async fn database(
         StoreNow::Known(seen) => seen.records.group.as_ref().map(|(group, _)| group.clone()),
         StoreNow::Unknown(_) => None,
     };
-    let Some(known) = known else { return Ok(()) };
-    let Some(me) = known.nodes.get(here.name()).and_then(|id| here.member(here.name(), *id)) else {
-        return Ok(());
-    };
-    let seat = Seat { member: me, client };
+    // Links are seen to without the store too.
+    let member = Member { id: myself.id, name: myself.name.clone(), host: String::new(), port: 0 };
+    let seat = Seat { member, client };
     let links = group::observe_links(&seat).await?;
+    details.incoming = links.incoming.iter().map(|(from, link)| seen_link(known.as_ref(), *from, link)).collect();
+    let Some(known) = known.filter(|known| known.nodes.contains_key(here.name())) else { return Ok(()) };
     let mut others = known.nodes.iter().filter(|(name, _)| *name != here.name());
     mine.linked = others.all(|(_, id)| links.incoming.get(id).is_some_and(|link| link.enabled));
     let waiting = links.incoming.values().any(|link| link.tables_waiting > 0);
     let version = schema::version(&seat.client).await?;
     mine.schema = if waiting { 0 } else { version };
     if version > 0 {
-        mine.lost = lost(here, (&known, seat.member.id), &links, before.lost.as_deref()).await;
+        mine.lost = lost(here, (&known, &seat), &links).await;
         details.instances = instances(&seat.client).await.ok();
+        if before.count {
+            details.counts = conflicts::counts(&seat.client).await.ok();
+        }
     }
     details.links = known.nodes.iter().filter_map(|(name, id)| shown(name, *id, &links)).collect();
     details.troubles.extend(known.nodes.iter().flat_map(|(name, id)| troubles(name, *id, &links)));
     Ok(())
 }
 
+fn seen_link(known: Option<&Group>, from: u16, link: &group::Incoming) -> IncomingSeen {
+    let name = known.and_then(|known| known.nodes.iter().find(|(_, id)| **id == from));
+    let name = name.map_or_else(|| format!("node {from}"), |(name, _)| name.clone());
+    IncomingSeen { from, name, stopped: !link.enabled && !link.paused }
+}
+
 /// How the link from a node is.
 fn shown(name: &str, id: u16, links: &Links) -> Option<LinkStatus> {
     let link = links.incoming.get(&id)?;
-    let state = match (link.enabled, link.running) {
-        (false, _) => "stopped",
-        (true, false) => "waiting",
-        (true, true) => "running",
+    let state = match (link.enabled, link.paused, link.running) {
+        (false, true, _) => "paused",
+        (false, false, _) => "stopped",
+        (true, _, false) => "waiting",
+        (true, _, true) => "running",
     };
     Some(LinkStatus {
         from: name.to_owned(),
@@ -230,32 +258,42 @@ fn shown(name: &str, id: u16, links: &Links) -> Option<LinkStatus> {
 
 /// What is not well with the links between here and a node.
 fn troubles(name: &str, id: u16, links: &Links) -> Vec<String> {
-    let broken = links.incoming.get(&id).filter(|link| link.enabled && !link.running);
-    let broken = broken.map(|link| format!("nothing comes from `{name}`; {} errors so far", link.errors));
-    let lost = links.outgoing.get(&id).and_then(|slot| slot.lost.as_ref());
+    let quiet = links.incoming.get(&id).filter(|link| !link.running && !link.paused);
+    let quiet = quiet.map(|link| match link.enabled {
+        true => format!("nothing comes from `{name}`; {} errors so far", link.errors),
+        false => format!("the link from `{name}` was stopped by an error, and is tried again; {} so far", link.errors),
+    });
+    let slot = links.outgoing.get(&id);
+    let lost = slot.and_then(|slot| slot.lost.as_ref());
     let lost = lost.map(|why| format!("nothing is kept for `{name}` any more ({why}) [{}]", Code::PgSlotLost));
-    broken.into_iter().chain(lost).collect()
+    let kept = slot.filter(|slot| !slot.active && slot.lost.is_none() && slot.kept_bytes > KEPT_QUIETLY);
+    let kept = kept.map(|slot| format!("`{name}` is away, and {} MiB are kept for it", slot.kept_bytes >> 20));
+    quiet.into_iter().chain(lost).chain(kept).collect()
 }
 
-/// Who no longer keeps what this node has missed. Only the other side knows; one that does not answer changes nothing.
-async fn lost(here: &Here, (group, me): (&Group, u16), links: &Links, before: Option<&str>) -> Option<String> {
-    for (name, id) in &group.nodes {
-        let quiet = links.incoming.get(id).is_some_and(|link| link.enabled && !link.running);
-        if !quiet && before != Some(name) {
+/// Who no longer keeps what this node has missed. Only the other side knows; one that does not answer changes nothing of what it
+/// said last, which the database remembers.
+async fn lost(here: &Here, (group, own): (&Group, &Seat), links: &Links) -> Option<String> {
+    let before = group::known_lost(&own.client).await.unwrap_or_default();
+    let mut found = None;
+    for (name, id) in group.nodes.iter().filter(|(_, id)| **id != own.member.id) {
+        let quiet = links.incoming.get(id).is_some_and(|link| !link.running && !link.paused);
+        let known = before.contains(id);
+        if !quiet && !known {
             continue;
         }
         let ask = async {
             let member = here.member(name, *id)?;
             let limits = Limits { connect: ASK, statement: ASK, lock: ASK };
             let client = Client::connect(&here.place(&member).ok()?, limits).await.ok()?;
-            group::slot_lost(&client, *id, me).await.ok()
+            group::slot_lost(&client, *id, own.member.id).await.ok()
         };
-        match ask.await {
-            Some(Some(_)) => return Some(name.clone()),
-            Some(None) => {}
-            None if before == Some(name) => return Some(name.clone()),
-            None => {}
+        let lost = ask.await.map_or(known, |answer| answer.is_some());
+        if lost != known {
+            // Where nothing can be written it is asked again.
+            let _ = group::note_lost(&own.client, *id, lost).await;
         }
+        found = found.or_else(|| lost.then(|| name.clone()));
     }
-    None
+    found
 }

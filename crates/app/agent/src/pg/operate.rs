@@ -9,7 +9,7 @@ use quorate_coordination::{Change, Compare, Lease, Lock, Outcome, Store, Txn};
 use quorate_faults::{Code, Fault};
 use quorate_plan::postgres::{Group, Records, change_group, keys};
 use quorate_postgres::conflicts::{self, ConflictRow, Repaired, Source};
-use quorate_postgres::group;
+use quorate_postgres::group::{self, Member};
 use quorate_postgres::join::{self, JoinLimits, JoinOrder, Journal};
 use quorate_postgres::schema::{self, Applied, Ddl};
 use quorate_postgres::sql::Client;
@@ -17,13 +17,17 @@ use quorate_postgres::sql::Client;
 use super::execute::seats;
 use super::here::Here;
 use super::observe;
+use crate::turn::in_words;
 
 /// How long another operation is waited for, and how long one that is silent keeps the lock.
 const LOCK: Duration = Duration::from_secs(10);
 /// Between two looks.
 const AGAIN: Duration = Duration::from_millis(100);
-/// How long equal rows are waited for after a change of members: writes may be on their way.
+/// How long equal rows are looked for after a change of members: they may be written all the time.
 const EQUAL: Duration = Duration::from_secs(30);
+
+/// How long the agent of a node that joins may take to be seen in the store.
+const SEEN: Duration = Duration::from_secs(5);
 
 /// An operation that has the lock.
 struct Operation {
@@ -54,8 +58,11 @@ impl Operation {
         }
     }
 
-    async fn end(self) -> Result<(), Fault> {
-        self.lock.release().await
+    /// Ends it, however it went: nobody waits for the lock of one that failed.
+    async fn end<T>(self, done: Result<T, Fault>) -> Result<T, Fault> {
+        // One that cannot be given back ends with its lease.
+        let _ = self.lock.release().await;
+        done
     }
 }
 
@@ -76,9 +83,30 @@ impl Journal for Operation {
     }
 }
 
+/// What became of a change of the schema.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Changed {
+    /// The version.
+    pub version: u32,
+    /// Who took it.
+    pub applied: Applied,
+    /// What could be better about the tables of the group, a sentence each.
+    pub warnings: Vec<String>,
+}
+
 /// Brings a version of the schema to every member. The same text again is the same version.
-pub async fn apply_schema(here: &Here, name: &str, sql: &str, order: schema::Order) -> Result<(u32, Applied), Fault> {
+pub async fn apply_schema(here: &Here, name: &str, sql: &str, order: schema::Order) -> Result<Changed, Fault> {
     let operation = Operation::begin(here, "pg ddl apply").await?;
+    let applied = apply_under(&operation, here, (name, sql), order).await;
+    operation.end(applied).await
+}
+
+async fn apply_under(
+    operation: &Operation,
+    here: &Here,
+    (name, sql): (&str, &str),
+    order: schema::Order,
+) -> Result<Changed, Fault> {
     let (records, group) = operation.group().await?;
     let seats = seats(here, &group).await?;
     let first = seats.first().ok_or_else(|| Fault::new(Code::PgRecords, "the group has no nodes"))?;
@@ -88,8 +116,7 @@ pub async fn apply_schema(here: &Here, name: &str, sql: &str, order: schema::Ord
     let ddl = Ddl { version: known.unwrap_or(next), name: name.to_owned(), sql: sql.to_owned() };
     let writer = records.writer.as_ref().map(|(writer, _)| writer.node.clone());
     let applied = schema::apply(&seats, writer.as_deref(), &ddl, order, here.pg.step_timeout).await?;
-    operation.end().await?;
-    Ok((ddl.version, applied))
+    Ok(Changed { version: ddl.version, applied, warnings: schema::lint(&first.client).await? })
 }
 
 /// The rows that lost, by node. One that does not answer says nothing of the others.
@@ -106,13 +133,15 @@ pub async fn list_conflicts(here: &Here, limit: u32) -> Result<Vec<(String, Resu
     Ok(found)
 }
 
-/// Makes all nodes the same, and enables links that had stopped.
+/// Makes all nodes the same.
 pub async fn repair_conflicts(here: &Here, source: &Source) -> Result<Vec<Repaired>, Fault> {
     let operation = Operation::begin(here, "pg conflicts repair").await?;
-    let (_, group) = operation.group().await?;
-    let repaired = conflicts::repair(&seats(here, &group).await?, source).await?;
-    operation.end().await?;
-    Ok(repaired)
+    let repaired = async {
+        let (_, group) = operation.group().await?;
+        conflicts::repair(&seats(here, &group).await?, source).await
+    };
+    let repaired = repaired.await;
+    operation.end(repaired).await
 }
 
 async fn known(store: &Store) -> Result<(Records, Group), Fault> {
@@ -124,15 +153,35 @@ async fn known(store: &Store) -> Result<(Records, Group), Fault> {
     Ok((records, group))
 }
 
+/// What a comparison of all rows on all nodes found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Rows {
+    /// Every row was seen to be the same everywhere, in so many tables.
+    Same(u32),
+    /// Rows of these tables were written whenever they were looked at; all others are the same.
+    Moving(Vec<String>),
+    /// Rows of these tables that nobody writes are not the same.
+    Differ(Vec<String>),
+    /// They could not be compared, and why.
+    Unknown(String),
+}
+
+async fn compare(seats: &[group::Seat]) -> Rows {
+    match group::compare(seats, EQUAL).await {
+        Ok(found) if found.is_same() => Rows::Same(found.tables),
+        Ok(found) if found.differ.is_empty() => Rows::Moving(found.moving),
+        Ok(found) => Rows::Differ(found.differ),
+        Err(fault) => Rows::Unknown(in_words(&fault)),
+    }
+}
+
 /// What became of a join.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Taken {
     /// The node's number.
     pub id: u16,
-    /// How many tables it got.
-    pub tables: u32,
-    /// Whether all rows were seen to be the same everywhere.
-    pub same: bool,
+    /// What its rows are compared with those of the others; `None`: it was a member before, and nothing was done.
+    pub rows: Option<Rows>,
 }
 
 /// Takes a node in whose agent runs and waits for it. `donor`: whose rows it gets; by default not the write master.
@@ -148,13 +197,42 @@ pub async fn join_node(
             .hint("add it to `postgres.nodes`, on every node"));
     }
     let operation = Operation::begin(here, "pg join").await?;
+    let taken = join_under(&operation, here, (node, donor), wait, tell).await;
+    operation.end(taken).await
+}
+
+async fn join_under(
+    operation: &Operation,
+    here: &Here,
+    (node, donor): (&str, Option<&str>),
+    wait: Duration,
+    mut tell: impl FnMut(&str),
+) -> Result<Taken, Fault> {
     let (records, mut group) = operation.group().await?;
+    let unfinished = match operation.load().await? {
+        Some(text) => join::unfinished(&text)?,
+        None => None,
+    };
+    if let Some(id) = group.nodes.get(node).copied()
+        && records.joined.contains_key(node)
+        && unfinished.is_none_or(|seen| seen.node != node)
+    {
+        return Ok(Taken { id, rows: None });
+    }
+    if let Some(donor) = donor.filter(|donor| *donor == node || !group.nodes.contains_key(*donor)) {
+        let members = group.nodes.keys().map(String::as_str).collect::<Vec<_>>().join(", ");
+        return Err(Fault::new(Code::PgNotMember, format!("`{node}` cannot get its rows from `{donor}`"))
+            .hint(format!("name another member of the group: {members}")));
+    }
     if !group.nodes.contains_key(node) {
+        // Before it is written down: the group would wait for one that does not come.
+        wait_seen(operation, node).await?;
         group.last_id += 1;
         group.nodes.insert(node.to_owned(), group.last_id);
         operation.change(&records, &group).await?;
     }
-    wait_bound(&operation, node, &group.id, wait).await?;
+    tell("its agent binds its database to the group");
+    wait_bound(operation, node, &group.id, wait).await?;
     let seats = seats(here, &group).await?;
     let all = here.members(&group);
     for seat in &seats {
@@ -169,10 +247,23 @@ pub async fn join_node(
     let donor = donor.ok_or_else(|| Fault::new(Code::PgNotMember, "there is nobody whose rows it could get"))?;
     let order = JoinOrder { node: node.to_owned(), donor };
     let limits = JoinLimits { copy: wait, step: here.pg.step_timeout };
-    let joined = join::join(&operation, &order, &seats, limits, tell).await?;
-    let same = group::same_everywhere(&seats, EQUAL).await.is_ok();
-    operation.end().await?;
-    Ok(Taken { id: group.nodes.get(node).copied().unwrap_or_default(), tables: joined.tables, same })
+    join::join(operation, &order, &seats, limits, &mut tell).await?;
+    tell("all rows are compared");
+    Ok(Taken { id: group.nodes.get(node).copied().unwrap_or_default(), rows: Some(compare(&seats).await) })
+}
+
+/// Waits until the agent of a node is seen in the store.
+async fn wait_seen(operation: &Operation, node: &str) -> Result<(), Fault> {
+    let deadline = tokio::time::Instant::now() + SEEN;
+    while !observe::registered(&operation.store).await?.contains_key(node) {
+        if tokio::time::Instant::now() >= deadline {
+            return Err(Fault::new(Code::PgWaiting, format!("the agent of `{node}` is not seen in the store")).hint(
+                format!("start it there, with an empty data dir: `quorate pg bootstrap --name {node} --wait 0s`"),
+            ));
+        }
+        tokio::time::sleep(AGAIN).await;
+    }
+    Ok(())
 }
 
 async fn wait_bound(operation: &Operation, node: &str, group: &str, wait: Duration) -> Result<(), Fault> {
@@ -193,26 +284,38 @@ async fn wait_bound(operation: &Operation, node: &str, group: &str, wait: Durati
     }
 }
 
-/// Lets a node go, whether it answers or not. Returns what was done.
-pub async fn detach_node(here: &Here, node: &str) -> Result<Vec<String>, Fault> {
+/// Lets a node go, whether it answers or not. Returns what was done, and how the rows of those who stay are.
+pub async fn detach_node(here: &Here, node: &str) -> Result<(Vec<String>, Rows), Fault> {
     let operation = Operation::begin(here, "pg detach").await?;
+    let done = detach_under(&operation, here, node).await;
+    operation.end(done).await
+}
+
+async fn detach_under(operation: &Operation, here: &Here, node: &str) -> Result<(Vec<String>, Rows), Fault> {
     let (records, mut group) = operation.group().await?;
     if records.writer.as_ref().is_some_and(|(writer, _)| writer.node == node) {
-        return Err(Fault::new(Code::PgSwitchover, format!("`{node}` is the write master"))
+        return Err(Fault::new(Code::PgIsWriter, format!("`{node}` is the write master, and stays"))
             .hint("make another one that first: `quorate pg switchover --to NODE`"));
     }
-    let Some(gone) = group.nodes.get(node).copied().and_then(|id| here.member(node, id)) else {
+    let Some(id) = group.nodes.remove(node) else {
+        let members = group.nodes.keys().map(String::as_str).collect::<Vec<_>>().join(", ");
         return Err(Fault::new(Code::PgNotMember, format!("`{node}` is no member of the group"))
-            .hint("see `quorate pg status`"));
+            .hint(format!("the members are {members}")));
     };
-    group.nodes.remove(node);
     if group.nodes.is_empty() {
-        return Err(Fault::new(Code::PgNotMember, format!("`{node}` is the last node of the group")));
+        return Err(Fault::new(Code::PgNotMember, format!("`{node}` is the last node of the group, and stays"))
+            .hint("to end it, stop it: `quorate pg stop`"));
     }
     let survivors = seats(here, &group).await?;
-    let client = Client::connect(&here.place(&gone)?, here.limits()).await.ok();
-    let done = join::detach(&operation, &gone, client.as_ref(), &survivors).await?;
+    let (gone, client) = match here.member(node, id) {
+        Some(gone) => {
+            let client = Client::connect(&here.place(&gone)?, here.limits()).await.ok();
+            (gone, client)
+        }
+        // Whoever took it out of the file first lets it go all the same; it is not told.
+        None => (Member { id, name: node.to_owned(), host: String::new(), port: 0 }, None),
+    };
+    let done = join::detach(operation, &gone, client.as_ref(), &survivors).await?;
     operation.change(&records, &group).await?;
-    operation.end().await?;
-    Ok(done)
+    Ok((done, compare(&survivors).await))
 }

@@ -40,6 +40,15 @@ pub struct PgStatus {
     pub server: String,
     /// How the other nodes' links to here are.
     pub links: Vec<LinkStatus>,
+    /// Rows that lost to newer ones here, and are in the log.
+    #[serde(default)]
+    pub lost: u64,
+    /// Rows that came after newer ones that may have known them.
+    #[serde(default)]
+    pub overtaken: u64,
+    /// Why the place of the write master could not be handed over from here, the last time that it was asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub handover: Option<String>,
     /// What is not as it should be although the node goes on, a sentence each.
     #[serde(default)]
     pub troubles: Vec<String>,
@@ -108,6 +117,7 @@ struct Measures {
     links: Gauge,
     lag: Gauge,
     conflicts: Gauge,
+    lost: Gauge,
     parts: Family<OfPart, Gauge>,
 }
 
@@ -125,6 +135,7 @@ impl Measures {
         self.links.set(status.links.iter().filter(|link| link.state == "running").map(|_| 1).sum());
         self.lag.set(number(status.links.iter().filter_map(|link| link.lag_bytes).max().unwrap_or_default()));
         self.conflicts.set(number(status.links.iter().map(|link| link.conflicts).sum()));
+        self.lost.set(number(status.lost));
         for part in &status.parts {
             self.parts.get_or_create(&OfPart { part: part.name.clone() }).set(i64::from(part.ready));
         }
@@ -149,12 +160,13 @@ impl Board {
 
     /// Has Prometheus told about it.
     pub(crate) fn register(&self, registry: &mut Registry) {
-        let Measures { ready, writer, links, lag, conflicts, parts } = self.inner().measures.clone();
+        let Measures { ready, writer, links, lag, conflicts, lost, parts } = self.inner().measures.clone();
         registry.register("quorate_pg_ready", "1 once this node has its part of the group", ready);
         registry.register("quorate_pg_writer", "1 while this node takes writes", writer);
         registry.register("quorate_pg_links_running", "Links that bring changes to this node", links);
         registry.register_with_unit("quorate_pg_lag", "Most that another node has not confirmed yet", Unit::Bytes, lag);
         registry.register("quorate_pg_conflicts", "Conflicts that the server has counted", conflicts);
+        registry.register("quorate_pg_rows_lost", "Rows that lost to newer ones and are in the log", lost);
         registry.register("quorate_pg_part_ready", "1 for a program of the node that does its work", parts);
     }
 

@@ -324,11 +324,14 @@ impl Keeper {
     /// Hands the place over: no transaction is lost, none fails; new ones wait for the next write master.
     async fn hand_over(&mut self, to: &str) -> Result<(), Fault> {
         info!(to, "handing over");
+        self.shared.board.change(|status| status.handover = None);
         let begun = Instant::now();
         let handed = self.prepare_handover(to).await;
         let records = observe::records(&self.shared.store).await?;
         if let Err(fault) = handed {
-            warn!(code = %fault.code(), "the write master stays here: {}", in_words(&fault));
+            let why = in_words(&fault);
+            warn!(code = %fault.code(), "the write master stays here: {why}");
+            self.shared.board.change(|status| status.handover = Some(why));
             self.shared.doors.resume_writer().await?;
             return self.forget_order(&records).await;
         }

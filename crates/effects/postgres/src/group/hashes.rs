@@ -2,14 +2,18 @@
 //!
 //! **Invariant:** a fingerprint depends on the rows alone, not on their order or place.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use futures_util::future::try_join_all;
 use quorate_faults::{Code, Fault};
 use tokio::time::Instant;
 
-use super::Seat;
+use super::{Seat, round_trip};
 use crate::sql::Client;
+
+/// Into how many parts a table is divided to find rows that differ.
+const PARTS: i32 = 4096;
 
 /// The fingerprint of a table.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -60,6 +64,109 @@ pub async fn same_everywhere(seats: &[Seat], limit: Duration) -> Result<BTreeMap
     }
 }
 
+/// The SQL that says to which part of its table a row belongs, by its key.
+pub(crate) fn part_of(key: &str) -> String {
+    format!("(pg_catalog.hashtextextended(ROW({key})::text, 3) & {})::int4", PARTS - 1)
+}
+
+/// The fingerprint of each part of a table that has rows.
+pub(crate) async fn parts_of(client: &Client, table: &str, key: &str) -> Result<BTreeMap<i32, String>, Fault> {
+    let sql = format!(
+        "SELECT {}, count(*)::text || ':' || sum(pg_catalog.hashtextextended(t::text, 7))::text FROM {table} t GROUP BY 1",
+        part_of(key)
+    );
+    let rows = client.query(&sql, &[]).await?;
+    rows.iter().map(|row| Ok((client.read(row, 0)?, client.read(row, 1)?))).collect()
+}
+
+/// What a comparison of rows that may be written meanwhile found.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Compared {
+    /// How many tables were compared.
+    pub tables: u32,
+    /// Tables with rows that nobody writes and that are not the same everywhere.
+    pub differ: Vec<String>,
+    /// Tables with rows that were written in every moment in which they were looked at.
+    pub moving: Vec<String>,
+}
+
+impl Compared {
+    /// Whether every row was seen to be the same everywhere.
+    pub fn is_same(&self) -> bool {
+        self.differ.is_empty() && self.moving.is_empty()
+    }
+}
+
+/// Compares the rows of all seats while others write. A table is looked at in parts: each is the same once all seats said the
+/// same of it; it differs if they said different things twice, each the same as before, and what was written in between has
+/// come to everyone.
+pub async fn compare(seats: &[Seat], limit: Duration) -> Result<Compared, Fault> {
+    let begun = Instant::now();
+    let mut compared = Compared::default();
+    let Some(first) = seats.first() else { return Ok(compared) };
+    let sql = "SELECT format('%I.%I', t.schema, t.name), (SELECT string_agg(quote_ident(a.attname), ', ' ORDER BY a.attnum) \
+               FROM pg_catalog.pg_index i JOIN pg_catalog.pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = ANY (i.indkey) \
+               WHERE i.indrelid = t.relation AND i.indisprimary) FROM mesh.tables t WHERE t.keyed ORDER BY 1";
+    for row in first.client.query(sql, &[]).await? {
+        let (table, key): (String, String) = (first.client.read(&row, 0)?, first.client.read(&row, 1)?);
+        compared.tables += 1;
+        let mut open = Open::default();
+        loop {
+            let all = try_join_all(seats.iter().map(|seat| parts_of(&seat.client, &table, &key))).await?;
+            match open.look(all) {
+                Verdict::Same => break,
+                Verdict::Differs => {
+                    compared.differ.push(table);
+                    break;
+                }
+                Verdict::Open if begun.elapsed() >= limit => {
+                    compared.moving.push(table);
+                    break;
+                }
+                // What is under way has time to arrive.
+                Verdict::Open => {
+                    round_trip(seats, limit).await?;
+                }
+            }
+        }
+    }
+    Ok(compared)
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Verdict {
+    Same,
+    Differs,
+    Open,
+}
+
+/// The parts of a table that were not yet seen to be the same; `None`: none was looked at.
+#[derive(Debug, Default)]
+struct Open(Option<BTreeMap<i32, Vec<Option<String>>>>);
+
+impl Open {
+    fn look(&mut self, all: Vec<BTreeMap<i32, String>>) -> Verdict {
+        let parts: BTreeSet<i32> = match &self.0 {
+            None => all.iter().flat_map(|found| found.keys().copied()).collect(),
+            Some(open) => open.keys().copied().collect(),
+        };
+        let said = |part: i32| all.iter().map(|found| found.get(&part).cloned()).collect::<Vec<_>>();
+        let unequal = |said: &Vec<Option<String>>| said.iter().any(|one| *one != said[0]);
+        let now: BTreeMap<_, _> =
+            parts.into_iter().map(|part| (part, said(part))).filter(|(_, said)| unequal(said)).collect();
+        let stands = |(part, said): (&i32, &Vec<Option<String>>)| {
+            self.0.as_ref().is_some_and(|before| before.get(part) == Some(said))
+        };
+        let verdict = match () {
+            () if now.is_empty() => Verdict::Same,
+            () if now.iter().any(stands) => Verdict::Differs,
+            () => Verdict::Open,
+        };
+        self.0 = Some(now);
+        verdict
+    }
+}
+
 fn difference(all: &[(&str, BTreeMap<String, TableHash>)]) -> Option<String> {
     let ((first, wanted), rest) = all.split_first()?;
     for (node, found) in rest {
@@ -78,6 +185,20 @@ fn difference(all: &[(&str, BTreeMap<String, TableHash>)]) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_part_that_moves_is_looked_at_again_and_one_that_stands_still_and_differs_is_told() {
+        let of = |entries: &[(i32, &str)]| entries.iter().map(|(part, said)| (*part, (*said).to_owned())).collect();
+        let mut open = Open::default();
+        assert_eq!(open.look(vec![of(&[(1, "a"), (2, "b")]), of(&[(1, "a"), (2, "c")])]), Verdict::Open);
+        // Part 1 was the same once, whatever is written into it later.
+        assert_eq!(open.look(vec![of(&[(1, "x"), (2, "d")]), of(&[(1, "y"), (2, "e")])]), Verdict::Open);
+        assert_eq!(open.look(vec![of(&[(2, "f")]), of(&[(2, "f")])]), Verdict::Same);
+        let mut open = Open::default();
+        assert_eq!(open.look(vec![of(&[(1, "a")]), of(&[])]), Verdict::Open);
+        assert_eq!(open.look(vec![of(&[(1, "a")]), of(&[])]), Verdict::Differs);
+        assert_eq!(Open::default().look(vec![of(&[]), of(&[])]), Verdict::Same);
+    }
 
     #[test]
     fn a_difference_names_the_table_and_both_nodes() {

@@ -6,7 +6,7 @@ use quorate_faults::Fault;
 
 use super::mesh::link_name;
 use super::{Seat, myself};
-use crate::sql::{Client, ident};
+use crate::sql::{Client, ident, literal};
 
 /// What a node says of its links.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -22,6 +22,8 @@ pub struct Links {
 pub struct Incoming {
     /// Not enabled: it was paused, or stopped by an error.
     pub enabled: bool,
+    /// It stands still on purpose.
+    pub paused: bool,
     /// Whether a process applies changes.
     pub running: bool,
     /// Errors so far, of changes and of copies.
@@ -102,7 +104,8 @@ pub async fn observe_links(seat: &Seat) -> Result<Links, Fault> {
         "SELECT s.subname::text, s.subenabled, EXISTS (SELECT FROM pg_catalog.pg_stat_subscription w WHERE w.subid = s.oid \
          AND w.relid IS NULL AND w.pid IS NOT NULL), t.apply_error_count + t.sync_error_count, \
          (SELECT count(*) FROM pg_catalog.pg_subscription_rel r WHERE r.srsubid = s.oid AND r.srsubstate = 'r'), \
-         (SELECT count(*) FROM pg_catalog.pg_subscription_rel r WHERE r.srsubid = s.oid AND r.srsubstate <> 'r'), {counted} \
+         (SELECT count(*) FROM pg_catalog.pg_subscription_rel r WHERE r.srsubid = s.oid AND r.srsubstate <> 'r'), {counted}, \
+         EXISTS (SELECT FROM mesh.paused p WHERE p.subname = s.subname) \
          FROM pg_catalog.pg_subscription s JOIN pg_catalog.pg_stat_subscription_stats t ON t.subid = s.oid \
          WHERE s.subdbid = (SELECT oid FROM pg_catalog.pg_database WHERE datname = pg_catalog.current_database())"
     );
@@ -118,6 +121,7 @@ pub async fn observe_links(seat: &Seat) -> Result<Links, Fault> {
         };
         let incoming = Incoming {
             enabled: client.read(&row, 1)?,
+            paused: client.read(&row, 11)?,
             running: client.read(&row, 2)?,
             errors: count(3)?,
             tables_ready: u32::try_from(count(4)?).unwrap_or(u32::MAX),
@@ -169,10 +173,34 @@ pub async fn position(client: &Client) -> Result<Position, Fault> {
     Ok(Position { wal: number(wal), applied })
 }
 
-/// Lets a link go on that was stopped by an error, once its cause is mended.
-pub async fn enable_link(client: &Client, from: u16) -> Result<(), Fault> {
+/// Lets a link go on that was stopped by an error; one that stands still on purpose is left alone. Whether it goes on now.
+pub async fn revive_link(client: &Client, from: u16) -> Result<bool, Fault> {
     let me = myself(client).await?.map(|me| me.id).unwrap_or_default();
-    client.batch(&format!("ALTER SUBSCRIPTION {} ENABLE", ident(&link_name(from, me)))).await
+    let name = link_name(from, me);
+    // Whoever pauses a link writes that down in the transaction that stops it, and waits for this one.
+    let sql = format!(
+        "DO $revive$ BEGIN LOCK TABLE mesh.paused IN SHARE MODE; \
+         IF NOT EXISTS (SELECT FROM mesh.paused WHERE subname = {}) THEN ALTER SUBSCRIPTION {} ENABLE; END IF; END $revive$",
+        literal(&name),
+        ident(&name)
+    );
+    client.batch(&sql).await?;
+    client.value("SELECT subenabled FROM pg_catalog.pg_subscription WHERE subname = $1", &[&name]).await
+}
+
+/// The nodes of which it is known that they no longer keep what this one has missed.
+pub async fn known_lost(client: &Client) -> Result<Vec<u16>, Fault> {
+    let ids: Vec<i32> = client.values("SELECT node_id FROM mesh.lost ORDER BY 1", &[]).await?;
+    Ok(ids.into_iter().filter_map(|id| u16::try_from(id).ok()).collect())
+}
+
+/// Remembers that a node no longer keeps what this one has missed, or that it does again.
+pub async fn note_lost(client: &Client, from: u16, lost: bool) -> Result<(), Fault> {
+    let sql = match lost {
+        true => "INSERT INTO mesh.lost (node_id) VALUES ($1) ON CONFLICT DO NOTHING",
+        false => "DELETE FROM mesh.lost WHERE node_id = $1",
+    };
+    client.execute(sql, &[&i32::from(from)]).await.map(drop)
 }
 
 #[cfg(test)]

@@ -4,7 +4,9 @@
 
 use std::path::PathBuf;
 
+use quorate_etcd_formats::hex::hex;
 use quorate_faults::{Code, Fault};
+use sha2::{Digest, Sha256};
 
 use super::{Member, PUBLICATION};
 use crate::Outcome;
@@ -89,15 +91,12 @@ pub async fn ensure_member(
                 me.id, me.name
             )));
         }
-        if known.files == *files && members(client).await? == sorted(all) {
+        if known.files == *files && members(client).await? == sorted(all) && has_parts(client).await? {
             return Ok(Outcome::AlreadyDone);
         }
     }
-    let version: i32 = client.value("SELECT current_setting('server_version_num')::int4", &[]).await?;
-    let uuid = if version >= 180_000 { UUID_18 } else { UUID_OLD };
     let path = |path: &PathBuf| literal(&path.display().to_string());
-    let mut sql =
-        format!("SELECT pg_advisory_xact_lock({LOCK}), set_config('mesh.ddl', 'on', true);\n{MESH}\n{uuid}\n");
+    let mut sql = parts(client).await?;
     sql.push_str(&format!(
         "INSERT INTO mesh.self (group_id, node_id, node, sslcert, sslkey, sslrootcert) VALUES ({}, {}, {}, {}, {}, {}) \
          ON CONFLICT (one) DO UPDATE SET sslcert = EXCLUDED.sslcert, sslkey = EXCLUDED.sslkey, \
@@ -122,6 +121,36 @@ pub async fn ensure_member(
     sql.push_str(&format!("SELECT mesh.publish({})", literal(PUBLICATION)));
     // Statements that come together are one transaction.
     client.batch(&sql).await.map(|()| Outcome::Done)
+}
+
+/// The statements that make our own tables and functions, and note which ones these are.
+async fn parts(client: &Client) -> Result<String, Fault> {
+    let version: i32 = client.value("SELECT current_setting('server_version_num')::int4", &[]).await?;
+    let uuid = if version >= 180_000 { UUID_18 } else { UUID_OLD };
+    Ok(format!(
+        "SELECT pg_advisory_xact_lock({LOCK}), set_config('mesh.ddl', 'on', true);\n{MESH}\n{uuid}\nCOMMENT ON SCHEMA mesh IS {};\n",
+        literal(&parts_hash())
+    ))
+}
+
+fn parts_hash() -> String {
+    hex(&Sha256::digest([MESH, UUID_18, UUID_OLD].concat()))
+}
+
+async fn has_parts(client: &Client) -> Result<bool, Fault> {
+    let sql =
+        "SELECT pg_catalog.obj_description(oid, 'pg_namespace') FROM pg_catalog.pg_namespace WHERE nspname = 'mesh'";
+    let row = client.opt(sql, &[]).await?;
+    let noted: Option<String> = row.map(|row| client.read(&row, 0)).transpose()?.flatten();
+    Ok(noted.is_some_and(|noted| noted == parts_hash()))
+}
+
+/// Brings our own tables and functions of a member to those of this program, as after an upgrade.
+pub async fn ensure_parts(client: &Client) -> Result<Outcome, Fault> {
+    if myself(client).await?.is_none() || has_parts(client).await? {
+        return Ok(Outcome::AlreadyDone);
+    }
+    client.batch(&parts(client).await?).await.map(|()| Outcome::Done)
 }
 
 fn sorted(all: &[Member]) -> Vec<Member> {

@@ -201,10 +201,15 @@ pub(crate) async fn ensure_subscription(client: &Client, from: &Member, start: S
         Start::Copy => (true, true),
         Start::Disabled => (false, false),
     };
-    // A lost connection counts as an error too: `disable_on_error` would stop every link to a node that crashed, for ever.
+    // Written down together with it: one that is to begin later is not one that an error has stopped.
+    let paused = match start {
+        Start::Disabled => format!("INSERT INTO mesh.paused VALUES ({}) ON CONFLICT DO NOTHING; ", literal(&name)),
+        Start::Changes | Start::Copy => String::new(),
+    };
+    // A lost connection counts as an error too; the agent lets such a link go on (see `revive_link`).
     let sql = format!(
-        "CREATE SUBSCRIPTION {} CONNECTION {} PUBLICATION {} WITH (create_slot = false, slot_name = {}, enabled = {enabled}, \
-         copy_data = {copy}, origin = none, streaming = parallel, disable_on_error = false)",
+        "{paused}CREATE SUBSCRIPTION {} CONNECTION {} PUBLICATION {} WITH (create_slot = false, slot_name = {}, enabled = {enabled}, \
+         copy_data = {copy}, origin = none, streaming = parallel, disable_on_error = true)",
         ident(&name),
         literal(&conninfo.join(" ")),
         ident(PUBLICATION),
@@ -216,4 +221,22 @@ pub(crate) async fn ensure_subscription(client: &Client, from: &Member, start: S
         Err(fault) if matches!(state_of(&fault).as_deref(), Some("42710" | "23505")) => Ok(Outcome::AlreadyDone),
         Err(fault) => Err(fault),
     }
+}
+
+/// Stops a link on purpose: nobody but [`resume_link`] lets it go on.
+pub(crate) async fn pause_link(client: &Client, name: &str) -> Result<(), Fault> {
+    // One transaction: an agent that revives links sees both or neither.
+    let sql = format!(
+        "INSERT INTO mesh.paused VALUES ({}) ON CONFLICT DO NOTHING; ALTER SUBSCRIPTION {} DISABLE",
+        literal(name),
+        ident(name)
+    );
+    client.batch(&sql).await
+}
+
+/// Lets a link go on that was stopped on purpose.
+pub(crate) async fn resume_link(client: &Client, name: &str) -> Result<(), Fault> {
+    let sql =
+        format!("DELETE FROM mesh.paused WHERE subname = {}; ALTER SUBSCRIPTION {} ENABLE", literal(name), ident(name));
+    client.batch(&sql).await
 }

@@ -11,13 +11,20 @@ mod mesh;
 mod users;
 
 pub use barrier::{RoundTrip, caught_up, round_trip};
-pub use hashes::{TableHash, hashes, same_everywhere, tables};
-pub use links::{Conflicts, Incoming, Links, Outgoing, Position, enable_link, observe_links, position, slot_lost};
-pub use member::{Myself, Writers, ensure_gate, ensure_member, forget_member, gate_is_open, members, myself};
+pub use hashes::{Compared, TableHash, compare, hashes, same_everywhere, tables};
+pub(crate) use hashes::{part_of, parts_of};
+pub use links::{
+    Conflicts, Incoming, Links, Outgoing, Position, known_lost, note_lost, observe_links, position, revive_link,
+    slot_lost,
+};
+pub use member::{
+    Myself, Writers, ensure_gate, ensure_member, ensure_parts, forget_member, gate_is_open, members, myself,
+};
 pub(crate) use mesh::{
     Start, ensure_slot, ensure_subscription, link_name, slot_is_for, subscription_exists, system_id,
 };
 pub use mesh::{ensure_links_to, ensure_mesh, has_rows};
+pub(crate) use mesh::{pause_link, resume_link};
 pub use users::{Prepare, UserKind, UserSpec, end_sessions, ensure_extensions, pool_users, prepare};
 
 use crate::sql::Client;

@@ -5,7 +5,7 @@
 use quorate_faults::{Code, Fault};
 
 use super::journal::{Journal, Kind, Record, Step};
-use crate::group::{Member, Seat, forget_member, link_name, subscription_exists};
+use crate::group::{Member, Seat, forget_member, link_name, pause_link, subscription_exists};
 use crate::sql::{Client, ident, literal};
 
 /// Lets a node go. `gone_client`: a connection to it, if it answers; `survivors`: every other member. May be called again.
@@ -70,10 +70,12 @@ async fn drop_subscription(client: &Client, me: u16, from: u16) -> Result<bool, 
     if !subscription_exists(client, from).await? {
         return Ok(false);
     }
-    let name = ident(&link_name(from, me));
-    client.batch(&format!("ALTER SUBSCRIPTION {name} DISABLE")).await?;
+    let name = link_name(from, me);
+    pause_link(client, &name).await?;
+    let (plain, name) = (literal(&name), ident(&name));
     client.batch(&format!("ALTER SUBSCRIPTION {name} SET (slot_name = NONE)")).await?;
     client.batch(&format!("DROP SUBSCRIPTION {name}")).await?;
+    client.batch(&format!("DELETE FROM mesh.paused WHERE subname = {plain}")).await?;
     Ok(true)
 }
 

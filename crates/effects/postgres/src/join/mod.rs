@@ -21,11 +21,11 @@ use journal::Record;
 pub use journal::{Journal, JournalSeen, Kind, MemoryJournal, Step, unfinished};
 
 use crate::group::{
-    Member, Seat, Start, caught_up, ensure_slot, ensure_subscription, has_rows, link_name, round_trip, slot_is_for,
-    subscription_exists, system_id,
+    Member, Seat, Start, caught_up, ensure_slot, ensure_subscription, has_rows, link_name, pause_link, resume_link,
+    round_trip, slot_is_for, subscription_exists, system_id,
 };
 use crate::schema::{apply_gate, refresh, replay};
-use crate::sql::{Client, ident};
+use crate::sql::Client;
 
 /// Between two looks.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
@@ -234,26 +234,21 @@ impl<'a> Parts<'a> {
         ensure_subscription(new, &self.donor.member, Start::Copy).await?;
         let name = link_name(self.donor.member.id, self.new.member.id);
         loop {
-            let sql = "SELECT count(*) FILTER (WHERE r.srsubstate <> 'r'), count(*), bool_and(s.subenabled) FROM pg_catalog.pg_subscription s \
+            let sql = "SELECT count(*) FILTER (WHERE r.srsubstate <> 'r'), count(*) FROM pg_catalog.pg_subscription s \
                        JOIN pg_catalog.pg_subscription_rel r ON r.srsubid = s.oid WHERE s.subname = $1";
             let row = new.one(sql, &[&name]).await?;
             let (waiting, all): (i64, i64) = (new.read(&row, 0)?, new.read(&row, 1)?);
             if waiting == 0 && all > 0 {
                 return Ok(u32::try_from(all).unwrap_or(u32::MAX));
             }
-            if new.read::<Option<bool>>(&row, 2)? == Some(false) {
-                return Err(Fault::new(
-                    Code::PgNotReplicated,
-                    format!("link `{name}` stopped by an error during the copy"),
-                )
-                .hint("the log of PostgreSQL of the new node says why"));
-            }
             if begun.elapsed() >= limit {
                 return Err(Fault::new(
                     Code::PgTimeout,
                     format!("the copy is not finished after {limit:?}; {waiting} tables are left"),
                 )
-                .hint("call it again: the copy goes on meanwhile"));
+                .hint(
+                    "call it again: the copy goes on meanwhile; the log of PostgreSQL of the new node tells of errors",
+                ));
             }
             tokio::time::sleep(LOOK_EVERY).await;
         }
@@ -273,7 +268,8 @@ impl<'a> Parts<'a> {
                 ensure_subscription(new, &peer.member, Start::Disabled).await?;
             }
             let name = link_name(peer.member.id, self.new.member.id);
-            if is_enabled(new, &name).await? {
+            // One that went on once has a place of its own, also if an error has stopped it since.
+            if !is_paused(new, &name).await? {
                 continue;
             }
             if let Some(at) = positions.get(&peer.member.id) {
@@ -287,19 +283,18 @@ impl<'a> Parts<'a> {
     }
 }
 
-async fn is_enabled(client: &Client, name: &str) -> Result<bool, Fault> {
-    client.value("SELECT subenabled FROM pg_catalog.pg_subscription WHERE subname = $1", &[&name]).await
+async fn is_paused(client: &Client, name: &str) -> Result<bool, Fault> {
+    client.value("SELECT EXISTS (SELECT FROM mesh.paused WHERE subname = $1)", &[&name]).await
 }
 
-/// Enables or disables the link from a member, if there is one.
+/// Lets the link from a member go on or stand still, if there is one.
 async fn set_enabled(seat: &Seat, from: &Member, enabled: bool) -> Result<(), Fault> {
     if !subscription_exists(&seat.client, from.id).await? {
         return Ok(());
     }
     let name = link_name(from.id, seat.member.id);
-    if is_enabled(&seat.client, &name).await? == enabled {
-        return Ok(());
+    match enabled {
+        true => resume_link(&seat.client, &name).await,
+        false => pause_link(&seat.client, &name).await,
     }
-    let word = if enabled { "ENABLE" } else { "DISABLE" };
-    seat.client.batch(&format!("ALTER SUBSCRIPTION {} {word}", ident(&name))).await
 }

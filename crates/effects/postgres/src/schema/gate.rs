@@ -48,6 +48,8 @@ pub async fn apply_gate(seats: &[Seat], limit: Duration) -> Result<(), Fault> {
                 .hint("until then the new tables take no writes; call it again when the links are well")
                 .caused_by(lacks));
             }
+            // A link that an error had stopped was not asked before.
+            refresh_one(seat).await?;
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     }

@@ -16,6 +16,10 @@ CREATE TABLE IF NOT EXISTS mesh.ddl_log (
   applied_at timestamptz NOT NULL DEFAULT now());
 -- Tables that not every link has yet.
 CREATE TABLE IF NOT EXISTS mesh.pending (relation oid PRIMARY KEY);
+-- Links that stand still on purpose: whoever finds one that an error has stopped lets only the others go on.
+CREATE TABLE IF NOT EXISTS mesh.paused (subname text PRIMARY KEY);
+-- Nodes that no longer keep what this one has missed, until they say otherwise.
+CREATE TABLE IF NOT EXISTS mesh.lost (node_id int4 PRIMARY KEY, since timestamptz NOT NULL DEFAULT now());
 -- Lost with a crash, and closed without a row.
 CREATE UNLOGGED TABLE IF NOT EXISTS mesh.gate (
   one bool PRIMARY KEY DEFAULT true CHECK (one), open bool NOT NULL, until_ms int8);

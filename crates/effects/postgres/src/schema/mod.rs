@@ -152,6 +152,10 @@ async fn fits(client: &Client, ddl: &Ddl) -> Result<Outcome, Fault> {
         return Err(Fault::new(Code::PgSchemaInvalid, format!("version {} of the schema cannot be used", ddl.version))
             .hint("a file of changes is at most 1 MiB of text"));
     }
+    if ddl.sql.trim().is_empty() {
+        return Err(Fault::new(Code::PgSchemaInvalid, format!("`{}` is empty: it would change nothing", ddl.name))
+            .hint("write SQL into it, such as `CREATE TABLE shop.orders (…);`"));
+    }
     let number = i32::try_from(ddl.version).unwrap_or(i32::MAX);
     let found = client.opt("SELECT sha256 FROM mesh.ddl_log WHERE version = $1", &[&number]).await?;
     if let Some(row) = found {

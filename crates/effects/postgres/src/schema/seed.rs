@@ -37,6 +37,10 @@ pub struct SeedValues {
     pub backups_path: String,
     /// The port for backups.
     pub port: u16,
+    /// The program that makes them.
+    pub pg_dump: String,
+    /// The group that manages it, where it is a service.
+    pub manager: Option<String>,
 }
 
 /// Action, data, where it runs, for which kind of cluster, how often.
@@ -61,6 +65,9 @@ const SCHEDULES: [(&str, &str, &str, &str, &str); 18] = [
     ("Reconfigure", "pgbouncer", "any", "service", "1 hour"),
 ];
 
+/// What needs a bucket: it is switched on by whoever configures one.
+const NEED_BUCKET: [&str; 2] = ["EnforceRemoteFileRetention", "FindFilesToCopyToS3"];
+
 /// Inserts what is not there. Returns how many rows.
 pub async fn seed_v1(client: &Client, values: &SeedValues) -> Result<u64, Fault> {
     let mut rows = 0;
@@ -68,18 +75,25 @@ pub async fn seed_v1(client: &Client, values: &SeedValues) -> Result<u64, Fault>
         if role != "all" && role != values.role.name() {
             continue;
         }
-        let sql = "INSERT INTO tasks.schedules (id, cluster_id, cluster_service, role, action, data, node_type, frequency) \
-                   VALUES (md5(concat_ws('/', 'schedule', $1::text, $2::text, $3::text, $4::text))::uuid, $1, $5, $6, $2, $3, $4, $7::text::interval) \
+        let sql = "INSERT INTO tasks.schedules (id, cluster_id, cluster_service, role, action, data, node_type, frequency, enabled) \
+                   VALUES (md5(concat_ws('/', 'schedule', $1::text, $2::text, $3::text, $4::text))::uuid, $1, $5, $6, $2, $3, $4, $7::text::interval, $8) \
                    ON CONFLICT (id) DO NOTHING";
         let cluster = (&values.cluster_id, &values.cluster_service);
-        rows += client.execute(sql, &[cluster.0, &action, &data, &node_type, cluster.1, &role, &frequency]).await?;
+        let enabled = !NEED_BUCKET.contains(&action);
+        rows += client
+            .execute(sql, &[cluster.0, &action, &data, &node_type, cluster.1, &role, &frequency, &enabled])
+            .await?;
     }
     let config = [
         ("BackupsPath", values.backups_path.clone()),
         ("BackupPort", values.port.to_string()),
+        ("pgDumpBinaryLocation", values.pg_dump.clone()),
         ("defaultDaysToKeepFileHistory", "180".to_owned()),
+        ("Role", values.role.name().to_owned()),
     ];
-    for (key, value) in config {
+    // By this a service finds the group that knows of all databases.
+    let manager = values.manager.iter().map(|manager| ("ManagerClusterID", manager.clone()));
+    for (key, value) in config.into_iter().chain(manager) {
         let sql = "INSERT INTO rdpg.config (cluster_id, key, value) VALUES ($1, $2, $3) ON CONFLICT (cluster_id, key) DO NOTHING";
         rows += client.execute(sql, &[&values.cluster_id, &key, &value]).await?;
     }

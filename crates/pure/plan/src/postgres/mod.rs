@@ -14,6 +14,7 @@
 mod claims;
 mod decide;
 mod records;
+mod revival;
 mod seen;
 mod step;
 mod writer;
@@ -26,6 +27,7 @@ pub use decide::{PgPlan, next};
 pub use records::{
     Candidate, Group, Handover, Kept, Leader, Noted, Order, Records, SchemaNote, WriterNote, keys, read_records,
 };
+pub use revival::Revival;
 pub use seen::{DataNow, LockNow, Mine, Seen, StoreNow, StoreSeen};
 pub use step::PgStep;
 pub use writer::{Vacancy, WriterPlan, WriterSeen, next_writer};

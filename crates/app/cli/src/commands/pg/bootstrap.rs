@@ -42,7 +42,10 @@ pub(crate) fn run(args: &Args, printer: &mut Printer) -> Result<Exit, Fault> {
     let answers = |within: &str| runtime.block_on(here.ask(within));
     let started = match answers(here.name()) {
         Ok(_) => false,
-        Err(_) => pg::ensure_agent(&here, &args.group.config)?,
+        Err(_) => {
+            here.preflight()?;
+            pg::ensure_agent(&here, &args.group.config)?
+        }
     };
     let begun = Instant::now();
     let progress = printer.progress("bringing the node up", None);
@@ -60,6 +63,16 @@ pub(crate) fn run(args: &Args, printer: &mut Printer) -> Result<Exit, Fault> {
             };
             printer.report(&Shown { started, status });
             return Ok(if ready { Exit::Done } else { Code::PgWaiting.exit() });
+        }
+        // Looked at after it was silent: it may have answered and ended in between.
+        if status.is_err()
+            && let Some(logs) = pg::agent_ended(&here)?
+            && answers(here.name()).is_err()
+        {
+            let attempt = format!("the agent of `{}` ended right after it was started", here.name());
+            return Err(
+                Fault::new(Code::PgAgentEnded, attempt).hint(format!("its last words are in `{}`", logs.display()))
+            );
         }
         std::thread::sleep(AGAIN);
     }

@@ -49,8 +49,9 @@ pub(crate) fn run(verb: &Verb, printer: &mut Printer) -> Result<Exit, Fault> {
     let sql = read.map_err(|error| Fault::io(format!("cannot read `{}`", args.file.display()), error))?;
     let name = args.file.file_name().unwrap_or(args.file.as_os_str()).to_string_lossy();
     let order = if args.removes { SchemaOrder::Removes } else { SchemaOrder::Adds };
-    let (version, applied) = runtime()?.block_on(pg::apply_schema(&here, &name, &sql, order))?;
-    printer.report(&Shown { version, done: applied.done, already: applied.already });
+    let pg::Changed { version, applied, warnings } =
+        runtime()?.block_on(pg::apply_schema(&here, &name, &sql, order))?;
+    printer.report(&Shown { version, done: applied.done, already: applied.already, warnings });
     Ok(Exit::Done)
 }
 
@@ -59,6 +60,7 @@ struct Shown {
     version: u32,
     done: Vec<String>,
     already: Vec<String>,
+    warnings: Vec<String>,
 }
 
 impl Report for Shown {
@@ -68,6 +70,9 @@ impl Report for Shown {
             if !names.is_empty() {
                 page.line(format!("  {what} {}", names.join(", ")));
             }
+        }
+        for warning in &self.warnings {
+            page.line(format!("  note: {warning}"));
         }
     }
 }

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use quorate_agent::pg;
-use quorate_faults::{Exit, Fault};
+use quorate_agent::pg::{self, Rows};
+use quorate_faults::{Code, Exit, Fault};
 use serde::Serialize;
 
 use super::GroupArgs;
@@ -19,8 +19,9 @@ Examples:
   quorate pg bootstrap --name n4 --wait 0s --config cluster.yaml    on n4
   quorate pg join n4 --config cluster.yaml                          anywhere
 
-The node gets all rows from one that is there, while everybody goes on writing. Interrupted,
-it is run again and goes on where it stood.")]
+The node gets all rows from one that is there, while everybody goes on writing; then the rows
+of all nodes are compared. Interrupted, it is run again and goes on where it stood. Exit code 1:
+rows differ. 3: the agent of the node does not run.")]
 pub(crate) struct JoinArgs {
     /// The node that is to belong to the group
     node: String,
@@ -43,7 +44,9 @@ pub(crate) struct JoinArgs {
 Examples:
   quorate pg detach n3 --config cluster.yaml
 
-It may be dead. Its number is not given again; to come back it joins with an empty data dir.")]
+It may be dead, and it may be out of the file. The rows of those who stay are compared. Its
+number is not given again; to come back it joins with an empty data dir. Exit code 1: rows
+differ. 5: it is the write master, or no member.")]
 pub(crate) struct DetachArgs {
     /// The node that is to leave
     node: String,
@@ -55,26 +58,74 @@ pub(crate) struct DetachArgs {
 /// Takes a node in.
 pub(crate) fn join(args: &JoinArgs, printer: &mut Printer) -> Result<Exit, Fault> {
     let here = args.group.anyone()?;
-    let taken = runtime()?
-        .block_on(async { pg::join_node(&here, &args.node, args.from.as_deref(), args.wait, |_| {}).await })?;
-    printer.report(&Joined { node: args.node.clone(), id: taken.id, tables: taken.tables, same: taken.same });
-    Ok(Exit::Done)
+    let mut progress = printer.progress("looking at the group", None);
+    let taken = runtime()?.block_on(pg::join_node(&here, &args.node, args.from.as_deref(), args.wait, |what| {
+        progress.say(what);
+    }))?;
+    drop(progress);
+    let exit = exit_of(taken.rows.as_ref());
+    printer.report(&Joined {
+        node: args.node.clone(),
+        id: taken.id,
+        already: taken.rows.is_none(),
+        rows: taken.rows.map(Compared::of),
+    });
+    Ok(exit)
+}
+
+/// Rows that differ although nobody writes them are a finding.
+fn exit_of(rows: Option<&Rows>) -> Exit {
+    match rows {
+        Some(Rows::Differ(_)) => Code::PgDiverged.exit(),
+        Some(Rows::Same(_) | Rows::Moving(_) | Rows::Unknown(_)) | None => Exit::Done,
+    }
+}
+
+/// How the rows of all nodes are.
+#[derive(Serialize)]
+struct Compared {
+    /// `true`: every row was seen to be the same everywhere.
+    same: bool,
+    said: String,
+}
+
+impl Compared {
+    fn of(rows: Rows) -> Compared {
+        let same = matches!(rows, Rows::Same(_));
+        let said = match rows {
+            Rows::Same(_) => "all rows are the same on every node".to_owned(),
+            Rows::Moving(tables) => {
+                format!("all rows are the same, but those that are written all the time: {}", tables.join(", "))
+            }
+            Rows::Differ(tables) => {
+                format!("rows differ in {}: see `quorate pg conflicts repair --help`", tables.join(", "))
+            }
+            Rows::Unknown(why) => format!("rows were not compared: {why}"),
+        };
+        Compared { same, said }
+    }
 }
 
 #[derive(Serialize)]
 struct Joined {
     node: String,
     id: u16,
-    tables: u32,
-    same: bool,
+    already: bool,
+    rows: Option<Compared>,
 }
 
 impl Report for Joined {
     fn render(&self, page: &mut Page) {
-        page.line(format!("{} is node {} of the group", self.node, self.id));
-        match self.same {
-            true => page.line("all rows are the same on every node"),
-            false => page.line("rows differ while they are written; compare them again when it is quiet"),
+        let Joined { node, id, already, rows } = self;
+        match already {
+            false => page.line(format!("{node} is node {id} of the group")),
+            true => {
+                page.line(format!("{node} is node {id} of the group already; nothing was done"));
+                page.line(format!("to give it all rows anew, let it go first: `quorate pg detach {node}`"));
+            }
+        }
+        if let Some(rows) = rows {
+            page.line(&rows.said);
         }
     }
 }
@@ -82,15 +133,17 @@ impl Report for Joined {
 /// Lets a node go.
 pub(crate) fn detach(args: &DetachArgs, printer: &mut Printer) -> Result<Exit, Fault> {
     let here = args.group.anyone()?;
-    let done = runtime()?.block_on(pg::detach_node(&here, &args.node))?;
-    printer.report(&Detached { node: args.node.clone(), done });
-    Ok(Exit::Done)
+    let (done, rows) = runtime()?.block_on(pg::detach_node(&here, &args.node))?;
+    let exit = exit_of(Some(&rows));
+    printer.report(&Detached { node: args.node.clone(), done, rows: Compared::of(rows) });
+    Ok(exit)
 }
 
 #[derive(Serialize)]
 struct Detached {
     node: String,
     done: Vec<String>,
+    rows: Compared,
 }
 
 impl Report for Detached {
@@ -98,6 +151,7 @@ impl Report for Detached {
         for line in &self.done {
             page.line(line);
         }
+        page.line(&self.rows.said);
         page.line(format!("{} is no longer in the group", self.node));
     }
 }

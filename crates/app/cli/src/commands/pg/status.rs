@@ -4,12 +4,14 @@ use std::collections::BTreeMap;
 
 use quorate_agent::pg::{self, Here, PgStatus};
 use quorate_faults::{Code, Exit, Fault};
+use quorate_plan::postgres::Records;
+use quorate_plan::spec::{PgNode, PgRole};
 use serde::Serialize;
 
 use super::GroupArgs;
 use crate::commands::run::runtime;
 use crate::printer::Printer;
-use crate::render::{Page, Report};
+use crate::render::{Page, Report, bytes};
 
 /// Flags of `pg status`.
 #[derive(Debug, clap::Args)]
@@ -17,6 +19,9 @@ use crate::render::{Page, Report};
 Examples:
   quorate pg status --config cluster.yaml
   quorate pg status --config cluster.yaml --output json
+
+ROLE is what a node's door is for (writer, reader, forward, closed), LAG what another node has
+not confirmed yet, CONFLICTS how many rows lost to newer ones there.
 
 Exit code 0: every node has its part, and there is a write master. 3: somebody waits, or
 something is not as it should be.")]
@@ -28,46 +33,64 @@ pub(crate) struct Args {
 /// Asks and shows.
 pub(crate) fn run(args: &Args, printer: &mut Printer) -> Result<Exit, Fault> {
     let here = args.group.anyone()?;
-    let shown = runtime()?.block_on(look(&here))?;
-    let well = shown.writer.is_some() && shown.nodes.iter().all(NodeShown::is_well);
+    let shown = runtime()?.block_on(look(&here));
+    let well = shown.store.is_none() && shown.writer.is_some() && shown.nodes.iter().all(NodeShown::is_well);
     printer.report(&shown);
     Ok(if well { Exit::Done } else { Code::PgWaiting.exit() })
 }
 
-async fn look(here: &Here) -> Result<Shown, Fault> {
-    let store = here.store().await?;
-    let records = pg::records(&store).await?;
-    let registered = pg::registered(&store).await?;
+/// Everybody is asked at once, and whoever does not answer takes nothing from the others, the store neither.
+async fn look(here: &Here) -> Shown {
+    let asked = async {
+        let store = here.store().await?;
+        Ok::<_, Fault>((pg::records(&store).await?, pg::registered(&store).await?))
+    };
+    let declared = &here.group().nodes;
+    let (asked, statuses) = tokio::join!(asked, here.ask_all());
+    let (store, records, registered) = match asked {
+        Ok((records, registered)) => (None, records, registered),
+        Err(fault) => (Some(fault.to_string()), Records::default(), BTreeMap::new()),
+    };
     let ids: BTreeMap<String, u16> = records.group.as_ref().map(|(group, _)| group.nodes.clone()).unwrap_or_default();
-    let mut nodes = Vec::new();
-    for node in &here.group().nodes {
-        let (status, silent) = match here.ask(&node.name).await {
-            Ok(status) => (Some(status), None),
-            Err(fault) => (None, Some(fault.to_string())),
-        };
-        let id = ids.get(&node.name).copied();
-        nodes.push(NodeShown {
-            name: node.name.clone(),
-            id,
-            registered: registered.contains_key(&node.name),
-            status,
-            silent,
-        });
-    }
-    Ok(Shown {
+    let shown = |(node, status): (&PgNode, Result<PgStatus, Fault>)| NodeShown {
+        name: node.name.clone(),
+        id: ids.get(&node.name).copied(),
+        registered: registered.contains_key(&node.name),
+        silent: status.as_ref().err().map(ToString::to_string),
+        status: status.ok(),
+    };
+    // Members that are in no file any more still have links and slots.
+    let undeclared = |name: &&String| !declared.iter().any(|node| node.name == **name);
+    let undeclared = ids.iter().filter(|(name, _)| undeclared(name)).map(|(name, id)| NodeShown {
+        name: name.clone(),
+        id: Some(*id),
+        registered: registered.contains_key(name),
+        status: None,
+        silent: Some("it is in the group, and not in the cluster file".to_owned()),
+    });
+    Shown {
         group: here.group().group.clone(),
+        role: here.group().role,
+        manager: here.group().manager.clone(),
+        store,
+        nodes: declared.iter().zip(statuses).map(shown).chain(undeclared).collect(),
         id: records.group.map(|(group, _)| group.id),
         leader: records.leader.as_ref().map(|(leader, _)| leader.node.clone()),
         epoch: records.leader.map(|(leader, _)| leader.epoch),
         writer: records.writer.map(|(writer, _)| writer.node),
         writer_epoch: records.last_writer.map(|(last, _)| last.epoch),
-        nodes,
-    })
+    }
 }
 
 #[derive(Serialize)]
 struct Shown {
     group: String,
+    role: PgRole,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    manager: Option<String>,
+    /// Why the store does not say anything.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    store: Option<String>,
     id: Option<String>,
     leader: Option<String>,
     epoch: Option<u64>,
@@ -87,14 +110,24 @@ struct NodeShown {
 
 impl Report for Shown {
     fn render(&self, page: &mut Page) {
-        let id = self.id.as_deref().unwrap_or("not made yet");
-        page.line(format!("group {} ({id})", self.group));
-        match (&self.writer, self.writer_epoch) {
-            (Some(writer), Some(epoch)) => page.line(format!("write master {writer}, epoch {epoch}")),
-            _ => page.line("no write master"),
+        let id = match (&self.store, &self.id) {
+            (Some(_), _) => "unknown",
+            (None, Some(id)) => id,
+            (None, None) => "not made yet",
+        };
+        let role = match (self.role, &self.manager) {
+            (PgRole::Service, Some(manager)) => format!("service, managed by {manager}"),
+            (PgRole::Service, None) => "service".to_owned(),
+            (PgRole::Manager, _) => "manager".to_owned(),
+        };
+        page.line(format!("group {} ({id}), {role}", self.group));
+        match (&self.store, &self.writer, self.writer_epoch) {
+            (Some(why), ..) => page.line(format!("the store does not say who writes: {why}")),
+            (None, Some(writer), Some(epoch)) => page.line(format!("write master {writer}, epoch {epoch}")),
+            (None, ..) => page.line("no write master"),
         }
         page.gap();
-        let header = ["NODE", "ID", "DOOR", "SCHEMA", "SERVER", "LINKS", "CONFLICTS", "WAITING FOR"];
+        let header = ["NODE", "ID", "ROLE", "SCHEMA", "SERVER", "LINKS", "LAG", "CONFLICTS", "PROXIES", "WAITING FOR"];
         page.table(header, self.nodes.iter().map(NodeShown::row));
     }
 }
@@ -104,14 +137,14 @@ impl NodeShown {
         self.status.as_ref().is_some_and(|status| status.ready && status.troubles.is_empty())
     }
 
-    fn row(&self) -> [String; 8] {
+    fn row(&self) -> [String; 10] {
         let id = self.id.map(|id| id.to_string()).unwrap_or_default();
         let Some(status) = &self.status else {
             let why = self.silent.clone().unwrap_or_default();
-            return [&self.name, &id, "unknown", "", "", "", "", &why].map(str::to_owned);
+            return [&self.name, &id, "unknown", "", "", "", "", "", "", &why].map(str::to_owned);
         };
         let running = status.links.iter().filter(|link| link.state == "running").count();
-        let conflicts: u64 = status.links.iter().map(|link| link.conflicts).sum();
+        let lag = status.links.iter().filter_map(|link| link.lag_bytes).max().map(bytes);
         let waiting = [&status.fault, &status.waiting, &status.doing].into_iter().flatten();
         let waiting = waiting.chain(&status.troubles).next();
         [
@@ -121,8 +154,20 @@ impl NodeShown {
             status.schema.to_string(),
             status.server.clone(),
             format!("{running} of {}", status.links.len()),
-            conflicts.to_string(),
+            lag.unwrap_or_default(),
+            (status.lost + status.overtaken).to_string(),
+            proxies(status),
             waiting.cloned().unwrap_or_default(),
         ]
     }
+}
+
+/// `up`, or who of pooler and proxy is not.
+fn proxies(status: &PgStatus) -> String {
+    let mut parts = status.parts.iter().filter(|part| part.name != "postgres").peekable();
+    if parts.peek().is_none() {
+        return String::new();
+    }
+    let down: Vec<&str> = parts.filter(|part| !part.ready).map(|part| part.name.as_str()).collect();
+    if down.is_empty() { "up".to_owned() } else { format!("{} down", down.join(", ")) }
 }

@@ -55,10 +55,27 @@ async fn switch(here: &Here, to: &str, wait: Duration) -> Result<Moved, Fault> {
         );
     }
     let store = here.store().await?;
-    let before = pg::records(&store).await?.writer.map(|(writer, _)| writer);
-    let from = before.as_ref().map(|writer| writer.node.clone());
+    let records = pg::records(&store).await?;
+    let from = records.writer.as_ref().map(|(writer, _)| writer.node.clone());
     if from.as_deref() == Some(to) {
         return Ok(Moved { from, to: to.to_owned(), moved: false });
+    }
+    let Some((group, _)) = &records.group else {
+        return Err(
+            Fault::new(Code::PgWaiting, "there is no group yet").hint("bring it up with `quorate pg bootstrap`")
+        );
+    };
+    // Whoever cannot take the place is not waited for.
+    if !group.nodes.contains_key(to) {
+        return Err(Fault::new(Code::PgNotMember, format!("`{to}` is no member of the group"))
+            .hint(format!("take it in first: `quorate pg join {to}`")));
+    }
+    if !pg::registered(&store).await?.contains_key(to) {
+        return Err(Fault::new(
+            Code::PgSwitchover,
+            format!("the agent of `{to}` does not run, or does not reach the store"),
+        )
+        .hint("start it, or name another node; see `quorate pg status`"));
     }
     let id = fresh_nonce().to_string();
     store.txn(&order(&Order { writer: to.to_owned(), id: id.clone() })).await?;
@@ -76,7 +93,16 @@ async fn switch(here: &Here, to: &str, wait: Duration) -> Result<Moved, Fault> {
             }
             let now = records.writer.map_or("nobody".to_owned(), |(writer, _)| writer.node);
             let attempt = format!("the write master was not moved to `{to}`: it is {now}");
-            return Err(Fault::new(Code::PgSwitchover, attempt).hint("`quorate pg status` says how the nodes are"));
+            let fault = Fault::new(Code::PgSwitchover, attempt).hint("`quorate pg status` says how the nodes are");
+            // Whoever had the place knows why it stayed.
+            let why = match &from {
+                Some(from) => here.ask(from).await.ok().and_then(|status| status.handover),
+                None => None,
+            };
+            return Err(match why {
+                Some(why) => fault.caused_by(why),
+                None => fault,
+            });
         }
         tokio::time::sleep(AGAIN).await;
     }
