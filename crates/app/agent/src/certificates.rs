@@ -79,8 +79,8 @@ pub struct CertificatesAnswer {
 pub(crate) struct Keep {
     pub(crate) node: Arc<Node>,
     pub(crate) peers: Arc<Peers>,
-    /// Which generation this node is of, for other agents.
-    pub(crate) generation: Box<dyn Fn() -> u64 + Send + Sync>,
+    /// Which generation this node is of, for other agents; none: it is no member, and of none.
+    pub(crate) generation: Box<dyn Fn() -> Option<u64> + Send + Sync>,
     pub(crate) registry: Arc<RwLock<Registry>>,
     /// Sets the warnings about [`WARNINGS`].
     pub(crate) tell: Box<dyn Fn(Vec<Notice>) + Send + Sync>,
@@ -259,7 +259,10 @@ async fn ask_others(keep: &Keep, bundle: &CsrBundle, days: u32) -> Result<(Signe
     let generation = (keep.generation)();
     let mut last = None;
     for peer in keep.peers.others() {
-        let answer: Result<CertificatesAnswer, _> = keep.peers.tell(&peer, PATH, generation, &request).await;
+        let answer: Result<CertificatesAnswer, _> = match generation {
+            Some(generation) => keep.peers.tell(&peer, PATH, generation, &request).await,
+            None => keep.peers.order(&peer, PATH, &request).await,
+        };
         match answer {
             Ok(answer) => match SignedBundle::decode(answer.certificates.as_bytes()) {
                 Ok(signed) => return Ok((signed, peer)),

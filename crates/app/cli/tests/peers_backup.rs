@@ -43,4 +43,28 @@ fn a_newcomer_waits_until_what_was_written_is_backed_up() {
     mv(&away, &store);
     net.wait_operation(0, "n2", "joined");
     net.assert_voters(0, &[0, 1]);
+    changes_of_roles_wait_as_well(&mut net, &store);
+}
+
+/// What was written before a server becomes a client is in the store by then; and while the store is away, a client stays one.
+fn changes_of_roles_wait_as_well(net: &mut ByHand, store: &std::path::Path) {
+    let put = net.try_ctl(0, &["put", "k", "x", "--write-out=json"]).unwrap();
+    let put: serde_json::Value = serde_json::from_str(&put).unwrap();
+    net.done(0, &["peer", "set-role", "n2", "client"], "");
+    let listing = ["backup", "list", "--store", &format!("file://{}", store.display()), "--output", "json"];
+    let listing = net.hosts[0].command(quorate_testkit::quorate()).args(listing).output().unwrap();
+    let stored: serde_json::Value = serde_json::from_slice(&listing.stdout).unwrap();
+    let (stored, wanted) = (stored["newest_revision"].as_u64(), put["header"]["revision"].as_u64());
+    assert!(wanted.is_some() && stored >= wanted, "{stored:?} of {wanted:?}\n{}", net.logs());
+    assert_eq!((net.role(1).as_str(), net.listed(0).len()), ("client", 1));
+    quorate_testkit::run(std::process::Command::new("mv").arg(store).arg(net.root.path().join("gone")));
+    std::fs::File::create(store).unwrap().write_all(b"no folder").unwrap();
+    net.try_ctl(0, &["put", "k", "y"]).unwrap();
+    let waits = net.quorate(0, &["peer", "set-role", "n2", "server", "--wait", "2s"], "");
+    let text = cluster_support::said(&waits);
+    assert!(waits.status.code() == Some(3) && text.contains("backed up"), "{text}\n{}", net.logs());
+    // Nobody has to wait for its end.
+    net.done(0, &["peer", "set-role", "n2", "client"], "");
+    assert_eq!(net.peers(0)["operation"]["step"], "undone");
+    assert_eq!((net.role(1).as_str(), net.listed(0).len()), ("client", 1));
 }

@@ -47,6 +47,13 @@ fn from_one_node_to_three_by_hand_and_back_through_kills() {
     assert_eq!(net.role(leader), "standalone");
     assert_ne!(net.status(leader)["cluster_id"], net.status(other)["cluster_id"]);
     net.assert_voters(leader, &[leader]);
+    // A place that nobody takes is taken back by hand, without waiting for its time.
+    net.kill_agent(0);
+    let code = net.invite(other, "10m");
+    net.join(0, &code);
+    net.done(other, &["peer", "detach", "n1"], "");
+    assert_eq!(net.peers(other)["operation"]["step"], "undone");
+    net.assert_voters(other, &[other]);
 }
 
 /// From 1 to 2, the classic way to stop all writes, and on to 3, while writes never pause.

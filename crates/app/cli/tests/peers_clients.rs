@@ -6,7 +6,7 @@
 mod cluster_support;
 
 use std::io::Write;
-use std::net::{SocketAddr, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 use std::sync::Arc;
@@ -15,6 +15,10 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use cluster_support::end_all_below;
+use jiff::{SignedDuration, Timestamp};
+use quorate_pki::{
+    Authorities, Keys, NodeNames, Policy, Role, ensure_installed, ensure_requests, issue, read_certificates,
+};
 use quorate_testkit::{Hosts, Running, Tools, etcd, quorate, wait_until};
 use serde_json::Value;
 
@@ -116,7 +120,35 @@ impl Net {
         self.done(at, &words, code);
         // Whoever did not hear the answer asks again.
         self.done(at, &words, code);
+        if role == "client" {
+            self.age(at);
+        }
         self.start(at, &[], None);
+    }
+
+    /// The certificates of a node as they are when two thirds of their time are over.
+    fn age(&self, at: usize) {
+        let (pki, past) = (self.state(at).join("pki"), Timestamp::now() - SignedDuration::from_hours(24 * 64));
+        let (name, address) = (format!("n{}", at + 1), self.hosts[at].address().to_string());
+        let authorities = Authorities::open(&self.state(0).join("pki"), None).unwrap();
+        let names = NodeNames::new(authorities.token(), &name, [address.as_str(), "127.0.0.1"]).unwrap();
+        let requests = ensure_requests(&pki, &names, Keys::Keep).unwrap().bundle;
+        let signed = issue(&authorities, &requests, &Policy { days: 90, allowed: None }, past).unwrap();
+        ensure_installed(&pki, &names, &signed, Timestamp::now()).unwrap();
+        assert_eq!(self.days_left(at), 25);
+    }
+
+    /// The days that the certificates of a node still hold.
+    fn days_left(&self, at: usize) -> i64 {
+        let until = |role: &Role| {
+            let path = self.state(at).join("pki").join(role.cert_file());
+            read_certificates(&path).unwrap().remove(0).life.until.duration_since(Timestamp::now()).as_hours() / 24
+        };
+        Role::ALL.iter().map(until).min().unwrap()
+    }
+
+    fn has_issuing_keys(&self, at: usize) -> [bool; 3] {
+        ["peer-ca.key", "client-ca.key", "agent-ca.key"].map(|name| self.state(at).join("pki").join(name).exists())
     }
 
     fn status(&self, at: usize) -> Value {
@@ -279,8 +311,13 @@ fn a_client_joins_carries_changes_its_role_there_and_back_and_goes() {
     net.refused(0, &["peer", "set-role", "n2", "server"], "Q1226");
     a_client_carries(&mut net);
     a_server_becomes_a_client(&mut net);
+    a_change_to_a_server_that_fails_is_taken_back(&mut net);
     a_client_becomes_a_server(&mut net);
-    net.done(0, &["peer", "detach", "n4"], "");
+    // A client that is away is let go by force, and finds that out when it is back.
+    net.kill_agent(3);
+    net.refused(0, &["peer", "detach", "n4"], "Q1220");
+    net.done(0, &["peer", "detach", "n4", "--force"], "");
+    net.start(3, &[], None);
     net.wait_role(3, "detached");
     wait_until("nobody listens there", LIMIT, || net.ctl(3, &["get", "k", "--command-timeout=2s"]).is_err());
     let listed = net.done(0, &["peer", "list"], "");
@@ -299,6 +336,12 @@ fn a_client_carries(net: &mut Net) {
     let node = listed["nodes"].as_array().unwrap().iter().find(|node| node["name"] == "n4").unwrap().clone();
     assert_eq!((node["role"].as_str(), node["answers"].as_bool()), (Some("client"), Some(true)), "{listed:#}");
     net.refused(3, &["peer", "invite"], "Q1226");
+    let told = net.done(0, &["peer", "status"], "");
+    assert!(told.contains("programs on its own machine"), "{told}");
+    // Its certificates were to end soon, and it has none of the keys: a server signs, while the proxy carries.
+    wait_until("new certificates", LIMIT, || net.days_left(3) == 89);
+    assert_eq!(net.has_issuing_keys(3), [false; 3]);
+    net.wait_ctl(3, &["get", "k"]);
     // One server is off, the agent is killed, and it goes on with the list that it kept.
     net.power_off(1);
     net.wait_ctl(3, &["put", "k2", "v"]);
@@ -318,9 +361,13 @@ fn a_server_becomes_a_client(net: &mut Net) {
     net.wait_ctl(2, &["put", "w/1", "v"]);
     let knocking = Knocking::start(net, 2);
     net.done(0, &["peer", "set-role", "n3", "client"], "");
+    // Whoever asked can go on at once.
+    assert_eq!(net.ctl(2, &["get", "w/1", "--print-value-only"]), Ok("v\n".to_owned()), "{}", net.logs());
     net.wait(2, "service", |status| status["phase"] == "serving" && !status["client"].is_null());
     knocking.finish("server to client");
     assert_eq!((net.role(2), net.names(0)), ("client".to_owned(), vec!["n1".to_owned(), "n2".to_owned()]));
+    wait_until("who is no server has no issuing keys", LIMIT, || net.has_issuing_keys(2) == [false; 3]);
+    assert_eq!(net.has_issuing_keys(0), [true; 3]);
     assert!(!net.data(2).exists(), "its data is set aside");
     let aside = std::fs::read_dir(net.root.path()).unwrap().flatten();
     assert!(aside.into_iter().any(|entry| entry.file_name().to_string_lossy().starts_with("data-3.replaced-")));
@@ -329,9 +376,33 @@ fn a_server_becomes_a_client(net: &mut Net) {
     net.refused(0, &["peer", "set-role", "n3", "client"], "Q1226");
 }
 
+/// Its port is taken once every check was passed: etcd does not start there. The node stays a client that carries, and nothing is
+/// left of the attempt.
+fn a_change_to_a_server_that_fails_is_taken_back(net: &mut Net) {
+    restart_to_end_at(net, 0, "claimed");
+    net.quorate(0, &["peer", "set-role", "n3", "server", "--wait", "1s"], "");
+    wait_end(net, 0, "claimed");
+    let address = net.hosts[2].address();
+    let taken = net.hosts[2].within(|| TcpListener::bind((address, 2380)).unwrap());
+    net.start(0, &[], None);
+    wait_until("it is to learn, and cannot", LIMIT, || {
+        net.ctl(0, &["member", "list"]).is_ok_and(|list| list.lines().count() == 3)
+    });
+    net.wait_ctl(2, &["put", "w/3", "v"]);
+    net.done(0, &["peer", "set-role", "n3", "client"], "");
+    assert_eq!(net.operation()["step"], "undone");
+    assert_eq!(net.wait_ctl(0, &["member", "list"]).lines().count(), 2, "no learner is left");
+    net.wait(2, "service", |status| status["phase"] == "serving" && !status["client"].is_null());
+    assert_eq!((net.role(2).as_str(), net.data(2).exists()), ("client", false));
+    net.wait_ctl(2, &["put", "w/4", "v"]);
+    drop(taken);
+}
+
 fn a_client_becomes_a_server(net: &mut Net) {
     let knocking = Knocking::start(net, 2);
     net.done(0, &["peer", "set-role", "n3", "server"], "");
+    assert_eq!(net.ctl(2, &["get", "w/2", "--print-value-only"]), Ok("v\n".to_owned()), "{}", net.logs());
+    assert!(net.status(2)["etcd"].is_object(), "etcd itself answers");
     assert_eq!(
         (net.role(2), net.names(0)),
         ("server".to_owned(), vec!["n1", "n2", "n3"].into_iter().map(str::to_owned).collect())
@@ -340,7 +411,7 @@ fn a_client_becomes_a_server(net: &mut Net) {
     wait_until("etcd has the port", LIMIT, || net.voters(0).contains(&("n3".to_owned(), own.clone())));
     net.wait(2, "service", |status| status["phase"] == "serving" && !status["etcd"].is_null());
     knocking.finish("client to server");
-    assert_eq!(net.wait_ctl(2, &["get", "w/2", "--print-value-only"]), "v\n");
+    wait_until("a server has the issuing keys", LIMIT, || net.has_issuing_keys(2) == [true; 3]);
 }
 
 /// Where whoever sees a change through is killed, and where the node that it is about.
@@ -351,11 +422,13 @@ fn whoever_is_killed_while_a_role_changes_the_node_ends_as_one_of_the_two() {
     let mut net = Net::new(3, 3);
     net.wait_ctl(2, &["put", "k", "v"]);
     let full = std::env::var("QUORATE_SWEEP").is_ok_and(|sweep| sweep == "full");
-    let points: Vec<&str> = if full { ORIGINATOR.to_vec() } else { vec!["given", "closing"] };
-    for point in points {
-        for role in ["client", "server"] {
-            killed_originator(&mut net, role, point);
-        }
+    let changes: Vec<[&str; 2]> = match full {
+        true => ORIGINATOR.map(|point| [point, point]).to_vec(),
+        false => vec![["given", "closing"]],
+    };
+    for [to_client, to_server] in changes {
+        killed_originator(&mut net, "client", to_client);
+        killed_originator(&mut net, "server", to_server);
     }
     // The node itself: before and after it has written down what it is.
     killed_target(&mut net, "client", "client-written");
@@ -377,16 +450,25 @@ fn whoever_is_killed_while_a_role_changes_the_node_ends_as_one_of_the_two() {
     assert_eq!(net.wait_ctl(2, &["get", "k", "--print-value-only"]), "v\n");
 }
 
-fn killed_originator(net: &mut Net, role: &str, point: &str) {
-    net.kill_agent(0);
-    net.start(0, &[], Some(point));
-    net.wait(0, "service", |status| status["phase"] == "serving");
-    let output = net.quorate(0, &["peer", "set-role", "n3", role, "--wait", "1s"], "");
+fn restart_to_end_at(net: &mut Net, at: usize, point: &str) {
+    net.kill_agent(at);
+    net.start(at, &[], Some(point));
+    net.wait(at, "service", |status| status["phase"] == "serving");
+}
+
+#[track_caller]
+fn wait_end(net: &mut Net, at: usize, point: &str) {
     let begun = Instant::now();
-    while net.agents[0].as_mut().is_some_and(|agent| agent.ended().is_none()) {
-        assert!(begun.elapsed() < LIMIT, "{point}: the agent goes on: {}\n{}", said(&output), net.logs());
+    while net.agents[at].as_mut().is_some_and(|agent| agent.ended().is_none()) {
+        assert!(begun.elapsed() < LIMIT, "{point}: the agent goes on\n{}", net.logs());
         std::thread::sleep(Duration::from_millis(50));
     }
+}
+
+fn killed_originator(net: &mut Net, role: &str, point: &str) {
+    restart_to_end_at(net, 0, point);
+    net.quorate(0, &["peer", "set-role", "n3", role, "--wait", "1s"], "");
+    wait_end(net, 0, point);
     net.start(0, &[], None);
     net.wait(0, "service", |status| status["phase"] == "serving");
     // It was killed before anyone had heard of it, or it is seen through.
@@ -397,15 +479,9 @@ fn killed_originator(net: &mut Net, role: &str, point: &str) {
 }
 
 fn killed_target(net: &mut Net, role: &str, point: &str) {
-    net.kill_agent(2);
-    net.start(2, &[], Some(point));
-    net.wait(2, "service", |status| status["phase"] == "serving");
+    restart_to_end_at(net, 2, point);
     net.quorate(0, &["peer", "set-role", "n3", role, "--wait", "1s"], "");
-    let begun = Instant::now();
-    while net.agents[2].as_mut().is_some_and(|agent| agent.ended().is_none()) {
-        assert!(begun.elapsed() < LIMIT, "{point}: the agent goes on\n{}", net.logs());
-        std::thread::sleep(Duration::from_millis(50));
-    }
+    wait_end(net, 2, point);
     net.start(2, &[], None);
     settled(net, role);
 }

@@ -19,6 +19,8 @@ const LIMIT: Duration = Duration::from_secs(150);
 struct Before {
     members: [Option<Running>; 2],
     agent: Option<Running>,
+    /// The one on the third host, which was a proxy.
+    client: Option<Running>,
     hosts: Hosts,
     root: tempfile::TempDir,
     tools: Tools,
@@ -28,9 +30,12 @@ const NAMES: [&str; 2] = ["default", "ETCD_b"];
 
 impl Before {
     fn new() -> Before {
-        let (hosts, root) = (Hosts::new(2), tempfile::tempdir().unwrap());
-        let mut before = Before { members: [None, None], agent: None, hosts, root, tools: etcd("3.5.16") };
-        std::fs::create_dir(before.root.path().join("glusterd")).unwrap();
+        let (hosts, root) = (Hosts::new(3), tempfile::tempdir().unwrap());
+        let mut before =
+            Before { members: [None, None], agent: None, client: None, hosts, root, tools: etcd("3.5.16") };
+        for dir in ["glusterd", "glusterd-proxy"] {
+            std::fs::create_dir(before.root.path().join(dir)).unwrap();
+        }
         for (at, name) in NAMES.iter().enumerate() {
             let (address, data) = (before.hosts[at].address(), before.root.path().join(format!("data-{at}")));
             let words = [
@@ -66,10 +71,7 @@ impl Before {
     }
 
     fn write(&self, name: &str, text: &str) {
-        std::fs::File::create(self.root.path().join("glusterd").join(name))
-            .unwrap()
-            .write_all(text.as_bytes())
-            .unwrap();
+        std::fs::File::create(self.root.path().join(name)).unwrap().write_all(text.as_bytes()).unwrap();
     }
 
     fn words(&self, more: &[&str]) -> Vec<String> {
@@ -121,7 +123,7 @@ impl Before {
 
 impl Drop for Before {
     fn drop(&mut self) {
-        if let Some(agent) = &mut self.agent {
+        for agent in [&mut self.agent, &mut self.client].into_iter().flatten() {
             agent.kill();
         }
         end_all_below(self.root.path());
@@ -139,17 +141,19 @@ fn what_glusterd_left_is_taken_over_once_and_its_member_goes_on() {
     let ids = before.member_ids();
     before.members[1].take().unwrap().stop();
     let proxy = format!("ETCD_INITIAL_CLUSTER={}\n", before.initial_cluster(", "));
-    before.write("proxy", &proxy);
+    // Over TLS it would have to say whom to trust.
+    before.write("glusterd/proxy", &proxy.replace("http://", "https://"));
     let text = before.refused(&[], "Q1238");
     assert!(text.contains("--role client"), "{text}");
     // The environment comes first, and a torn one decides nothing.
-    before.write("etcdenv.conf", "ETCD_NAME=ETCD_b\nETCD_INITIAL_CLUSTER=default=http://");
+    before.write("glusterd/proxy", &proxy);
+    before.write("glusterd/etcdenv.conf", "ETCD_NAME=ETCD_b\nETCD_INITIAL_CLUSTER=default=http://");
     before.refused(&[], "Q1222");
     let whole = format!(
         "ETCD_NAME=ETCD_b\nETCD_INITIAL_CLUSTER={}\nETCD_INITIAL_CLUSTER_STATE=existing\n",
         before.initial_cluster(",")
     );
-    before.write("etcdenv.conf", &whole);
+    before.write("glusterd/etcdenv.conf", &whole);
     before.refused(&["--name", "n2"], "Q1222");
     before.start();
     before.serves();
@@ -161,9 +165,37 @@ fn what_glusterd_left_is_taken_over_once_and_its_member_goes_on() {
     assert_eq!((state["role"].as_str(), state["name"].as_str()), (Some("server"), Some(NAMES[1])));
     assert!(state["notes"][0].as_str().unwrap().contains("GlusterD 2"), "{state:#}");
     // The files have been read, and are not read again.
-    before.write("etcdenv.conf", "rubbish");
+    before.write("glusterd/etcdenv.conf", "rubbish");
     before.agent.as_mut().unwrap().kill();
     before.start();
     before.serves();
     assert_eq!(before.member_ids(), ids);
+    a_proxy_goes_on_as_a_client(&mut before, &proxy);
+}
+
+/// The third host passed requests on: it does so again, is on record with the server that was taken over, and is let go there.
+fn a_proxy_goes_on_as_a_client(before: &mut Before, proxy: &str) {
+    before.write("glusterd-proxy/proxy", proxy);
+    let shown = |name: &str| before.root.path().join(name).display().to_string();
+    let (address, state) = (before.hosts[2].address().to_string(), shown("state"));
+    let words = ["run", "--standalone", "--name", "p1", "--listen", &address, "--state-dir", &state];
+    let words = words.into_iter().map(str::to_owned).chain(["--data-dir".to_owned(), shown("data-2")]);
+    let words: Vec<String> = words.chain(["--glusterd-dir".to_owned(), shown("glusterd-proxy")]).collect();
+    before.client = Some(before.hosts[2].start(&quorate(), &words, &[]));
+    wait_until("it carries", LIMIT, || before.ctl(2, &["put", "p", "v"]).is_ok());
+    assert!(before.client.as_ref().unwrap().log().contains("took over from GlusterD 2"));
+    // Once is enough: the file is not looked at again.
+    before.write("glusterd-proxy/proxy", "rubbish");
+    before.client.as_mut().unwrap().kill();
+    before.client = Some(before.hosts[2].start(&quorate(), &words, &[]));
+    wait_until("it carries again", LIMIT, || before.ctl(2, &["get", "p"]).is_ok_and(|text| text == "p\nv\n"));
+    let peer = |words: &[&str]| {
+        let mut command = before.hosts[1].command(quorate());
+        command.arg("peer").args(words).args(["--state-dir", &state, "--name", NAMES[1]]);
+        command.stdin(Stdio::null()).output().unwrap()
+    };
+    wait_until("it is on record", LIMIT, || said(&peer(&["list"])).contains("p1"));
+    let gone = peer(&["detach", "p1"]);
+    assert!(gone.status.success(), "{}", said(&gone));
+    wait_until("nobody listens there", LIMIT, || before.ctl(2, &["get", "p", "--command-timeout=2s"]).is_err());
 }

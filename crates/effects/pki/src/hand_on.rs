@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use aws_lc_rs::digest::{Context, SHA256};
 use quorate_faults::{Code, Fault};
 use quorate_plan::certificates::Authority;
 use rcgen::PublicKeyData;
@@ -46,6 +47,37 @@ pub fn read_issuing_keys(dir: &Path) -> Result<Option<IssuingKeys>, Fault> {
         found.0.insert(authority.key_file(), text);
     }
     Ok(Some(found))
+}
+
+impl IssuingKeys {
+    /// Tells keys apart without telling them: a hash over the public halves.
+    pub fn fingerprint(&self) -> Result<String, Fault> {
+        let mut hash = Context::new(&SHA256);
+        for authority in Authority::ALL {
+            let name = authority.key_file();
+            let text = self.0.get(&name).map(String::as_bytes).unwrap_or_default();
+            hash.update(&keys::decode(text, Path::new(&name), None)?.subject_public_key_info());
+        }
+        Ok(hash.finish().as_ref().iter().map(|byte| format!("{byte:02x}")).collect())
+    }
+}
+
+/// Takes the issuing keys in `dir` away, which are those that `held` elsewhere: others that came meanwhile stay. Returns whether
+/// some were there.
+pub fn ensure_no_issuing_keys(dir: &Path, held: &str) -> Result<bool, Fault> {
+    let folder = Folder::open(dir, 0o700)?;
+    let same = match read_issuing_keys(dir)? {
+        Some(keys) => keys.fingerprint()? == held,
+        // Some are left where a removal was cut off; what is not whole signs nothing.
+        None => !needs_passphrase(dir)?,
+    };
+    let mut found = false;
+    for authority in Authority::ALL.iter().filter(|_| same) {
+        let name = authority.key_file();
+        found |= folder.at(&name).exists();
+        folder.drop_copy(&name)?;
+    }
+    Ok(found)
 }
 
 /// Puts the issuing keys into `dir`, beside the authorities that they belong to.
@@ -105,6 +137,26 @@ mod tests {
             let mode = second.path().join(authority.key_file()).metadata().unwrap().permissions().mode();
             assert_eq!(mode & 0o777, 0o600);
         }
+    }
+
+    #[test]
+    fn keys_are_taken_away_where_the_very_same_are_held_elsewhere() {
+        let (dir, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        for dir in [&dir, &other] {
+            ensure_authorities(dir.path(), "t", None, Timestamp::now()).unwrap();
+        }
+        let print = |dir: &Path| read_issuing_keys(dir).unwrap().unwrap().fingerprint().unwrap();
+        let ours = print(dir.path());
+        assert!(!ensure_no_issuing_keys(dir.path(), &print(other.path())).unwrap());
+        assert_eq!(print(dir.path()), ours, "other keys are no reason");
+        assert!(ensure_no_issuing_keys(dir.path(), &ours).unwrap());
+        let left: Vec<_> = std::fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        assert!(
+            !has_issuing_keys(dir.path()) && left.iter().all(|name| !name.to_string_lossy().contains("key")),
+            "{left:?}"
+        );
+        assert!(!ensure_no_issuing_keys(dir.path(), &ours).unwrap(), "twice is once");
+        assert!(dir.path().join(Authority::Peer.cert_file()).exists(), "who is trusted stays");
     }
 
     #[test]

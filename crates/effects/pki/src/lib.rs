@@ -29,7 +29,7 @@ pub mod tls;
 mod trust;
 
 pub use authority::{Authorities, MadeAuthorities, ensure_authorities, has_issuing_keys, needs_passphrase};
-pub use hand_on::{IssuingKeys, ensure_issuing_keys, read_issuing_keys};
+pub use hand_on::{IssuingKeys, ensure_issuing_keys, ensure_no_issuing_keys, read_issuing_keys};
 pub use install::{Installed, ensure_installed, ensure_swaps_finished};
 pub use issue::{Asked, BACKDATED, LEAF_DAYS, Policy, issue, read_requests};
 pub use passphrase::{ENVIRONMENT, Passphrase};

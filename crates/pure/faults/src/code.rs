@@ -664,6 +664,8 @@ codes! {
     GlusterdProxy = "Q1238", Refused;
     /// The issuing keys are not for who asks.
     KeysWithheld = "Q1239", Refused;
+    /// Who is to leave is the only server with the issuing keys.
+    KeysWouldGo = "Q1240", Refused;
 
     /// A PostgreSQL that cannot tell whose change it was.
     PgTooOld = "Q1250", CannotMeet;

@@ -8,19 +8,21 @@ use std::time::Duration;
 
 use quorate_faults::{Code, Fault};
 use quorate_plan::certificates::host_of;
-use quorate_plan::peering::{API_VERSIONS, Kind, Newcomer, Role, Side, objections, with_member, without_member};
+use quorate_plan::peering::{
+    API_VERSIONS, Kind, Newcomer, Role, Side, objections, with_member, without_member, workload,
+};
 
 use super::facts::{Guest, guest, taken};
-use super::keep::{busy, start, unknown};
+use super::keep::{busy, start, take_back, unknown};
 use super::messages::{OperationShown, RoleRequest, VetoAnswer, VetoRequest};
 use super::pinned::refusal;
 use super::show::operation_shown;
-use super::{PASSING_PORT, TO_CLIENT, TO_SERVER, VETO, client, veto};
+use super::{PASSING_PORT, TO_CLIENT, TO_SERVER, VETO, client, keys, veto};
 use crate::cluster_file;
 use crate::peers::{Api, PeerError};
 use crate::turn::{may_remove, now_ms};
 
-/// A newcomer's time, and some more for what it is to let go of.
+/// A newcomer's time, and as much again for what it is to let go of, but no more than this.
 const MORE: Duration = Duration::from_secs(60);
 
 /// Begins it, after every check.
@@ -40,10 +42,11 @@ pub(crate) async fn set_role(api: &Api, request: &RoleRequest) -> Result<Operati
             Kind::ToServer(_) => Some(Role::Server),
             _ => None,
         };
-        return if active.kind.name() == name && to == Some(request.role) {
-            Ok(operation_shown(api, active))
-        } else {
-            Err(busy(active))
+        return match to {
+            Some(to) if active.kind.name() == name && to == request.role => Ok(operation_shown(api, active)),
+            // What it is now was asked for: it stays that.
+            Some(_) if active.kind.name() == name => take_back(api, active),
+            _ => Err(busy(active)),
         };
     }
     if name == api.node.name() {
@@ -76,8 +79,13 @@ async fn to_client(api: &Api, name: &str) -> Result<OperationShown, Fault> {
     let member = spec.member(name).ok_or_else(|| unknown(name))?;
     let address = member.peer_urls.first().and_then(|url| host_of(url)).unwrap_or_default().to_owned();
     let node = Newcomer { name: name.to_owned(), address, data_dir: member.data_dir.clone() };
+    if let Some(why) = workload(spec, name) {
+        return Err(Fault::new(Code::DetachVetoed, format!("`{name}` is no node without work: {why}"))
+            .hint("nothing was changed; see to it first"));
+    }
     ask(api, TO_CLIENT, name).await?;
     may_remove(&api.node, name).await?;
+    keys::ensure_kept(api, name).await?;
     let text = without_member(&api.node.text, name).map_err(|error| error.fault())?;
     cluster_file::parse(text.as_bytes(), "the file without the node")?;
     start(api, Kind::ToClient(node), text, limit_ms(api)).await
@@ -110,7 +118,8 @@ async fn to_server(api: &Api, node: Newcomer) -> Result<OperationShown, Fault> {
 }
 
 fn limit_ms(api: &Api) -> u64 {
-    let limit = api.node.spec.maintenance.join_timeout.saturating_add(MORE);
+    let join = api.node.spec.maintenance.join_timeout;
+    let limit = join.saturating_add(join.min(MORE));
     u64::try_from(limit.as_millis()).unwrap_or(u64::MAX)
 }
 
@@ -157,10 +166,13 @@ async fn own_side(api: &Api) -> Option<Side> {
             veto: None,
         });
         let mut taken = taken(&address, &[2380, PASSING_PORT]);
-        if node.target.data_dir().join("member").exists() {
-            taken.push(format!("{} (data of etcd)", node.target.data_dir().display()));
+        let data = node.target.data_dir();
+        if data.join("member").exists() {
+            taken.push(format!("{} (data of etcd)", data.display()));
         }
-        Side { taken, ..side }
+        // Where it cannot be a folder, nothing can be written.
+        let fsync_ms = side.fsync_ms.filter(|_| data.is_dir() || !data.exists());
+        Side { taken, fsync_ms, ..side }
     });
     looked.await.ok()
 }

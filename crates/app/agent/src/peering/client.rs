@@ -17,7 +17,7 @@ use std::time::Duration;
 use quorate_etcd::client::{Client, Consistency, Settings};
 use quorate_faults::{Code, Fault};
 use quorate_plan::ledger::LedgerSeen;
-use quorate_plan::peering::{LocalState, Newcomer, Role, member_of, with_member};
+use quorate_plan::peering::{GLUSTERD_TOKEN, LocalState, Newcomer, Role, member_of, with_member};
 use quorate_plan::spec::{Member, Spec};
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tracing::{debug, info, warn};
@@ -25,12 +25,12 @@ use tracing::{debug, info, warn};
 use super::keep::is_removed;
 use super::place;
 use super::points::point;
-use super::record::Records;
-use super::store::own_in;
+use super::record::{NodeRecord, Records};
+use super::store::{Kept, own_in};
 use crate::cluster_file;
 use crate::peers::Api;
 use crate::proxy::{Follow, Known};
-use crate::turn::{Node, Wish, in_words};
+use crate::turn::{Node, Wish, in_words, now_ms};
 
 /// Where etcd answers clients while its node is still a client: until it votes, the proxy has the port that clients know.
 pub(crate) const PASSING_PORT: u16 = 2381;
@@ -91,7 +91,7 @@ pub(super) async fn mind_clients(api: &Api) {
     match read.await {
         Ok(nodes) => {
             let clients = nodes.iter().filter(|node| node.role == Role::Client);
-            api.peering.set_clients(clients.map(super::record::NodeRecord::newcomer).collect());
+            api.peering.set_clients(clients.map(NodeRecord::newcomer).collect());
         }
         Err(fault) => debug!(code = %fault.code(), "the record was not read: {}", in_words(&fault)),
     }
@@ -155,7 +155,7 @@ pub(super) async fn mind_role(api: &Api, due: bool) -> Result<bool, Fault> {
             api.wishes.send_modify(|wishes| wishes.push(Wish::reload("a change of role")));
             Ok(true)
         }
-        Role::Client if !declared && due => discharged(api).await,
+        Role::Client if !declared && due => discharged(api, &local).await,
         _ => Ok(false),
     }
 }
@@ -209,19 +209,24 @@ fn votes(api: &Api) -> bool {
 }
 
 /// A client that was on record, and is not any more, is detached.
-async fn discharged(api: &Api) -> Result<bool, Fault> {
+async fn discharged(api: &Api, local: &LocalState) -> Result<bool, Fault> {
+    let Kept { enrolled, own, .. } = api.peering.kept();
     let asked = async {
         let records = records(api).await?;
         let busy = records.is_busy().await?;
         let there = records.nodes().await?.iter().any(|node| node.name == api.node.name());
-        Ok::<(bool, bool), Fault>((busy, there))
+        let gone = !there && records.gone(api.node.name()).await?.is_some();
+        if let Some(own) = own.filter(|_| !there && !gone && !enrolled && local.cluster == GLUSTERD_TOKEN) {
+            records.enrol(&NodeRecord::new(&own, Role::Client, now_ms())).await?;
+        }
+        Ok::<(bool, bool, bool), Fault>((busy, there, gone))
     };
-    let Ok((busy, there)) = asked.await else { return Ok(false) };
-    let enrolled = api.peering.kept().enrolled;
+    let Ok((busy, there, gone)) = asked.await else { return Ok(false) };
     if there && !enrolled {
         api.peering.change(|kept| kept.enrolled = true)?;
     }
-    if there || !enrolled || busy {
+    // Who was taken off before it ever saw itself there finds its tombstone.
+    if there || !(enrolled || gone) || busy {
         return Ok(false);
     }
     info!("this node is detached: it is off the record, and carries nothing any more");

@@ -3,14 +3,14 @@
 //! **Rule:** nothing is changed before nobody objects and a quorum is proven to stay; the last server stays.
 
 use quorate_faults::{Code, Fault};
-use quorate_plan::peering::{Kind, without_member};
+use quorate_plan::peering::{Kind, without_member, workload};
 use tracing::{info, warn};
 
 use super::client;
-use super::keep::{busy, start, unknown};
+use super::keep::{busy, start, take_back, unknown};
 use super::messages::{DetachRequest, OperationShown, VetoAnswer, VetoRequest};
 use super::show::operation_shown;
-use super::{DETACH, VETO, veto};
+use super::{DETACH, VETO, keys, veto};
 use crate::cluster_file;
 use crate::peers::{Api, PeerError};
 use crate::turn::may_remove;
@@ -28,7 +28,11 @@ pub(crate) async fn detach(api: &Api, request: &DetachRequest) -> Result<Operati
         if matches!(active.kind, Kind::Detach { .. } | Kind::Discharge { .. }) && active.kind.name() == name {
             return Ok(operation_shown(api, active));
         }
-        return Err(busy(active));
+        return match active.kind {
+            // Who has not come yet loses its place.
+            Kind::Join(_) if active.kind.name() == name => take_back(api, active),
+            _ => Err(busy(active)),
+        };
     }
     if spec.member(name).is_none() {
         client::mind_clients(api).await;
@@ -52,6 +56,10 @@ pub(crate) async fn detach(api: &Api, request: &DetachRequest) -> Result<Operati
     if spec.external.is_none() {
         may_remove(&api.node, name).await?;
     }
+    match keys::ensure_kept(api, name).await {
+        Err(fault) if request.force => warn!(code = %fault.code(), "{fault}"),
+        kept => kept?,
+    }
     let text = without_member(&api.node.text, name).map_err(|error| error.fault())?;
     cluster_file::parse(text.as_bytes(), "the file without the node")?;
     start(api, Kind::Detach { name: name.clone() }, text, DETACH_MS).await
@@ -64,6 +72,9 @@ async fn ask_for_vetoes(api: &Api, request: &DetachRequest) -> Result<(), Fault>
         Fault::new(Code::DetachVetoed, format!("something that runs on {place} objects: {why}"))
             .hint("nothing was changed; see to it there first")
     };
+    if let Some(why) = workload(&api.node.spec, name).filter(|_| !request.force) {
+        return Err(objects(&format!("`{name}`"), &why));
+    }
     if let Some(why) = veto(api.peering.dir(), "detach", name).await {
         return Err(objects("this node", &why));
     }

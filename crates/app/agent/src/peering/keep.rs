@@ -69,7 +69,8 @@ pub(crate) async fn keep(api: Api, stop: CancellationToken) {
             let looks = async {
                 returned::mind_tombstone(&api).await?;
                 follow_file(&api).await?;
-                keys::ensure_keys(&api).await
+                keys::ensure_keys(&api).await?;
+                keys::ensure_no_keys(&api).await
             };
             if let Err(fault) = looks.await {
                 debug!(code = %fault.code(), "what the others hold was not looked at: {}", in_words(&fault));
@@ -400,6 +401,22 @@ fn invitation(api: &Api, request: &InviteRequest) -> Result<InviteAnswer, Fault>
     api.peering.change(|kept| kept.invitations.add(&token, role, expires_ms, now))?;
     info!("invited a {role} for {}", duration_text(Duration::from_millis(request.ttl_ms)));
     Ok(InviteAnswer { code: code.encode(), expires_ms })
+}
+
+/// Has the change that goes on end as if its time were over, where it can still be taken back.
+pub(super) fn take_back(api: &Api, active: &Operation) -> Result<OperationShown, Fault> {
+    if !active.can_be_taken_back() {
+        return Err(busy(active));
+    }
+    let back = active.clone().taken_back(now_ms());
+    info!(node = back.kind.name(), "a change is taken back: {}", back.kind.word());
+    api.peering.change(|kept| {
+        // It may have come further in this very moment; its time is over all the same.
+        if let Some(known) = kept.operation.as_mut().filter(|known| known.id == back.id && known.can_be_taken_back()) {
+            known.deadline_ms = back.deadline_ms;
+        }
+    })?;
+    Ok(operation_shown(api, &back))
 }
 
 /// Another change is under way.

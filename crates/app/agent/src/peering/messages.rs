@@ -116,6 +116,9 @@ pub struct PeersAnswer {
     pub operation: Option<OperationShown>,
     /// Codes that still let someone in.
     pub invitations: usize,
+    /// Tells the issuing keys that lie open there apart from others; none: it has none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub issuing: Option<String>,
 }
 
 /// One node.

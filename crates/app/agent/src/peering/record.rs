@@ -178,6 +178,16 @@ impl Records {
         }
     }
 
+    /// Puts a client on record whom nobody invited: GlusterD 2 ran it, and a cluster in the clear has no invitations. Not while a
+    /// change goes on, and not against a tombstone.
+    pub(super) async fn enrol(&self, record: &NodeRecord) -> Result<(), Fault> {
+        let key = format!("{NODES}{}", record.name);
+        let absent = [OPERATION.to_owned(), key.clone(), format!("{GONE}{}", record.name)];
+        let when = absent.into_iter().map(|key| Compare::Absent(key.into())).collect();
+        let then = vec![Change::Put(key.into(), bytes(record)?)];
+        self.store.txn(&Txn { when, then }).await.map(|_| ())
+    }
+
     /// Whether a change goes on, of whomever.
     pub(crate) async fn is_busy(&self) -> Result<bool, Fault> {
         Ok(self.store.get(OPERATION).await?.is_some())

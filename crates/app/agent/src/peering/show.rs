@@ -7,6 +7,7 @@ use quorate_plan::peering::{Operation, Role, Step};
 
 use super::client::{agent_url, records};
 use super::keep::{Heard, hear};
+use super::keys;
 use super::messages::{NodeShown, OperationShown, PeersAnswer};
 use super::record::NodeRecord;
 use super::store::lock;
@@ -37,6 +38,7 @@ pub(crate) async fn shown(api: &Api) -> Result<PeersAnswer, Fault> {
         nodes,
         operation: kept.operation.as_ref().map(|operation| operation_shown(api, operation)),
         invitations: open,
+        issuing: keys::issuing(api).await,
     })
 }
 

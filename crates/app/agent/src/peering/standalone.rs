@@ -15,12 +15,13 @@ use quorate_host::state::StateDir;
 use quorate_pki::{Keys, LEAF_DAYS, NodeNames, Policy, ensure_authorities, ensure_installed, ensure_requests};
 use quorate_plan::peering::{
     ExternalFile, GLUSTERD_TOKEN, GlusterdPlaces, Imported, LocalState, Mode, Newcomer, Role, StandaloneFile,
-    glusterd_text, read_glusterd, standalone_text,
+    glusterd_text, read_glusterd, standalone_text, with_member,
 };
 use quorate_plan::spec::{duration_text, for_member};
 
 use super::facts::own_address;
 use super::place::{Place, checked, find, hostname};
+use super::store::keep_own;
 use crate::turn::{now_ms, stamp};
 use crate::{certificates, cluster_file};
 
@@ -69,6 +70,7 @@ pub fn ensure_standalone(settings: &StandaloneSettings) -> Result<Stands, Fault>
         match state.role {
             Role::Standalone | Role::Server | Role::External => return found(place, state),
             Role::Detached => notes.push(set_aside(&place, &settings.data_dir)?),
+            Role::Client if state.cluster == GLUSTERD_TOKEN => return found(place, state),
             Role::Client => return Err(elsewhere(&place, &state)),
         }
     }
@@ -79,7 +81,8 @@ pub fn ensure_standalone(settings: &StandaloneSettings) -> Result<Stands, Fault>
     };
     match imported.mode {
         Mode::Server { name, members } => return take_over(settings, &name, &members, imported.notes),
-        Mode::Client { endpoints } => return Err(was_proxy(&settings.glusterd_dir, &endpoints)),
+        Mode::Client { members, in_the_clear: true, .. } => return carry_on(settings, &members, imported.notes),
+        Mode::Client { endpoints, .. } => return Err(was_proxy(&settings.glusterd_dir, &endpoints)),
         Mode::Standalone => {}
     }
     let name = match &settings.name {
@@ -141,16 +144,7 @@ fn take_over(
         return Err(Fault::new(Code::GlusterdLeft, what).hint("leave `--name` out, or move the files away"));
     }
     let place = Place { state_dir: settings.state_dir.clone(), name: checked(name)?.to_owned() };
-    let absolute = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned()).display().to_string();
-    let text = glusterd_text(
-        members,
-        &GlusterdPlaces {
-            data_dir: absolute(&settings.data_dir),
-            state_dir: absolute(&settings.state_dir),
-            etcd_binary: settings.etcd_binary.as_deref().map(absolute),
-            box_level: settings.box_level.clone(),
-        },
-    );
+    let text = glusterd_text(members, &places(settings));
     let (spec, _) = cluster_file::parse(text.as_bytes(), "what GlusterD 2 left")?;
     let member = spec.local(Some(name), "what GlusterD 2 left")?;
     let address = member.peer_urls.first().and_then(|url| quorate_plan::certificates::host_of(url));
@@ -179,11 +173,69 @@ fn take_over(
     Ok(Stands { place, notes, adopts })
 }
 
-fn file(settings: &StandaloneSettings, place: &Place) -> Result<StandaloneFile, Fault> {
-    let address = match &settings.address {
-        Some(address) => address.clone(),
-        None => own_address(None).unwrap_or(IpAddr::from([127, 0, 0, 1])).to_string(),
+/// Makes the file and the role of a node that GlusterD 2 ran as a proxy: in the clear, nobody has to let it in.
+fn carry_on(
+    settings: &StandaloneSettings,
+    members: &[(String, String)],
+    mut notes: Vec<String>,
+) -> Result<Stands, Fault> {
+    let name = match &settings.name {
+        Some(name) => checked(name)?.to_owned(),
+        None => hostname()?,
     };
+    let place = Place { state_dir: settings.state_dir.clone(), name };
+    let text = glusterd_text(members, &places(settings));
+    let (spec, _) = cluster_file::parse(text.as_bytes(), "what GlusterD 2 left")?;
+    let own = Newcomer { name: place.name.clone(), address: address(settings), data_dir: places(settings).data_dir };
+    with_member(&text, &own).map_err(|error| {
+        let dir = settings.glusterd_dir.display();
+        Fault::new(Code::GlusterdProxy, format!("`{}` cannot be the proxy that `{dir}/proxy` speaks of", own.name))
+            .hint("give it another `--name` or `--listen`; see `quorate explain Q1238`")
+            .caused_by(error.fault())
+    })?;
+    let state = StateDir::open(&place.dir())?;
+    let _lock = state.lock()?;
+    ensure_file(&RealDisk, &place.file(), text.as_bytes())?;
+    keep_own(&place.dir(), &own)?;
+    let dir = settings.glusterd_dir.display();
+    notes.insert(
+        0,
+        format!(
+            "took over from GlusterD 2, by `{dir}/proxy`: a client of {} servers, in the clear as they were; the file is not \
+             looked at again",
+            members.len()
+        ),
+    );
+    let local = LocalState {
+        role: Role::Client,
+        name: place.name.clone(),
+        cluster: spec.token,
+        address: own.address,
+        since_ms: now_ms(),
+        notes: notes.clone(),
+    };
+    place.ensure_local(&local)?;
+    Ok(Stands { place, notes, adopts: false })
+}
+
+fn places(settings: &StandaloneSettings) -> GlusterdPlaces {
+    let absolute = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned()).display().to_string();
+    GlusterdPlaces {
+        data_dir: absolute(&settings.data_dir),
+        state_dir: absolute(&settings.state_dir),
+        etcd_binary: settings.etcd_binary.as_deref().map(absolute),
+        box_level: settings.box_level.clone(),
+    }
+}
+
+/// Where others reach this node.
+fn address(settings: &StandaloneSettings) -> String {
+    let own = || own_address(None).unwrap_or(IpAddr::from([127, 0, 0, 1])).to_string();
+    settings.address.clone().unwrap_or_else(own)
+}
+
+fn file(settings: &StandaloneSettings, place: &Place) -> Result<StandaloneFile, Fault> {
+    let address = address(settings);
     let mut random = [0_u8; 6];
     super::pinned::fill_random(&mut random)?;
     let absolute = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned()).display().to_string();
@@ -268,9 +320,10 @@ fn glusterd(dir: &Path) -> Result<Imported, Fault> {
     })
 }
 
-/// Its servers have to know of it before it uses them.
+/// Over TLS, somebody has to say whom to trust, and the file does not.
 fn was_proxy(dir: &Path, endpoints: &[String]) -> Fault {
-    let what = format!("GlusterD 2 ran this node as a proxy of {}, by `{}/proxy`", endpoints.join(", "), dir.display());
+    let what =
+        format!("`{}/proxy` leads to {} over TLS, and does not say whom to trust", dir.display(), endpoints.join(", "));
     Fault::new(Code::GlusterdProxy, what).hint(
         "`quorate peer invite --role client` on a server, then `quorate peer join` here; see `quorate explain Q1238`",
     )

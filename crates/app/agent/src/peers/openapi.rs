@@ -180,15 +180,15 @@ fn schemas() -> Value {
             "order": { "type": "object" }, "progress": object(&["state"], json!({ "state": text }))
         })),
         "Peers": object(&["name", "role", "cluster", "nodes", "invitations"], json!({
-            "name": text, "role": text, "cluster": text, "invitations": number,
+            "name": text, "role": text, "cluster": text, "invitations": number, "issuing": text,
             "nodes": { "type": "array", "items": object(&["name", "role", "agent", "state", "answers"], json!({
                 "name": text, "role": text, "agent": text, "state": text, "answers": { "type": "boolean" }, "since_ms": number
             })) },
             "operation": { "$ref": "#/components/schemas/Operation" }
         })),
         "Operation": object(&["id", "kind", "name", "step"], json!({
-            "id": text, "kind": { "enum": ["join", "detach"] }, "name": text, "by": text, "waits": { "type": ["string", "null"] },
-            "step": { "enum": ["reserved", "given", "undoing", "joined", "undone", "detached"] }
+            "id": text, "kind": { "enum": ["join", "detach", "to-client", "to-server"] }, "name": text, "by": text, "waits": { "type": ["string", "null"] },
+            "step": { "enum": ["reserved", "given", "undoing", "joined", "undone", "detached", "changed"] }
         })),
         "InviteRequest": object(&["role", "ttl_ms"], json!({ "role": text, "ttl_ms": number, "address": { "type": ["string", "null"] } })),
         "InviteAnswer": object(&["code", "expires_ms"], json!({ "code": text, "expires_ms": number })),

@@ -165,10 +165,15 @@ async fn node(State(api): State<Api>) -> Result<Json<NodeAnswer>, No> {
     }))
 }
 
-/// What this node is. A client that still has to set a member's data aside does not say so yet.
+/// What this node is. It says so once it is that to those who connect: a client when its proxy has the port and leads somewhere,
+/// a server when etcd has it.
 fn role(api: &Api) -> Option<Role> {
-    let done = api.node.is_declared() || api.shared.is_client();
-    api.peering.role().filter(|role| *role != Role::Client || done)
+    let serves = match api.peering.role()? {
+        Role::Client => api.node.is_declared() || api.shared.is_client() && api.peering.proxy.is_up(),
+        Role::Server => !api.node.is_passing() && api.shared.readiness().1,
+        Role::Standalone | Role::External | Role::Detached => true,
+    };
+    api.peering.role().filter(|_| serves)
 }
 
 async fn status(State(api): State<Api>) -> Json<Status> {

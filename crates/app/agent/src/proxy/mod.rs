@@ -164,6 +164,12 @@ impl Proxy {
         !self.listening().is_empty() && self.members().iter().any(|member| member.healthy)
     }
 
+    /// Whether it has every port that it wants, and leads somewhere.
+    pub fn is_up(&self) -> bool {
+        let (wanted, listening) = (self.shared.wanted.borrow().clone(), self.listening());
+        self.serves() && wanted.iter().all(|at| listening.contains(at))
+    }
+
     /// A quorum confirmed the list just now.
     pub(crate) fn confirmed(&self) {
         *lock(&self.shared.confirmed) = Some(Instant::now());

@@ -157,11 +157,16 @@ pub(super) async fn backups(node: Arc<Node>, shared: Arc<Shared>, stop: Cancella
             }
         }
         state("following".to_owned());
+        let begun = Instant::now();
         let followed = match node.client().and_then(|etcd| settings(&node, backup, etcd)) {
             Ok(settings) => follow_while_leading(settings, &shared, stop.child_token()).await,
             Err(fault) => Err(fault),
         };
         let Err(fault) = followed else { continue };
+        if begun.elapsed() > FOLLOW_AGAIN.1 {
+            // It went well for long: this is another trouble than the last one.
+            wait = FOLLOW_AGAIN.0;
+        }
         let words = in_words(&fault);
         state(format!("stopped for now: {words} [{}]", fault.code()));
         let text = format!("backups have stopped for {}: {words} [{}]", spec::duration_text(wait), fault.code());

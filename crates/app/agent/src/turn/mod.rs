@@ -55,6 +55,7 @@ use quorate_faults::{Code, Fault};
 use quorate_host::shim::Running;
 use quorate_host::state::StateDir;
 use quorate_plan::ledger::{LedgerSeen, State};
+use quorate_plan::peering::Role;
 use quorate_plan::start::{Ended, Run};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
@@ -203,7 +204,7 @@ impl Life<'_> {
             peering: Arc::clone(self.peering),
         };
         let served = self.serve(&api, &stop).await?;
-        tokio::spawn(certificates::keep(keep_certificates(&node, &book, &peers, &shared), stop.clone()));
+        tokio::spawn(certificates::keep(keep_certificates(&api), stop.clone()));
         if !once {
             peering::before_first_start(&api).await;
             tokio::spawn(peering::tend_proxy(api.clone(), stop.clone()));
@@ -305,21 +306,18 @@ async fn end_listener(mut listener: Listening) {
     }
 }
 
-fn keep_certificates(
-    node: &Arc<Node>,
-    book: &Arc<Book>,
-    peers: &Arc<Peers>,
-    shared: &Arc<Shared>,
-) -> certificates::Keep {
-    let (book, told) = (Arc::clone(book), Arc::clone(shared));
+fn keep_certificates(api: &peers::Api) -> certificates::Keep {
+    let (book, told, peering) = (Arc::clone(&api.book), Arc::clone(&api.shared), Arc::clone(&api.peering));
     certificates::Keep {
-        node: Arc::clone(node),
-        peers: Arc::clone(peers),
+        node: Arc::clone(&api.node),
+        peers: Arc::clone(&api.peers),
         generation: Box::new(move || match book.read() {
-            LedgerSeen::There(ledger) => ledger.generation,
-            LedgerSeen::Absent | LedgerSeen::Unreadable(_) => 0,
+            // Generations are counted by members; a client hears of none.
+            _ if peering.role() == Some(Role::Client) => None,
+            LedgerSeen::There(ledger) => Some(ledger.generation),
+            LedgerSeen::Absent | LedgerSeen::Unreadable(_) => Some(0),
         }),
-        registry: shared.backups.registry(),
+        registry: api.shared.backups.registry(),
         tell: Box::new(move |notices| told.warnings(certificates::WARNINGS, notices)),
     }
 }

@@ -100,7 +100,8 @@ impl Report for Shown {
             }
         }
         if let Some(client) = &status.client {
-            pairs.push(("client", format!("listens at {}", client.listens.join(", "))));
+            let listens = client.listens.join(", ");
+            pairs.push(("client", format!("listens at {listens}, for programs on this machine")));
             for member in &client.members {
                 let rtt =
                     member.rtt_us.map(|us| format!(", {:.1} ms away", f64::from(us) / 1000.0)).unwrap_or_default();

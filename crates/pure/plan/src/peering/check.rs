@@ -93,6 +93,17 @@ pub fn objections_to(role: Role, host: &Side, spec: &Spec, guest: &Side, newcome
     found
 }
 
+/// What the file itself has on a node that is to leave or to be a client, and that would be left behind there.
+pub fn workload(spec: &Spec, name: &str) -> Option<String> {
+    let runs = spec.postgres.as_ref()?.nodes.iter().any(|node| node.name == name);
+    runs.then(|| {
+        format!(
+            "the cluster file has a server of PostgreSQL there: `quorate pg detach {name}`, leave it out of the `nodes` of \
+             `postgres`, and `quorate cluster apply` the file"
+        )
+    })
+}
+
 fn etcd(found: &mut Vec<String>, host: &Side, guest: &Side) {
     let release = |side: &Side| side.etcd.as_deref().and_then(Release::parse);
     match (release(host), release(guest)) {
@@ -210,6 +221,16 @@ mod tests {
         assert_eq!(objections(&host(), &spec(), &guest, &newcomer()).len(), 3);
         let guest = Side { now_ms: NOW + 60_000, cluster: Some("u".to_owned()), ..guest };
         assert_eq!(objections_to(Role::Client, &host(), &spec(), &guest, &newcomer()).len(), 2);
+    }
+
+    #[test]
+    fn a_node_with_a_server_of_postgresql_stays_what_it_is() {
+        assert_eq!(workload(&spec(), "n1"), None);
+        let text = "token: t\nmembers: [{name: n1, address: h1}, {name: n2, address: h2}]\ntls: {dir: /p}\n\
+            postgres: {nodes: [{name: n2}], users: [{name: app, password-file: /s/app}]}\n";
+        let (spec, _) = Spec::parse(text.as_bytes(), "c").map_err(|mistakes| mistakes.render()).unwrap();
+        assert_eq!(workload(&spec, "n1"), None);
+        assert!(workload(&spec, "n2").unwrap().contains("quorate pg detach n2"));
     }
 
     #[test]

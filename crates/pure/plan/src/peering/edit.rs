@@ -79,6 +79,7 @@ impl EditError {
 const MEMBERS: &str = "members:";
 const ITEM: &str = "  - {";
 const BOOTSTRAP: &str = "bootstrap:";
+const TLS: &str = "https";
 
 /// The text of a file of one member.
 pub fn standalone_text(file: &StandaloneFile) -> String {
@@ -100,7 +101,7 @@ pub fn standalone_text(file: &StandaloneFile) -> String {
          token: {}\n{founding}{MEMBERS}\n{}tls: {{dir: {pki}}}\n{elsewhere}agent: {{state-dir: {}{binary}{user}}}\n\
          {timeout}{held}",
         quoted(token),
-        line(member),
+        line(member, TLS),
         quoted(state_dir)
     )
 }
@@ -121,7 +122,7 @@ fn external_line(external: &External) -> String {
 pub fn with_member(text: &str, newcomer: &Newcomer) -> Result<String, EditError> {
     let before = parse(text)?;
     if let Some(known) = before.member(&newcomer.name) {
-        let same = text.contains(&line(newcomer));
+        let same = text.contains(&line(newcomer, scheme(&before)));
         return match same {
             true => Ok(text.to_owned()),
             false => {
@@ -140,7 +141,7 @@ pub fn with_member(text: &str, newcomer: &Newcomer) -> Result<String, EditError>
     let tail: String =
         tail.iter().filter(|line| !line.starts_with(BOOTSTRAP)).map(|line| format!("{line}\n")).collect();
     let items: String = items.iter().map(|line| format!("{line}\n")).collect();
-    let edited = format!("{head}{items}{}{tail}", line(newcomer));
+    let edited = format!("{head}{items}{}{tail}", line(newcomer, scheme(&before)));
     let after = parse(&edited)?;
     let grown = after.members.split_last().is_some_and(|(last, others)| {
         last.name == newcomer.name && last.data_dir == newcomer.data_dir && *others == *before.members
@@ -202,11 +203,15 @@ fn split(text: &str) -> Result<Parts<'_>, EditError> {
     if whole { Ok((head.to_vec(), items.to_vec(), tail.to_vec())) } else { Err(EditError::Shape) }
 }
 
-fn line(member: &Newcomer) -> String {
+fn scheme(spec: &Spec) -> &'static str {
+    if spec.is_plaintext() { "http" } else { TLS }
+}
+
+fn line(member: &Newcomer, scheme: &str) -> String {
     let Newcomer { name, address, data_dir } = member;
     // Also on loopback, which every certificate names: so clients on the node itself have one URL, whatever its role is.
     let host = if address.contains(':') { format!("[{address}]") } else { address.clone() };
-    let listen = [quoted(&format!("https://{host}:2379")), quoted("https://127.0.0.1:2379")].join(", ");
+    let listen = [host.as_str(), "127.0.0.1"].map(|host| quoted(&format!("{scheme}://{host}:2379"))).join(", ");
     let [name, address, data_dir] = [name, address, data_dir].map(|text| quoted(text));
     format!("{ITEM}name: {name}, address: {address}, data-dir: {data_dir}, listen-client-urls: [{listen}]}}\n")
 }
@@ -297,6 +302,15 @@ mod tests {
         assert_eq!(member_of(&two, &newcomer(3)).unwrap(), parse(&three).unwrap().members[2]);
         let listens = &parse(&two).unwrap().members[1].listen_client_urls;
         assert_eq!(*listens, ["https://10.0.0.2:2379", "https://127.0.0.1:2379"]);
+    }
+
+    #[test]
+    fn a_file_in_the_clear_stays_in_the_clear() {
+        let text = "token: t\nplaintext: true\nmembers:\n  - {name: n1, address: 10.0.0.1}\n";
+        let two = with_member(text, &newcomer(2)).unwrap();
+        let spec = parse(&two).unwrap();
+        assert_eq!(spec.members[1].listen_client_urls, ["http://10.0.0.2:2379", "http://127.0.0.1:2379"]);
+        assert_eq!(with_member(&two, &newcomer(2)).unwrap(), two, "twice is once");
     }
 
     #[test]

@@ -3,6 +3,8 @@
 //! **Rule:** the precedence is the documented one: the environment file, else the proxy file, else nothing. Whatever stands in
 //! them is data; no line of them is ever run or put into an environment.
 
+use std::collections::BTreeSet;
+
 use super::edit::quoted;
 use crate::certificates::is_host_name;
 use crate::roster::check_url;
@@ -32,10 +34,14 @@ pub enum Mode {
         /// The members, by name, with their peer URLs.
         members: Vec<(String, String)>,
     },
-    /// A proxy, by `proxy`: the hosts of the members.
+    /// A proxy, by `proxy`.
     Client {
-        /// Client addresses, `HOST:2379`.
+        /// The members, by name, with their peer URLs.
+        members: Vec<(String, String)>,
+        /// Their client addresses, `HOST:2379`.
         endpoints: Vec<String>,
+        /// Whether all of them are reached in the clear. Where they are not, the file does not say whom to trust.
+        in_the_clear: bool,
     },
     /// Neither file is there.
     Standalone,
@@ -88,7 +94,7 @@ fn client(bytes: &[u8], notes: &mut Vec<String>) -> Result<Mode, String> {
             other => notes.push(format!("`proxy` sets `{}`, which is not taken over", other.escape_debug())),
         }
     }
-    let members = members(cluster.ok_or("`proxy` has no `ETCD_INITIAL_CLUSTER`")?)?;
+    let mut members = members(cluster.ok_or("`proxy` has no `ETCD_INITIAL_CLUSTER`")?)?;
     let mut endpoints = Vec::new();
     for (_, url) in &members {
         let checked = check_url(url).map_err(|error| format!("`{}`: {}", url.escape_debug(), error.why))?;
@@ -99,7 +105,14 @@ fn client(bytes: &[u8], notes: &mut Vec<String>) -> Result<Mode, String> {
         }
     }
     notes.push("the members' client port is taken to be 2379, as GlusterD 2 always used it".to_owned());
-    Ok(Mode::Client { endpoints })
+    let in_the_clear = members.iter().all(|(_, url)| url.starts_with("http://"));
+    // It listed members by names that no etcd bears, or by none; what counts here is the address.
+    let mut seen = BTreeSet::new();
+    let usable = members.iter().all(|(name, _)| is_host_name(name) && seen.insert(name.clone()));
+    if !usable {
+        members.iter_mut().enumerate().for_each(|(at, (name, _))| *name = format!("server-{}", at + 1));
+    }
+    Ok(Mode::Client { members, endpoints, in_the_clear })
 }
 
 /// Where the things of a node lie.
@@ -192,8 +205,28 @@ mod tests {
         assert_eq!(both.notes.len(), 1);
         let proxy = read_glusterd(None, Some(PROXY)).unwrap();
         let endpoints = vec!["10.0.0.1:2379".to_owned(), "10.0.0.2:2379".to_owned()];
-        assert_eq!(proxy.mode, Mode::Client { endpoints });
+        let members = [("a", "http://10.0.0.1:2380"), ("b", "http://10.0.0.2:2380")];
+        let members: Vec<(String, String)> = members.map(|(name, url)| (name.to_owned(), url.to_owned())).to_vec();
+        assert_eq!(proxy.mode, Mode::Client { members, endpoints, in_the_clear: true });
         assert_eq!(read_glusterd(None, None).unwrap().mode, Mode::Standalone);
+    }
+
+    #[test]
+    fn a_proxy_names_its_members_somehow_and_says_whether_it_knows_whom_to_trust() {
+        for (text, names, clear) in [
+            ("ETCD_INITIAL_CLUSTER=http://10.0.0.1:2380,http://10.0.0.2:2380", ["server-1", "server-2"], true),
+            ("ETCD_INITIAL_CLUSTER=a=http://10.0.0.1:2380,a=http://10.0.0.2:2380", ["server-1", "server-2"], true),
+            ("ETCD_INITIAL_CLUSTER=a=http://10.0.0.1:2380,b=https://10.0.0.2:2380", ["a", "b"], false),
+        ] {
+            let Mode::Client { members, in_the_clear, .. } = read_glusterd(None, Some(text.as_bytes())).unwrap().mode
+            else {
+                panic!("{text}")
+            };
+            let named: Vec<&str> = members.iter().map(|(name, _)| name.as_str()).collect();
+            assert_eq!((named.as_slice(), in_the_clear), (names.as_slice(), clear), "{text}");
+            let parsed = crate::spec::Spec::parse(glusterd_text(&members, &places()).as_bytes(), "c");
+            assert!(parsed.is_ok() || !clear, "{text}");
+        }
     }
 
     fn places() -> GlusterdPlaces {
@@ -224,7 +257,9 @@ mod tests {
         #[test]
         fn no_bytes_make_the_reader_panic_and_what_it_reads_can_be_written(bytes: Vec<u8>, text in "(ETCD_[A-Z_]*=.*\n)*") {
             for content in [bytes.as_slice(), text.as_bytes()] {
-                let _ = read_glusterd(None, Some(content));
+                if let Ok(Imported { mode: Mode::Client { members, .. }, .. }) = read_glusterd(None, Some(content)) {
+                    let _ = crate::spec::Spec::parse(glusterd_text(&members, &places()).as_bytes(), "c");
+                }
                 if let Ok(Imported { mode: Mode::Server { members, .. }, .. }) = read_glusterd(Some(content), None) {
                     let _ = crate::spec::Spec::parse(glusterd_text(&members, &places()).as_bytes(), "c");
                 }

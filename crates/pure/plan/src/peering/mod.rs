@@ -17,7 +17,7 @@ mod local;
 mod operation;
 mod route;
 
-pub use check::{API_VERSIONS, CLOCK_MAX_MS, FSYNC_MAX_MS, Side, objections, objections_to};
+pub use check::{API_VERSIONS, CLOCK_MAX_MS, FSYNC_MAX_MS, Side, objections, objections_to, workload};
 pub use code::{CodeError, JoinCode, TOKEN_BYTES, token_of};
 pub use edit::{
     EditError, ExternalFile, Newcomer, StandaloneFile, member_of, standalone_text, with_member, without_member,

@@ -32,6 +32,25 @@ pub struct Operation {
     pub step: Step,
 }
 
+impl Operation {
+    /// Whether it can still be taken back: what comes can be sent away until it votes, what goes only before anyone heard of it.
+    pub fn can_be_taken_back(&self) -> bool {
+        match (&self.kind, self.step) {
+            (Kind::Join(_) | Kind::ToServer(_), Step::Reserved | Step::Given) | (Kind::ToClient(_), Step::Reserved) => {
+                true
+            }
+            (Kind::Join(_) | Kind::ToServer(_) | Kind::ToClient(_), _) => false,
+            (Kind::Detach { .. } | Kind::Enrol(_) | Kind::Discharge { .. }, _) => false,
+        }
+    }
+
+    /// The same, whose time is over: it is undone, unless the node votes by now.
+    #[must_use]
+    pub fn taken_back(self, now_ms: u64) -> Operation {
+        Operation { deadline_ms: self.deadline_ms.min(now_ms), ..self }
+    }
+}
+
 /// What is done.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -273,6 +292,26 @@ mod tests {
         let Kind::Join(newcomer) = join(step).kind else { unreachable!() };
         let kind = if to == Role::Client { Kind::ToClient(newcomer) } else { Kind::ToServer(newcomer) };
         Operation { kind, ..join(step) }
+    }
+
+    #[test]
+    fn what_was_begun_is_taken_back_until_it_cannot_be() {
+        for (operation, can) in [
+            (join(Step::Reserved), true),
+            (join(Step::Given), true),
+            (join(Step::Undoing), false),
+            (changes(Step::Given, Role::Server), true),
+            (changes(Step::Reserved, Role::Client), true),
+            (changes(Step::Given, Role::Client), false),
+            (detach(Step::Reserved), false),
+        ] {
+            assert_eq!(operation.can_be_taken_back(), can, "{operation:?}");
+            if can {
+                let back = operation.taken_back(50);
+                assert!(matches!(next(&back, &seen()), Next::Undo | Next::Close(Outcome::Undone)), "{back:?}");
+                assert!(back.taken_back(60).deadline_ms == 50, "twice is once");
+            }
+        }
     }
 
     #[test]

@@ -24,13 +24,22 @@ impl Followed {
         printer: &mut Printer,
     ) -> Result<Exit, Fault> {
         let now = follow(agent, &begun, wait, printer)?.unwrap_or(begun);
-        let exit = match (now.kind.as_str(), now.step.as_str()) {
-            (_, "joined" | "detached" | "changed") => Exit::Done,
-            ("to-client" | "to-server", "undone") => Exit::CannotMeet,
+        let exit = match now.step.as_str() {
+            "joined" | "detached" | "changed" => Exit::Done,
+            "undone" => Exit::CannotMeet,
             _ => Exit::Waiting,
         };
         printer.report(&Followed(now));
         Ok(exit)
+    }
+}
+
+/// How it ended for who wanted it taken back.
+pub(super) fn taken_back(exit: Exit) -> Exit {
+    match exit {
+        Exit::CannotMeet => Exit::Done,
+        Exit::Done => Exit::CannotMeet,
+        exit => exit,
     }
 }
 
@@ -46,10 +55,10 @@ impl Report for Followed {
         match (step.as_str(), waits) {
             ("changed", _) => page.line(format!("`{name}` is a {role}")),
             ("undone", _) if !role.is_empty() => {
-                page.line(format!("`{name}` did not become a {role} in its time, and is what it was"));
+                page.line(format!("`{name}` did not become a {role}, and is what it was"))
             }
             ("joined", _) => page.line(format!("`{name}` belongs to the cluster: as a server it votes")),
-            ("undone", _) => page.line(format!("`{name}` did not come in its time, and was taken out again")),
+            ("undone", _) => page.line(format!("`{name}` did not come, and has no place any more")),
             ("detached", _) => page.line(format!("`{name}` is no member any more")),
             (_, Some(what)) => page.line(format!("`{name}` {doing}; waiting for {what}")),
             (step, None) => page.line(format!("`{name}` {doing}: {step}")),

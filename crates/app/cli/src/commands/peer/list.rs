@@ -2,6 +2,7 @@
 
 use quorate_agent::peering::PeersAnswer;
 use quorate_faults::{Exit, Fault};
+use quorate_plan::peering::Role;
 use serde::Serialize;
 
 use super::followed::is_over;
@@ -83,6 +84,11 @@ impl Report for Whole {
                 let waits = operation.waits.as_ref().map(|what| format!(", waiting for {what}")).unwrap_or_default();
                 page.line(format!("{} of `{}`: {}{waits}", operation.kind, operation.name, operation.step));
             }
+        }
+        if self.0.nodes.iter().any(|node| node.role == Role::Client.word()) {
+            page.line(
+                "a client leads programs on its own machine to the servers: they connect to port 2379 of 127.0.0.1",
+            );
         }
         if *invitations > 0 {
             page.line(format!("codes that still let someone in: {invitations}"));
