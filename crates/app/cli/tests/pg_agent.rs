@@ -130,15 +130,6 @@ fn hosts_without_etcd_keep_a_group_and_their_agents_come_and_go() {
     let logs = group.command(&["logs", "postgres", "--name", &group.nodes[writer].name]).output().unwrap();
     assert!(String::from_utf8_lossy(&logs.stdout).contains("ready to accept connections"), "{logs:?}");
 
-    // A database that is given to somebody is offered by every pooler.
-    let given = "INSERT INTO cfsb.instances (cluster_service, cluster_id, dbname, dbuser, dbpass, effective_at) VALUES ('mesh', 't', \
-                 'd1', 'u1', 'SCRAM-SHA-256$4096:c2FsdA==$c3RvcmVk:c2VydmVy', now())";
-    runtime.block_on(eventually(&group.door(0, WRITE), given));
-    for node in &group.nodes {
-        let file = group.path(&format!("pg/{}.run/pooler/pgbouncer.ini", node.name));
-        group.wait("the pooler offers it", |_| std::fs::read_to_string(&file).unwrap().contains("\nd1 = host="));
-    }
-
     // An agent that is killed leaves everything running, and the next one takes it over.
     group.kill_agent(writer);
     start(&mut group, writer);

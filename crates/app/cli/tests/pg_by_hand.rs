@@ -32,13 +32,20 @@ fn ends(group: &Group, args: &[&str], code: i32, words: &[&str]) {
     assert!(!text.contains("panicked"), "{text}");
 }
 
+/// Writes the cluster file; on a slow machine too the write master keeps its place.
+fn declare(group: &Group) {
+    let file = group.file();
+    let text = std::fs::read_to_string(&file).unwrap();
+    put(&file, text.replace("lease-ttl: 6s", "lease-ttl: 30s").as_bytes());
+}
+
 #[test]
 fn mistakes_are_named_and_what_changes_is_followed() {
     let mut group = Group::new("role: service, manager: main");
     let third = group.nodes.pop().unwrap();
     let whole = std::fs::read_to_string(group.path("cluster.yaml")).unwrap();
     before_there_is_a_group(&group, &whole);
-    group.file();
+    declare(&group);
     group.start_all();
     group.wait_ready();
     let runtime = runtime();
@@ -50,7 +57,7 @@ fn mistakes_are_named_and_what_changes_is_followed() {
 
     // The third node is declared from here on, and never comes.
     group.nodes.push(third);
-    group.file();
+    declare(&group);
     let writer = group.writer().unwrap();
     let (me, other) = (group.nodes[writer].name.clone(), group.nodes[1 - writer].name.clone());
     members(&group, &me, &other);
@@ -66,7 +73,7 @@ fn mistakes_are_named_and_what_changes_is_followed() {
     let text = std::fs::read_to_string(group.path("cluster.yaml")).unwrap();
     let gone = group.nodes.remove(1 - writer);
     group.nodes.retain(|node| node.name != "n3");
-    group.file();
+    declare(&group);
     ends(&group, &["status"], 3, &["it is in the group, and not in the cluster file"]);
     ends(&group, &["detach", &gone.name], 0, &["all rows are the same", "is no longer in the group"]);
     put(&group.path("cluster.yaml"), text.as_bytes());
@@ -112,11 +119,12 @@ fn before_there_is_a_group(group: &Group, whole: &str) {
 }
 
 fn what_is_shown(group: &Group, runtime: &tokio::runtime::Runtime) {
-    group.wait("all is well", |group| group.pg(&["status"]).status.success());
-    let shown = said(&group.pg(&["status"]));
-    for word in ["ROLE", "LAG", "CONFLICTS", "PROXIES", "writer", "reader", "1 of 1", "up", "managed by main"] {
-        assert!(shown.contains(word), "{word}: {shown}");
-    }
+    group.wait("all of it is shown", |group| {
+        let output = group.pg(&["status"]);
+        let shown = said(&output);
+        let words = ["ROLE", "LAG", "CONFLICTS", "PROXIES", "writer", "reader", "1 of 1", "up", "managed by main"];
+        output.status.success() && words.iter().all(|word| shown.contains(word))
+    });
     let manager = "SELECT count(*) FROM rdpg.config WHERE key = 'ManagerClusterID' AND value = 'main'";
     assert_eq!(runtime.block_on(count(&group.inside(1), manager)), 1);
     let remote = "SELECT count(*) FROM tasks.schedules WHERE enabled AND action = 'FindFilesToCopyToS3'";
@@ -126,7 +134,11 @@ fn what_is_shown(group: &Group, runtime: &tokio::runtime::Runtime) {
 /// A node gets certificates of another authority: whoever trusts that one alone is let in as soon as they are shown.
 fn certificates_are_renewed(group: &Group, runtime: &tokio::runtime::Runtime) {
     let (node, dir) = (&group.nodes[0], group.path("other-pki"));
-    let parts = |group: &Group| group.status(0).map(|status| status["parts"].clone());
+    let server = |group: &Group| {
+        let status = group.status(0)?;
+        let parts = status["parts"].as_array()?;
+        parts.iter().find(|part| part["name"] == "postgres")?["pid"].as_u64()
+    };
     let (ca, now) = (group.path("other-ca"), Timestamp::now());
     ensure_authorities(&ca, "t", None, now).unwrap();
     std::fs::create_dir(&dir).unwrap();
@@ -145,8 +157,8 @@ fn certificates_are_renewed(group: &Group, runtime: &tokio::runtime::Runtime) {
     for place in &places {
         assert!(refused(place).is_some(), "the old certificate is shown");
     }
-    group.wait("all parts run", |group| parts(group).is_some_and(|parts| !parts.to_string().contains("false")));
-    let before = parts(group);
+    group.wait("the server runs", |group| server(group).is_some());
+    let before = server(group);
     // First everybody trusts both, then one shows the new one.
     let both = [&group.path("pki/n1"), &dir].map(|dir| std::fs::read(dir.join("peer-ca.crt")).unwrap()).concat();
     for name in ["n1", "n2"] {
@@ -158,7 +170,7 @@ fn certificates_are_renewed(group: &Group, runtime: &tokio::runtime::Runtime) {
     for place in &places {
         group.wait("the new certificate is shown", |_| refused(place).is_none());
     }
-    assert_eq!(parts(group), before, "nothing was restarted");
+    assert_eq!(server(group), before, "it was not restarted");
     group.wait("it is told", |group| group.log(0).contains("have read their certificates anew"));
     group.wait("all is well", |group| group.pg(&["status"]).status.success());
 }
@@ -215,5 +227,12 @@ fn the_schema(group: &Group) {
         ends(group, &["ddl", "apply", &path], 1, &words);
     }
     put(&file, b"CREATE TABLE rdpg.counted (id int8 GENERATED ALWAYS AS IDENTITY PRIMARY KEY)");
-    ends(group, &["ddl", "apply", &path], 0, &["version 2 is on every node", "takes its key from a sequence"]);
+    ends(
+        group,
+        &["ddl", "apply", &path],
+        0,
+        &["version 2 is on every node\n  taken now by", "its key from a sequence"],
+    );
+    // The same file again changes nothing.
+    ends(group, &["ddl", "apply", &path], 0, &["version 2 is on every node\n  there already on"]);
 }

@@ -248,10 +248,10 @@ fn password(path: &Path) -> Result<String, Fault> {
 }
 
 impl Here {
-    /// Whether a node says of itself that it takes writes.
-    pub(super) async fn is_writer(&self, name: &str) -> bool {
+    /// Whether a node says of itself that it is this: `writer` or `reader`.
+    pub(super) async fn is(&self, name: &str, what: &str) -> bool {
         let Some(node) = self.pg.node(name) else { return false };
-        let url = format!("http://{}:{}/writer", bracketed(&node.address), node.health_port);
+        let url = format!("http://{}:{}/{what}", bracketed(&node.address), node.health_port);
         let asked = tokio::time::timeout(Duration::from_secs(1), reqwest::get(url)).await;
         matches!(asked, Ok(Ok(answer)) if answer.status().is_success())
     }

@@ -356,6 +356,10 @@ impl Keeper {
         let (Some(me), Some(next)) = (number(here.name()), number(to)) else {
             return Err(Fault::new(Code::PgSwitchover, format!("`{to}` is no member of the group")));
         };
+        // Nobody waits at the door for one that is gone and not yet missed.
+        if !here.is(to, "reader").await {
+            return Err(Fault::new(Code::PgSwitchover, format!("`{to}` does not answer, or takes no reads")));
+        }
         let limits = Limits { connect: PING, statement: CAUGHT_UP_LIMIT, lock: PING };
         let client = here.own(DATABASE, limits).await?;
         // The pooler lets transactions end and keeps the next ones waiting.
@@ -384,7 +388,7 @@ impl Keeper {
                 taken = records.writer.map(|(writer, _)| writer.node);
             }
             let by = taken.as_deref().unwrap_or(to);
-            if taken.is_some() && self.shared.here.is_writer(by).await {
+            if taken.is_some() && self.shared.here.is(by, "writer").await {
                 return taken;
             }
             tokio::time::sleep(Duration::from_millis(10)).await;

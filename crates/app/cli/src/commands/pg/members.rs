@@ -21,7 +21,7 @@ Examples:
 
 The node gets all rows from one that is there, while everybody goes on writing; then the rows
 of all nodes are compared. Interrupted, it is run again and goes on where it stood. Exit code 1:
-rows differ. 3: the agent of the node does not run.")]
+rows differ. 3: they could not be compared, or the agent of the node does not run.")]
 pub(crate) struct JoinArgs {
     /// The node that is to belong to the group
     node: String,
@@ -46,7 +46,7 @@ Examples:
 
 It may be dead, and it may be out of the file. The rows of those who stay are compared. Its
 number is not given again; to come back it joins with an empty data dir. Exit code 1: rows
-differ. 5: it is the write master, or no member.")]
+differ. 3: they could not be compared. 5: it is the write master, or no member.")]
 pub(crate) struct DetachArgs {
     /// The node that is to leave
     node: String,
@@ -77,7 +77,8 @@ pub(crate) fn join(args: &JoinArgs, printer: &mut Printer) -> Result<Exit, Fault
 fn exit_of(rows: Option<&Rows>) -> Exit {
     match rows {
         Some(Rows::Differ(_)) => Code::PgDiverged.exit(),
-        Some(Rows::Same(_) | Rows::Moving(_) | Rows::Unknown(_)) | None => Exit::Done,
+        Some(Rows::Unknown(_)) => Code::PgWaiting.exit(),
+        Some(Rows::Same(_) | Rows::Moving(_)) | None => Exit::Done,
     }
 }
 
