@@ -2,7 +2,7 @@
 //!
 //! **Rule:** whatever runs is found by its state dir; what is not ours is left alone.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use quorate_faults::{Code, Fault};
@@ -36,14 +36,22 @@ pub fn ensure_agent(here: &Here, file: &Path) -> Result<bool, Fault> {
     let mut orders = orders("agent", &here.program, args, &state, hash(&["pg agent"]));
     // What it is configured by besides the file.
     orders.env.extend(std::env::var("QUORATE_ROOT").ok().map(|root| ("QUORATE_ROOT".to_owned(), root)));
-    shim::spawn(&here.program, &state, &orders)?;
-    Ok(true)
+    match shim::spawn(&here.program, &state, &orders) {
+        Ok(_) => Ok(true),
+        Err(fault) if fault.code() == Code::EndedAtOnce => Err(ended(here, &state).caused_by(fault)),
+        Err(fault) => Err(fault),
+    }
 }
 
-/// Whether the agent in the background has ended; where its last words are.
-pub fn agent_ended(here: &Here) -> Result<Option<PathBuf>, Fault> {
+/// Says that the agent in the background has ended, if it has.
+pub fn check_agent(here: &Here) -> Result<(), Fault> {
     let state = StateDir::open(&state_of(here, "agent"))?;
-    Ok(running(&state)?.is_none().then(|| state.path().join("logs")))
+    if running(&state)?.is_some() { Ok(()) } else { Err(ended(here, &state)) }
+}
+
+fn ended(here: &Here, state: &StateDir) -> Fault {
+    Fault::new(Code::PgAgentEnded, format!("the agent of `{}` ended right after it was started", here.name()))
+        .hint(format!("its last words are in `{}`", state.path().join("logs").display()))
 }
 
 fn lock(state: &StateDir) -> Result<StateLock, Fault> {

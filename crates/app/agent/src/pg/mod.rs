@@ -23,7 +23,7 @@ mod status;
 mod told;
 mod writer;
 
-pub use background::{agent_ended, ensure_agent, stop_all};
+pub use background::{check_agent, ensure_agent, stop_all};
 pub(crate) use background::{order_end, stop_parts};
 pub use here::Here;
 pub(crate) use life::run_on;

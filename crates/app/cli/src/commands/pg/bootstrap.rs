@@ -66,13 +66,11 @@ pub(crate) fn run(args: &Args, printer: &mut Printer) -> Result<Exit, Fault> {
         }
         // Looked at after it was silent: it may have answered and ended in between.
         if status.is_err()
-            && let Some(logs) = pg::agent_ended(&here)?
+            && let Err(fault) = pg::check_agent(&here)
+            && fault.code() == Code::PgAgentEnded
             && answers(here.name()).is_err()
         {
-            let attempt = format!("the agent of `{}` ended right after it was started", here.name());
-            return Err(
-                Fault::new(Code::PgAgentEnded, attempt).hint(format!("its last words are in `{}`", logs.display()))
-            );
+            return Err(fault);
         }
         std::thread::sleep(AGAIN);
     }
