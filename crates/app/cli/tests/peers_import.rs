@@ -195,7 +195,9 @@ fn a_proxy_goes_on_as_a_client(before: &mut Before, proxy: &str) {
         command.stdin(Stdio::null()).output().unwrap()
     };
     wait_until("it is on record", LIMIT, || said(&peer(&["list"])).contains("p1"));
-    let gone = peer(&["detach", "p1"]);
+    // In the clear, agents listen to their own machine alone.
+    assert!(said(&peer(&["detach", "p1"])).contains("Q1220"));
+    let gone = peer(&["detach", "p1", "--force"]);
     assert!(gone.status.success(), "{}", said(&gone));
     wait_until("nobody listens there", LIMIT, || before.ctl(2, &["get", "p", "--command-timeout=2s"]).is_err());
 }

@@ -151,7 +151,13 @@ async fn mind_role(api: &Api, due: bool) -> Result<(), Fault> {
 
 /// Takes the next step of the operation. Returns what it waits for.
 async fn drive(api: &Api) -> Result<Option<String>, Fault> {
-    let Some(operation) = api.peering.kept().active().cloned() else { return Ok(None) };
+    let active = || api.peering.kept().active().cloned();
+    // Whoever begins one writes it down and then takes the right to it: in between it is nobody else's to go on with.
+    let _begun = match active() {
+        Some(operation) if operation.step == Step::Reserved => Some(api.peering.deciding.lock().await),
+        _ => None,
+    };
+    let Some(operation) = active() else { return Ok(None) };
     let (spec, _) = cluster_file::parse(operation.text.as_bytes(), "the file of a change of peers")?;
     let hash = spec.hash();
     let heard = hear(api).await;
@@ -305,9 +311,9 @@ async fn close(api: &Api, operation: &Operation, hash: &str, outcome: Outcome) -
     };
     // What was never given is nobody's file: the one that is here holds on.
     let here = api.node.spec.hash();
-    let file = match operation.step {
-        Step::Reserved => (here.as_str(), &*api.node.text),
-        Step::Given | Step::Undoing | Step::Done(_) => (hash, operation.text.as_str()),
+    let file = match (operation.step, &operation.kind) {
+        (Step::Reserved, _) | (_, Kind::Enrol(_) | Kind::Discharge { .. }) => (here.as_str(), &*api.node.text),
+        (Step::Given | Step::Undoing | Step::Done(_), _) => (hash, operation.text.as_str()),
     };
     let records = Records::open(&api.node).await?;
     point("closing");

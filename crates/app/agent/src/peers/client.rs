@@ -118,6 +118,17 @@ impl Peers {
         self
     }
 
+    /// The same, where the agent of this machine's node is asked on loopback if it listens nowhere else: in the clear, it does so.
+    #[must_use]
+    pub fn and_here(mut self, spec: &Spec, member: &Member) -> Peers {
+        let listen = spec.api_listen_of(member);
+        let host = quorate_plan::certificates::host_of(&listen).and_then(|host| host.parse::<std::net::IpAddr>().ok());
+        if member.agent_url.is_none() && host.is_some_and(|ip| ip.is_loopback()) {
+            self.urls.insert(member.name.clone(), listen.trim_end_matches('/').to_owned());
+        }
+        self
+    }
+
     /// The same for an operator on this machine: with the files of `name`, or of the first member whose files can be read here.
     pub fn for_operator(spec: &Spec, name: Option<&str>) -> Peers {
         Peers::for_operator_with(spec, name).0

@@ -3,7 +3,7 @@
 //! ```text
 //!   join, to-server:  reserved ──► given ──► joined, changed     detach, to-client:  reserved ──► given ──► detached, changed
 //!                                    └──► undoing ──► undone
-//!   clients, who are in no file:  reserved ──► joined, detached
+//!   clients, who are in no file:  reserved ──► given (nothing) ──► joined, detached
 //! ```
 //!
 //! **Invariant:** every state is on disk before it is acted on, and every act may be repeated; so whoever is killed goes on, and a
@@ -190,15 +190,15 @@ pub fn next(operation: &Operation, seen: &Seen) -> Next {
     let late = operation.kind.has_limit() && seen.now_ms >= operation.deadline_ms;
     match (operation.step, &operation.kind) {
         (Step::Done(_), _) => Next::Nothing,
-        (Step::Reserved, Kind::Enrol(_)) => Next::Close(Outcome::Joined),
-        (Step::Reserved, Kind::Discharge { .. }) => Next::Close(Outcome::Detached),
+        // The right to change peers comes first, also where the record is all that changes.
+        (Step::Reserved, Kind::Enrol(_) | Kind::Discharge { .. }) => Next::Write(Step::Given),
         (Step::Reserved, _) if late => Next::Close(Outcome::Undone),
         (Step::Reserved, _) if !seen.backed_up => Next::Wait("what was written so far to be backed up".to_owned()),
         (Step::Reserved, _) => Next::Write(Step::Given),
         (Step::Given, Kind::Join(_) | Kind::ToServer(_)) => comes(operation, seen, late),
         (Step::Given, Kind::Detach { .. } | Kind::ToClient(_)) => goes(operation, seen, late),
-        // Nothing is ever given for these.
-        (Step::Given, Kind::Enrol(_) | Kind::Discharge { .. }) => Next::Close(Outcome::Undone),
+        (Step::Given, Kind::Enrol(_)) => Next::Close(Outcome::Joined),
+        (Step::Given, Kind::Discharge { .. }) => Next::Close(Outcome::Detached),
         (Step::Undoing, _) if !seen.held => Next::Give,
         (Step::Undoing, _) if seen.confirmed && seen.listed.is_none() => Next::Close(Outcome::Undone),
         (Step::Undoing, kind) => Next::Wait(out_of_the_list(kind)),
@@ -319,6 +319,8 @@ mod tests {
         let Kind::Join(newcomer) = join(Step::Reserved).kind else { unreachable!() };
         let enrol = Operation { kind: Kind::Enrol(newcomer), ..join(Step::Reserved) };
         let late = Seen { now_ms: 1000, backed_up: false, ..seen() };
+        assert_eq!(next(&enrol, &late), Next::Write(Step::Given), "not without the right to it");
+        let enrol = Operation { step: Step::Given, ..enrol };
         assert_eq!(next(&enrol, &late), Next::Close(Outcome::Joined));
         let discharge = Operation { kind: Kind::Discharge { name: "n2".to_owned() }, ..enrol };
         assert_eq!(next(&discharge, &late), Next::Close(Outcome::Detached));

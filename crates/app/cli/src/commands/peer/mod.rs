@@ -34,6 +34,8 @@ const AGAIN: Duration = Duration::from_millis(300);
 
 /// How long the agent may be silent while it begins anew.
 const SILENT_LIMIT: Duration = Duration::from_secs(8);
+/// And before it is asked to do something: whoever waits has done nothing yet.
+const ORDER_LIMIT: Duration = Duration::from_secs(4);
 /// Codes are a line.
 const CODE_MAX: u64 = 8192;
 
@@ -144,13 +146,19 @@ impl Agent {
         let peers = Peers::for_operator(&node.spec, Some(&place.name));
         // Who was detached is declared no more, and its agent still answers.
         let gone: Vec<_> = (!node.is_declared()).then(|| node.member.clone()).into_iter().collect();
-        let peers = Arc::new(peers.and_leaving(&node.spec, &gone));
+        let peers = Arc::new(peers.and_leaving(&node.spec, &gone).and_here(&node.spec, &node.member));
         Ok(Agent { name: place.name, peers, runtime: runtime()? })
     }
 
+    /// Has the agent do something. One that begins anew is silent for a moment; what it had begun before it is asked again, it says.
     fn order<B: Serialize, T: DeserializeOwned>(&self, path: &str, body: &B) -> Result<T, Fault> {
-        let answer = self.runtime.block_on(self.peers.order(&self.name, path, body));
-        answer.map_err(|error| error.fault(&self.name))
+        let begun = Instant::now();
+        loop {
+            match self.runtime.block_on(self.peers.order(&self.name, path, body)) {
+                Err(PeerError::Silent(_)) if begun.elapsed() < ORDER_LIMIT => std::thread::sleep(AGAIN),
+                answer => return answer.map_err(|error| error.fault(&self.name)),
+            }
+        }
     }
 
     /// What the agent says.
