@@ -109,8 +109,11 @@ pub(super) async fn ask<B: Serialize, T: DeserializeOwned>(code: &JoinCode, path
         let exchanged = tokio::time::timeout(ANSWER_LIMIT, exchange(code, path, &body)).await;
         let answer = exchanged.map_err(|_| silent(code, "it does not answer in time".into()))??;
         // An agent that begins anew hangs up before its first byte. Asked twice is asked once.
-        if !answer.is_empty() || begun.elapsed() >= REFUSED_LIMIT {
+        if !answer.is_empty() {
             break answer;
+        }
+        if begun.elapsed() >= REFUSED_LIMIT {
+            return Err(silent(code, "it hangs up without a word".into()));
         }
         tokio::time::sleep(Duration::from_millis(200)).await;
     };
@@ -158,6 +161,10 @@ async fn exchange(code: &JoinCode, path: &str, body: &[u8]) -> Result<Vec<u8>, F
     let name = agent_hostname(&code.inviter, &code.cluster).to_ascii_lowercase();
     let server = ServerName::try_from(name.clone()).map_err(|error| silent(code, error.into()))?;
     let secured = TlsConnector::from(Arc::new(config)).connect(server, stream).await;
+    let secured = match secured {
+        Err(error) if hung_up(&error) => return Ok(Vec::new()),
+        secured => secured,
+    };
     let mut wire = secured.map_err(|error| {
         Fault::new(Code::DoorSilent, format!("`{}` is not the node that the code names", code.address))
             .hint("nothing was sent; ask for another code, and see that nobody stands between the two")
@@ -168,16 +175,25 @@ async fn exchange(code: &JoinCode, path: &str, body: &[u8]) -> Result<Vec<u8>, F
          Content-Length: {}\r\n\r\n",
         body.len()
     );
-    wire.write_all(head.as_bytes()).await.map_err(broke)?;
-    wire.write_all(body).await.map_err(broke)?;
-    wire.flush().await.map_err(broke)?;
     let mut answer = Vec::new();
-    match (&mut wire).take(ANSWER_MAX).read_to_end(&mut answer).await {
+    let exchanged = async {
+        wire.write_all(head.as_bytes()).await?;
+        wire.write_all(body).await?;
+        wire.flush().await?;
+        (&mut wire).take(ANSWER_MAX).read_to_end(&mut answer).await
+    };
+    match exchanged.await {
         Ok(_) => Ok(answer),
         // Closed without a goodbye; whether the answer is whole is seen by reading it.
-        Err(error) if error.kind() == ErrorKind::UnexpectedEof => Ok(answer),
+        Err(error) if hung_up(&error) => Ok(answer),
         Err(error) => Err(broke(error)),
     }
+}
+
+/// Whether the other side went away. A stranger who shows another certificate does not: that is told as such.
+fn hung_up(error: &std::io::Error) -> bool {
+    use ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, UnexpectedEof};
+    matches!(error.kind(), BrokenPipe | ConnectionAborted | ConnectionReset | UnexpectedEof)
 }
 
 fn silent(code: &JoinCode, cause: Box<dyn std::error::Error + Send + Sync>) -> Fault {
