@@ -112,7 +112,7 @@ fn built(root: &Path, names: &[String]) -> Result<Vec<Program>> {
         }
     }
     ensure!(!programs.is_empty(), "no program of tests has that name");
-    programs.sort_by_key(|program| !program.name.starts_with("cli/"));
+    programs.sort_by_key(|program| (!program.name.starts_with("cli/"), program.name.clone()));
     Ok(programs)
 }
 

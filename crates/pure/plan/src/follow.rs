@@ -106,7 +106,8 @@ impl StoreSeen {
 fn gap(recoverable: &[Span]) -> Option<Span> {
     let (newest, older) = recoverable.split_last().filter(|(newest, _)| newest.from == newest.to)?;
     let before = older.iter().rfind(|span| span.from < span.to).or(older.first())?;
-    Some(Span { from: before.to + 1, to: newest.from - 1 })
+    // A full right behind the deltas leaves none.
+    Some(Span { from: before.to.saturating_add(1), to: newest.from.saturating_sub(1) }).filter(|gap| gap.from <= gap.to)
 }
 
 /// What the spool on this machine holds.

@@ -315,8 +315,13 @@ impl Life {
         seen.mine.offered = !self.offered.is_empty();
         let plan = next(&shared.here.pg, shared.here.name(), &seen);
         let fit = seen.mine.serves && seen.mine.bound.is_some() && seen.mine.schema > 0;
-        shared.fit.store(fit, Ordering::Relaxed);
-        shared.board.set_behind(plan.refused.as_ref().is_some_and(|fault| fault.code() == Code::PgSlotLost));
+        // Whatever is due first: who lacks rows does not stand for the place. A look that did not come so far says nothing of it.
+        if fit || seen.mine.lost.is_some() {
+            let writes = matches!(&seen.store, StoreNow::Known(store)
+                if store.records.writer.as_ref().is_some_and(|(writer, _)| writer.node == shared.here.name()));
+            shared.board.set_behind(seen.mine.lost.is_some() && !writes);
+        }
+        shared.fit.store(fit, Ordering::SeqCst);
         self.show(&seen.mine.schema, details);
         plan
     }

@@ -217,9 +217,12 @@ async fn database(
     mine.linked = others.all(|(_, id)| links.incoming.get(id).is_some_and(|link| link.enabled));
     let waiting = links.incoming.values().any(|link| link.tables_waiting > 0);
     let version = schema::version(&seat.client).await?;
+    // Known before this node counts as fit for anything.
+    if version > 0 {
+        mine.lost = lost(here, (&known, &seat), &links).await?;
+    }
     mine.schema = if waiting { 0 } else { version };
     if version > 0 {
-        mine.lost = lost(here, (&known, &seat), &links).await;
         details.instances = instances(&seat.client).await.ok();
         if before.count {
             details.counts = conflicts::counts(&seat.client).await.ok();
@@ -273,8 +276,8 @@ fn troubles(name: &str, id: u16, links: &Links) -> Vec<String> {
 
 /// Who no longer keeps what this node has missed. Only the other side knows; one that does not answer changes nothing of what it
 /// said last, which the database remembers.
-async fn lost(here: &Here, (group, own): (&Group, &Seat), links: &Links) -> Option<String> {
-    let before = group::known_lost(&own.client).await.unwrap_or_default();
+async fn lost(here: &Here, (group, own): (&Group, &Seat), links: &Links) -> Result<Option<String>, Fault> {
+    let before = group::known_lost(&own.client).await?;
     let mut found = None;
     for (name, id) in group.nodes.iter().filter(|(_, id)| **id != own.member.id) {
         let quiet = links.incoming.get(id).is_some_and(|link| !link.running && !link.paused);
@@ -295,5 +298,5 @@ async fn lost(here: &Here, (group, own): (&Group, &Seat), links: &Links) -> Opti
         }
         found = found.or_else(|| lost.then(|| name.clone()));
     }
-    found
+    Ok(found)
 }

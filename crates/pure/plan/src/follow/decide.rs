@@ -183,7 +183,7 @@ fn same(seen: &FollowSeen, store: &StoreHolds, ours: Option<SpoolSeen>) -> Resul
         return rolled_back(seen, newest, ours);
     }
     // In etcd-backup-restore's layout no delta begins before a full that it follows.
-    let short = |gap: Span| gap.to - gap.from < LOOK_BACK_MAX;
+    let short = |gap: Span| gap.to.saturating_sub(gap.from) < LOOK_BACK_MAX;
     let gap = store.gap.map(|gap| (gap, seen.layout == Layout::Quorate && short(gap)));
     let mut plan = joined(etcd, store.reach, gap, own.and_then(|spool| spool.pending));
     if let Some(spool) = own {

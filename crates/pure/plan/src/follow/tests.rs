@@ -448,3 +448,14 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn a_full_right_behind_the_deltas_leaves_no_gap() {
+    let spans =
+        |spans: &[(u64, u64)]| -> Vec<Span> { spans.iter().map(|(from, to)| Span { from: *from, to: *to }).collect() };
+    assert_eq!(gap(&spans(&[(12, 748), (749, 749)])), None);
+    assert_eq!(gap(&spans(&[(12, 749), (749, 749)])), None);
+    assert_eq!(gap(&spans(&[(12, 747), (749, 749)])), Some(Span { from: 748, to: 748 }));
+    assert_eq!(gap(&spans(&[(0, 0), (0, 0)])), None);
+    assert_eq!(gap(&spans(&[(12, u64::MAX), (u64::MAX, u64::MAX)])), None);
+}
