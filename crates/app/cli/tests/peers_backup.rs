@@ -1,5 +1,7 @@
 //! Where a store of backups is declared, nobody is taken in before all that was written is in it.
 
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on says where")]
+
 mod change_support;
 mod cluster_support;
 mod peers_support;
