@@ -14,7 +14,7 @@ help: ## Say what each target does
 	@echo
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  \1 \2/p' $(MAKEFILE_LIST) | while read -r name text; do printf '  %-12s %s\n' "$$name" "$$text"; done
 
-demo: cargo ## Found three members offline, start real etcd on them, show that they are healthy; PG=1: with PostgreSQL, and a failover
+demo: cargo ## A declared cluster of three with mutual TLS and backups, kept by three agents; PG=1: with PostgreSQL, and a failover
 	@scripts/tools $(if $(PG),demo-pg,demo)
 	$(CARGO) build --release --locked --bin quorate
 	$(if $(PG),scripts/demo-pg ./target/release/quorate,./target/release/quorate demo)
@@ -30,9 +30,9 @@ man: compiler ## Write a manual page for every command: target/man/*.1
 	$(CARGO) run --release --locked --bin quorate -- man --dir target/man
 
 test: tools cargo ## Run every test against real servers, and the checks of the source tree itself (tidy)
-	$(CARGO) build --workspace --locked
-	$(CARGO) xtask test
-	$(CARGO) xtask tidy
+	$(CARGO) build --workspace --all-targets --locked
+	target/debug/xtask test
+	target/debug/xtask tidy
 
 test-faults: tools cargo ## Run the same tests with their ranges widened (QUORATE_SWEEP=full: every byte, every crash point); hours
 	QUORATE_SWEEP=full $(CARGO) test --release --workspace --locked
