@@ -70,9 +70,10 @@ pub(crate) fn run(root: &Path, names: &[String]) -> Result<String> {
         say(&format!("failed beside another program and passed alone:\n  {}", second.join("\n  ")));
     }
     if !bad.is_empty() {
-        bail!("failed twice:\n  {}", bad.join("\n  "));
+        bail!("failed twice:\n  {}\ntests: {passed} passed, {} failed", bad.join("\n  "), bad.len());
     }
-    Ok(format!("{passed} tests passed in {} s", began.elapsed().as_secs()))
+    say(&format!("took {} s", began.elapsed().as_secs()));
+    Ok(format!("tests: {passed} passed, 0 failed"))
 }
 
 #[expect(clippy::print_stdout, reason = "a chore talks to the developer at the terminal")]
