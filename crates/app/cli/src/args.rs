@@ -16,15 +16,17 @@ use crate::commands::{
 };
 use crate::printer::Printer;
 
-/// Founds, inspects and verifies etcd clusters, without etcd and without a server.
+/// Brings clusters of etcd and PostgreSQL to quorum, and keeps them there.
 #[derive(Debug, Parser)]
 #[command(name = "quorate", version, max_term_width = 100, subcommand_required = true, arg_required_else_help = true)]
 #[command(after_help = "\
 Examples:
-  quorate demo                          three members on this machine, in seconds
-  quorate data init --data-dir ./n1     found a one-member cluster
-  quorate data inspect /var/lib/etcd    what is in a data dir or snapshot
-  quorate explain Q0203                 what a fault code means and what to do
+  quorate demo                                 three members on this machine
+  quorate run --config cluster.yaml --name n1  keep this machine's member alive
+  quorate run --standalone                     a cluster of one, to grow by hand
+  quorate cluster recover                      the quorum is lost: the way back
+  quorate data inspect /var/lib/etcd           what is in a data dir or snapshot
+  quorate explain Q0203                        what a fault code means
 
 Exit codes:
   0 done   1 cannot be met   2 we failed   3 still waiting   4 bad configuration
