@@ -232,10 +232,21 @@ fn what_answers_and_cannot_be_used_joins_anew() {
     cluster.start(1);
     wait_until("n2 to answer", LIMIT, || {
         let shown = cluster.json(&["cluster", "recover", "--config", &path(&cluster), "--dry-run"]);
-        shown["nodes"][1]["state"].as_str().is_some_and(|state| state.starts_with("unusable"))
+        shown["nodes"][1]["state"].as_str().is_some_and(|state| state.starts_with("damaged"))
     });
+    // What cannot be looked at is not the same: it may be whole, and reach furthest.
+    let (ledger, hidden) = (cluster.state(1).join("ledger.json"), cluster.path("ledger-of-n2"));
+    mv(&ledger, &hidden);
+    std::fs::create_dir(&ledger).unwrap();
+    fails(&recover(&cluster, &["--confirm-dead", "n3", "--yes"]), 5, &["Q1071", "its ledger", "--pass-over n2"]);
+    fails(&recover(&cluster, &["--confirm-dead", "n3", "--pass-over", "n1", "--yes"]), 5, &["Q1071"]);
+    let shown = recover(&cluster, &["--confirm-dead", "n3", "--pass-over", "n2", "--dry-run"]);
+    assert!(succeeds(&shown).contains("may be lost: what only `n2` holds: it could not be looked at"), "{shown:?}");
+    std::fs::remove_dir(&ledger).unwrap();
+    mv(&hidden, &ledger);
     let said = succeeds(&recover(&cluster, &["--confirm-dead", "n3", "--yes"]));
     assert!(said.contains("begun by `n1`") && said.contains("joined: n2"), "{said}");
+    assert!(said.contains("may be lost: what only `n2` holds: its data is damaged"), "{said}");
     cluster.wait_phase(1, "serving");
     holds(&cluster, 1, 20);
     assert_eq!(replaced(&cluster, 1).len(), 1);
@@ -269,14 +280,102 @@ fn with_no_data_left_the_backup_is_taken_and_a_silent_store_is_not_passed_over()
     let silent = recover(&cluster, &dead);
     assert!(!silent.status.success(), "{}", String::from_utf8_lossy(&silent.stdout));
     mv(&hidden, &store);
-    let said = succeeds(&recover(&cluster, &dead));
-    assert!(said.contains("recovered: generation 1, begun by `n1`"), "{said}");
+    // Once it is restored beside the place of the data, the store is needed no more, whoever is killed meanwhile.
+    let journal = cluster.state(0).join("recovery.json");
+    let mut command = Command::new(quorate())
+        .args(["cluster", "recover", "--config", &path(&cluster)])
+        .args(dead)
+        .stdout(std::process::Stdio::null())
+        .stderr(std::process::Stdio::null())
+        .spawn()
+        .unwrap();
+    let began = std::time::Instant::now();
+    while !std::fs::read_to_string(&journal).is_ok_and(|text| text.contains("built") || text.contains("done")) {
+        assert!(began.elapsed() < LIMIT, "never built: {}", cluster.log(0));
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    cluster.power_off(0);
+    command.kill().unwrap();
+    command.wait().unwrap();
+    mv(&store, &hidden);
+    cluster.start(0);
+    let said = succeeds(&recover_again(&cluster));
+    assert!(said.contains("generation 1"), "{said}");
     cluster.wait_phase(0, "serving");
     holds(&cluster, 0, 20);
+    assert_eq!(leftovers(&cluster), Vec::<PathBuf>::new());
+}
+
+#[test]
+fn an_etcd_that_answers_nothing_is_not_taken_for_less_than_an_older_backup() {
+    for version in VERSIONS {
+        let places = tempfile::tempdir().unwrap();
+        let (store, older) = (places.path().join("store"), places.path().join("older"));
+        std::fs::create_dir(&store).unwrap();
+        let more = format!("backup: {{store: \"file://{}\", delta-period: 200ms}}\n", store.display());
+        let mut cluster = serving(version, Wire::Clear, &more);
+        wait_until("the backup", LIMIT, || {
+            (0..3).any(|at| cluster.status(at)["backup"]["stored_revision"].as_u64() >= Some(21))
+        });
+        quorate_testkit::run(Command::new("cp").arg("-r").arg(&store).arg(&older));
+        for at in 20..26 {
+            cluster.put(0, &format!("k{at}"), &format!("v{at}"));
+        }
+        for at in 0..3 {
+            cluster.power_off(at);
+        }
+        mv(&store, &places.path().join("newer"));
+        mv(&older, &store);
+        // Alone since its start, its etcd answers no question at all.
+        cluster.start(0);
+        let mut shown = Value::Null;
+        wait_until("n1's etcd to run", LIMIT, || {
+            shown = cluster.json(&["cluster", "recover", "--config", &path(&cluster), "--dry-run"]);
+            shown["nodes"][0]["state"] == "no quorum"
+        });
+        assert!(shown["nodes"][0]["revision"].as_u64() > Some(1), "{version}: read from its files: {shown:#}");
+        assert!(shown["source"].as_str().is_some_and(|source| source.contains("what `n1` holds")), "{shown:#}");
+        let said = succeeds(&recover(&cluster, &["--confirm-dead", "n2", "--confirm-dead", "n3", "--yes"]));
+        assert!(said.contains("recovered: generation 1, begun by `n1`"), "{said}");
+        cluster.wait_phase(0, "serving");
+        holds(&cluster, 0, 26);
+    }
 }
 
 fn mv(from: &Path, to: &Path) {
     quorate_testkit::run(Command::new("mv").arg(from).arg(to));
+}
+
+#[test]
+fn a_recovery_goes_on_after_a_partition_in_the_midst_of_it() {
+    let mut net = Net::new("3.5.30", 3);
+    net.found(&[0, 1, 2]);
+    net.try_ctl(0, &["put", "k", "v"]).unwrap();
+    net.power_off(1);
+    net.power_off(2);
+    mv(&net.data(1), &net.path("a-lost-disk"));
+    net.start(1);
+    net.wait(0, "loss of the quorum", |status| status["phase"] == "waiting");
+    let file = net.shown("n1.yaml");
+    let words = ["cluster", "recover", "--config", &file, "--name", "n1", "--confirm-dead", "n3", "--yes"];
+    wait_until("n2 to answer", LIMIT, || {
+        let text = net.quorate(0, &[&words[..], &["--dry-run"]].concat());
+        String::from_utf8_lossy(&text.stdout).contains("no data")
+    });
+    let mut command = net.hosts[0].command(quorate());
+    command.args(words).args(["--wait", "3s"]).stdin(std::process::Stdio::null());
+    let command = command.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped()).spawn().unwrap();
+    wait_until("the order", LIMIT, || net.state(0).join("recovery.json").exists());
+    // Who is to join is cut off while the cluster is begun anew, which goes on without it.
+    net.hosts.partition(1, &[0]);
+    fails(&command.wait_with_output().unwrap(), 3, &["Q1069"]);
+    net.wait(0, "serving", |status| status["phase"] == "serving");
+    net.try_ctl(0, &["put", "k2", "v"]).unwrap();
+    net.hosts.heal();
+    let said = net.done(0, &[&words[..], &["--wait", "90s"]].concat());
+    assert!(said.contains("joined: n2"), "{said}");
+    net.wait(1, "serving", |status| status["phase"] == "serving");
+    assert!(net.try_ctl(1, &["get", "k2"]).unwrap().contains('v'));
 }
 
 #[test]

@@ -537,6 +537,10 @@ codes! {
     RecoverWaiting = "Q1069", Waiting;
     /// Another recovery has been ordered.
     RecoverOther = "Q1070", Refused;
+    /// A node answers, and what it holds cannot be found out.
+    RecoverUnknown = "Q1071", Refused;
+    /// The copy does not hold what the log ends with.
+    RecoverIncomplete = "Q1072", Refused;
 
     /// A strict box cannot be had on this machine.
     BoxRefused = "Q1100", CannotMeet;

@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use quorate_etcd_formats::membership::{ClusterId, MemberId};
 use quorate_plan::change::moved_at_once_max;
-use quorate_plan::change::recover::{RowSeen, Source, StoreNewest, SurveyRow, Survivor, plan_recovery};
+use quorate_plan::change::recover::{RowSeen, Said, Source, StoreNewest, SurveyRow, Survivor, plan_recovery};
 use quorate_plan::ledger::{Identity, Intent, IntentKind, Ledger, Origin, PeerMemory, State};
 use quorate_plan::start::Verdict;
 
@@ -249,7 +249,8 @@ impl World {
             .filter(|other| **other != node)
             .map(|other| self.nodes[*other].name.clone())
             .collect();
-        let recovery = plan_recovery(&file.spec, &rows, &StoreNewest::NotDeclared, &dead);
+        let recovery =
+            plan_recovery(&file.spec, &rows, &StoreNewest::NotDeclared, Said { dead: &dead, ..Said::default() });
         let from =
             matches!(&recovery.source, Some(Source::Survivor { node: from, .. }) if *from == self.nodes[node].name);
         if recovery.halt.is_some() || !from {

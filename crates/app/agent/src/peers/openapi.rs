@@ -169,8 +169,8 @@ fn schemas() -> Value {
             "name": text, "seen": { "type": "object" }, "etcd_current": { "type": "boolean" }, "requests": text
         })),
         "Remains": object(&["name", "generation", "seen"], json!({
-            "name": text, "generation": number,
-            "seen": object(&["state"], json!({ "state": { "enum": ["absent", "unusable", "there"] }, "why": text })),
+            "name": text, "generation": { "type": ["integer", "null"] },
+            "seen": object(&["state"], json!({ "state": { "enum": ["absent", "damaged", "unknown", "there"] }, "why": text })),
             "recovery": { "type": "object" }
         })),
         "RecoveryOrder": object(&["generation", "nonce", "role", "asked_by"], json!({

@@ -1,7 +1,12 @@
 //! Carries an order out.
 //!
+//! ```text
+//!   copy of the data, or the backup ──► the new data dir, whole, beside the old one ──► Built ──► two renames ──► Done
+//! ```
+//!
 //! **Invariant:** the ledger names the new cluster before there is data of it; nothing is set aside before what takes its place
-//! is whole; and whatever was done is found again by the next attempt.
+//! is whole and on the same disk, so that behind `Built` there is nothing but renames; and whatever was done is found again by
+//! the next attempt.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicU64;
@@ -10,14 +15,16 @@ use std::time::Duration;
 use quorate_backup::session::{Session, Wanted};
 use quorate_etcd::aside::ensure_set_aside;
 use quorate_etcd::engine::Ingredients;
-use quorate_etcd::init::Request;
+use quorate_etcd::init::{Request, Target};
 use quorate_etcd::ledger::ensure_ledger;
 use quorate_etcd::restore::{self, Snapshot};
 use quorate_etcd_formats::founding::{Form, Founding};
+use quorate_etcd_formats::membership::Member;
 use quorate_etcd_formats::rebuild::Options;
 use quorate_faults::{Code, Fault};
 use quorate_host::durable::{Disk, RealDisk};
-use quorate_plan::chain::Target;
+use quorate_plan::chain::Target as Point;
+use quorate_plan::change::upgrade::Release;
 use quorate_plan::ledger::{Identity, LedgerSeen, Origin, State};
 use tracing::info;
 
@@ -60,7 +67,7 @@ pub(crate) fn carry_out(
                 Progress::Built { revision } => revision,
                 Progress::Ordered | Progress::Done { .. } | Progress::Failed { .. } => work.build(source)?,
             };
-            work.begin(source, revision)?
+            work.begin(revision)?
         }
     };
     work.tidy()?;
@@ -86,11 +93,34 @@ impl Work<'_> {
         journal::write(self.node.state_path(), &RecoveryNow { order: self.order.clone(), progress })
     }
 
-    /// Where the copy lies: beside the data, on its disk, under a name that says that it may be removed.
-    fn copy(&self) -> PathBuf {
-        let mut name = self.node.target.data_dir().as_os_str().to_owned();
-        name.push(format!(".recovery-{}.partial-0", self.order.generation));
+    /// Beside a directory, on its disk, under a name that says that it may be removed.
+    fn beside(&self, dir: &Path, number: u32) -> PathBuf {
+        let mut name = dir.as_os_str().to_owned();
+        name.push(format!(".recovery-{}.partial-{number}", self.order.generation));
         PathBuf::from(name)
+    }
+
+    /// Where the copy lies.
+    fn copy(&self) -> PathBuf {
+        self.beside(self.node.target.data_dir(), 0)
+    }
+
+    /// Where the new data is made, and the renames that put it in place: a log elsewhere first, since etcd refuses a log without
+    /// a database, and would take a database without its log.
+    fn made(&self) -> Result<(Target, Vec<(PathBuf, PathBuf)>), Fault> {
+        let place = &self.node.target;
+        let data = self.beside(place.data_dir(), 1);
+        let mut renames = Vec::new();
+        let wal = place.wal_dir().map(|wal| match wal.strip_prefix(place.data_dir()) {
+            Ok(below) => data.join(below),
+            Err(_) => {
+                let made = self.beside(wal, 1);
+                renames.push((made.clone(), wal.to_owned()));
+                made
+            }
+        });
+        renames.push((data.clone(), place.data_dir().to_owned()));
+        Ok((Target::new(&data, wal.as_deref())?, renames))
     }
 
     /// The new cluster, of this node alone. The same order leads to the same one.
@@ -101,8 +131,14 @@ impl Work<'_> {
             .map_err(|error| Fault::new(Code::RosterBadId, error.to_string()).hint("run it again: ids are drawn anew"))
     }
 
-    /// Makes and proves what the new data dir is made from. Returns its revision.
+    /// Makes the new data dir, beside the old one, and proves it. Returns its revision.
     fn build(&self, source: &Source) -> Result<u64, Fault> {
+        let (made, renames) = self.made()?;
+        // What an attempt left that was cut off.
+        for (from, _) in &renames {
+            RealDisk.remove_partial(from)?;
+        }
+        let founding = self.founding()?;
         let revision = match source {
             Source::Data { term, index, at_least } => {
                 let copy = self.copy();
@@ -112,24 +148,28 @@ impl Work<'_> {
                     "applying the log up to entry {}, {} of it known to be committed",
                     end.index, end.commit
                 ));
-                boot::apply_log(self.tools, self.node.name(), &copy, &self.node.state_path().join("recovery"))?;
-                let revision = Snapshot::open(&db(&copy), true)?.facts()?.revision_now();
+                let run = self.node.state_path().join("recovery");
+                boot::apply_log(self.tools, self.node.name(), &copy, &run, end.index)?;
+                let facts = Snapshot::open(&db(&copy), true)?.facts()?;
+                check_applied(&self.tools.version, facts.consistent_index, end.index)?;
+                let revision = facts.revision_now();
                 if let Some(backup) = at_least.filter(|backup| *backup > revision) {
                     let why = format!("the data ends at revision {revision}, and the newest backup at {backup}");
                     return Err(
                         Fault::new(Code::RecoverBackupNewer, why).hint("nothing was changed; choose with `--from`")
                     );
                 }
+                self.say("making the new cluster's data dir beside it");
+                self.restore_copy(&made, &founding)?;
                 revision
             }
             Source::Backup { revision } => {
-                self.say("reading the backup to its end");
+                self.say("restoring the backup beside the data");
                 let mut session = self.store()?;
-                let proven = session.run(&Wanted::Target(Target::Newest), |_, events, _| {
-                    // What goes wrong here is looked at by the session.
-                    let _ = events.drain();
-                    Ok(())
-                })?;
+                let (founding, name, form) = (&founding, self.node.name(), self.tools.form);
+                let restore = Restore { place: &made, founding, name, form, content: USUAL };
+                let proven =
+                    session.run(&Wanted::Target(Point::Newest), |base, events, _| restore.run(base, events))?;
                 if proven.revision < *revision {
                     let why =
                         format!("the backup can be proven up to revision {} only, and not {revision}", proven.revision);
@@ -143,16 +183,21 @@ impl Work<'_> {
     }
 
     /// Puts the new cluster in the place of the old one.
-    fn begin(&self, source: &Source, revision: u64) -> Result<Progress, Fault> {
+    fn begin(&self, revision: u64) -> Result<Progress, Fault> {
         let founding = self.founding()?;
-        let lost = || Fault::new(Code::Internal, format!("`{}` got lost between list and cluster", self.node.name()));
-        let local = founding.member(self.node.name()).ok_or_else(lost)?;
-        let there = ids(&self.node.target);
+        let local = self.local(&founding)?;
+        let ours = Some((founding.cluster_id, local.id));
         let mut renamed = Vec::new();
-        if there != Some((founding.cluster_id, local.id)) {
-            self.say("renaming the data dir");
-            renamed = self.set_aside()?;
-            self.say("making the new cluster's data dir");
+        if ids(&self.node.target) != ours {
+            self.say("putting the new data dir in the place of the old one");
+            let (_, renames) = self.made()?;
+            // One that is not there any more was put in its place before this attempt.
+            let open: Vec<(PathBuf, PathBuf)> =
+                renames.into_iter().filter(|(from, _)| from.symlink_metadata().is_ok()).collect();
+            let stamp = stamp();
+            for (_, to) in open.iter().rev() {
+                renamed.extend(self.set_one_aside(to, &stamp)?);
+            }
             let identity = Identity { cluster: founding.cluster_id, member: local.id, origin: Origin::Restored };
             self.book.change(|ledger| {
                 let mut next = ledger.with(State::Started(identity));
@@ -162,17 +207,27 @@ impl Work<'_> {
                 next.confirmed = None;
                 *ledger = next;
             })?;
-            let request = Request { founding: &founding, local, form: self.tools.form };
-            match source {
-                Source::Data { .. } => self.restore_copy(request)?,
-                Source::Backup { .. } => self.restore_backup(request, revision)?,
+            for (from, to) in &open {
+                RealDisk.rename_new(from, to)?;
+                RealDisk.sync_dir(to.parent().unwrap_or(Path::new("/")))?;
             }
+        }
+        if ids(&self.node.target) != ours {
+            let why = format!("`{}` does not hold what was made for it", self.node.target.data_dir().display());
+            return Err(Fault::new(Code::RecoverChanged, why)
+                .hint("something has moved it; the old data lies beside it under a name with `.replaced-`"));
         }
         let (cluster, member) = (Some(founding.cluster_id), Some(local.id));
         Ok(Progress::Done { revision: Some(revision), cluster, member, renamed })
     }
 
-    fn restore_copy(&self, request: Request<'_>) -> Result<(), Fault> {
+    fn local<'f>(&self, founding: &'f Founding) -> Result<&'f Member, Fault> {
+        let lost = || Fault::new(Code::Internal, format!("`{}` got lost between list and cluster", self.node.name()));
+        founding.member(self.node.name()).ok_or_else(lost)
+    }
+
+    fn restore_copy(&self, made: &Target, founding: &Founding) -> Result<(), Fault> {
+        let request = Request { founding, local: self.local(founding)?, form: self.tools.form };
         let snapshot = Snapshot::open(&db(&self.copy()), true)?;
         let progress = AtomicU64::new(0);
         let options = Options {
@@ -183,19 +238,7 @@ impl Work<'_> {
             lease_ttl_default: LEASE_TTL,
         };
         let ingredients = Ingredients { base: Some(snapshot.base()), events: None, options, progress: &progress };
-        restore::ensure_restored(&RealDisk, &self.node.target, request, ingredients).map(|_| ())
-    }
-
-    fn restore_backup(&self, request: Request<'_>, revision: u64) -> Result<(), Fault> {
-        let mut session = self.store()?;
-        let (place, name) = (&self.node.target, self.node.name());
-        let restore = Restore { place, founding: request.founding, name, form: request.form, content: USUAL };
-        let proven = session.run(&Wanted::Target(Target::Newest), |base, events, _| restore.run(base, events))?;
-        if proven.revision < revision {
-            let why = format!("the backup reached revision {revision} a moment ago, and {} now", proven.revision);
-            return Err(Fault::new(Code::RecoverChanged, why).hint("see `quorate backup verify`"));
-        }
-        Ok(())
+        restore::ensure_restored(&RealDisk, made, request, ingredients).map(|_| ())
     }
 
     fn store(&self) -> Result<Session, Fault> {
@@ -239,12 +282,15 @@ impl Work<'_> {
         let (target, stamp) = (&self.node.target, stamp());
         let mut renamed = Vec::new();
         for dir in std::iter::once(target.data_dir()).chain(target.wal_dir()) {
-            if let Some(new) = ensure_set_aside(&RealDisk, dir, &stamp)? {
-                info!("renamed `{}` to `{}`", dir.display(), new.display());
-                renamed.push((dir.to_owned(), new));
-            }
+            renamed.extend(self.set_one_aside(dir, &stamp)?);
         }
         Ok(renamed)
+    }
+
+    fn set_one_aside(&self, dir: &Path, stamp: &str) -> Result<Option<(PathBuf, PathBuf)>, Fault> {
+        let Some(new) = ensure_set_aside(&RealDisk, dir, stamp)? else { return Ok(None) };
+        info!("renamed `{}` to `{}`", dir.display(), new.display());
+        Ok(Some((dir.to_owned(), new)))
     }
 
     /// The copy is needed no more: all that it held is in place.
@@ -253,6 +299,34 @@ impl Work<'_> {
     }
 }
 
+/// Whether the database of the copy holds the log to its last entry. From 3.5 on etcd writes the index of every entry into it;
+/// before, only of those that change keys, and there its own word before an orderly end is what there is.
+fn check_applied(version: &str, applied: Option<u64>, last: u64) -> Result<(), Fault> {
+    let tells = Release::parse(version).is_none_or(|release| (release.major, release.minor) >= (3, 5));
+    if !tells || applied.is_some_and(|applied| applied >= last) {
+        return Ok(());
+    }
+    let applied = applied.map_or_else(|| "none at all".to_owned(), |applied| applied.to_string());
+    let why = format!("the copy's database holds the log up to entry {applied}, and the log ends with {last}");
+    Err(Fault::new(Code::RecoverIncomplete, why).hint("nothing was changed; see `quorate explain Q1072`"))
+}
+
 fn db(copy: &Path) -> PathBuf {
     copy.join("data/member/snap/db")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_copy_that_ends_before_its_log_is_refused() {
+        let refused = |version, applied| {
+            check_applied(version, applied, 31).is_err_and(|fault| fault.code() == Code::RecoverIncomplete)
+        };
+        assert!(refused("3.5.16", Some(30)) && refused("3.6.0", None) && refused("unknown", Some(30)));
+        assert!(!refused("3.5.16", Some(31)) && !refused("3.5.30", Some(34)));
+        // Its index is that of the last entry which changed a key.
+        assert!(!refused("3.4.23", Some(30)));
+    }
 }

@@ -6,6 +6,7 @@
 //!
 //! **Invariant:** the original is read, and nothing else; the copy is durable when it is said to be there.
 
+use std::fmt;
 use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -14,7 +15,9 @@ use quorate_etcd::datadir::{self, FileSource, Found};
 use quorate_etcd::init::{DIR_MODE, FILE_MODE, Target};
 use quorate_etcd_formats::dir::{DataDir, InUse};
 use quorate_etcd_formats::messages::HardState;
-use quorate_etcd_formats::wal::{self, ScanOptions, SegmentReader, Step, Tail, WalFile, WalSummary, WalWriter};
+use quorate_etcd_formats::wal::{
+    self, ScanOptions, SegmentReader, Step, Tail, WalFile, WalReadError, WalSummary, WalWriter,
+};
 use quorate_faults::{Code, Fault};
 use quorate_host::durable::{Access, Disk, DiskFile, RealDisk};
 
@@ -32,17 +35,52 @@ pub(super) struct End {
     pub(super) commit: u64,
 }
 
+/// Why a log leads to nothing.
+#[derive(Debug)]
+pub(super) enum NoLog {
+    /// There is none.
+    Missing,
+    /// It cannot be read now.
+    Unread(WalReadError),
+    /// It was read, and is damaged.
+    Damaged {
+        /// The segment.
+        file: String,
+        /// The place in it.
+        offset: u64,
+    },
+}
+
+impl fmt::Display for NoLog {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            NoLog::Missing => write!(f, "there is no WAL"),
+            NoLog::Unread(error) => write!(f, "the WAL cannot be read: {error}"),
+            NoLog::Damaged { file, offset } => write!(f, "the WAL is damaged in `{file}` at byte {offset}"),
+        }
+    }
+}
+
+impl NoLog {
+    /// Whether it is the data that is at fault, and not the look at it.
+    pub(super) fn is_damage(&self) -> bool {
+        match self {
+            NoLog::Missing | NoLog::Damaged { .. } => true,
+            NoLog::Unread(_) => false,
+        }
+    }
+}
+
 /// Reads the log of a data dir, also of one that an etcd without a leader works on.
-pub(super) fn scan(view: &DataDir<'_>) -> Result<(WalSummary, End), String> {
+pub(super) fn scan(view: &DataDir<'_>) -> Result<(WalSummary, End), NoLog> {
     let named = view.wal_files();
     let files: Vec<WalFile<'_>> = named.iter().map(|file| WalFile { name: file.name, source: file.source }).collect();
     if files.is_empty() {
-        return Err("there is no WAL".to_owned());
+        return Err(NoLog::Missing);
     }
-    let summary =
-        wal::scan(&files, &ScanOptions::default()).map_err(|error| format!("the WAL cannot be read: {error}"))?;
+    let summary = wal::scan(&files, &ScanOptions::default()).map_err(NoLog::Unread)?;
     if let Tail::Corrupt(damage) = &summary.tail {
-        return Err(format!("the WAL is damaged in `{}` at byte {}", damage.file, damage.offset));
+        return Err(NoLog::Damaged { file: damage.file.clone(), offset: damage.offset });
     }
     let index = summary.last_index();
     let term = summary.term_at(index).or(summary.last_entry.map(|(_, term)| term)).unwrap_or(0);

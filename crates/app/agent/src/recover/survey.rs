@@ -1,6 +1,9 @@
 //! What is left on this node: from its etcd where that runs, else from its files.
 //!
-//! **Invariant:** nothing is changed, and what cannot be read is said to be so.
+//! An etcd that was started without a quorum answers nothing, not even how far it is; then its log and its database tell it, as
+//! they lie on disk.
+//!
+//! **Invariant:** nothing is changed; what cannot be read is said to be so, and is neither empty nor damaged.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,7 +13,9 @@ use std::time::Duration;
 use quorate_etcd::client::{Client, Consistency};
 use quorate_etcd::datadir::{self, Found};
 use quorate_etcd::init::Target;
-use quorate_etcd_formats::dir::InUse;
+use quorate_etcd_formats::bolt::{Db, MetaPages};
+use quorate_etcd_formats::database::Facts;
+use quorate_etcd_formats::dir::{DataDir, InUse, Kind};
 use quorate_etcd_formats::inspect;
 use quorate_etcd_formats::membership::{ClusterId, MemberId};
 use quorate_etcd_formats::verify::{self, Mode};
@@ -32,8 +37,8 @@ const ASK_LIMIT: Duration = Duration::from_secs(2);
 pub struct Remains {
     /// Its name.
     pub name: String,
-    /// Its generation of the cluster.
-    pub generation: u64,
+    /// Its generation of the cluster; none where its ledger cannot be read.
+    pub generation: Option<u64>,
     /// Its data.
     pub seen: Seen,
     /// The clusters that its cluster was restored from: their backups are its own.
@@ -50,13 +55,16 @@ pub struct Remains {
 pub enum Seen {
     /// There is none.
     Absent,
-    /// It cannot be looked at, or is damaged.
-    Unusable {
+    /// It was read, and is damaged.
+    Damaged {
+        /// How.
+        why: String,
+    },
+    /// It could not be looked at. An agent of an earlier release does not tell the two apart.
+    #[serde(alias = "unusable")]
+    Unknown {
         /// Why.
         why: String,
-        /// Whose it is, where that is known.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        cluster: Option<ClusterId>,
     },
     /// It is there.
     There(Box<Standing>),
@@ -79,10 +87,12 @@ pub struct Standing {
     pub index: u64,
     /// Up to where it knows that a quorum has the entries.
     pub commit: u64,
-    /// The revision of its database.
-    pub revision: u64,
+    /// The revision of its database, where that could be told.
+    #[serde(default)]
+    pub revision: Option<u64>,
     /// Entries behind what the database has applied: each may be one revision more.
-    pub unapplied: u64,
+    #[serde(default)]
+    pub unapplied: Option<u64>,
     /// etcd's hash over its keys at that revision, where it was worth computing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hash: Option<u32>,
@@ -104,14 +114,14 @@ pub struct Voter {
 
 /// Looks.
 pub(crate) async fn observe_remains(node: &Arc<Node>, ledger: &LedgerSeen, saw: Vec<Acknowledged>) -> Remains {
-    let known = match ledger {
-        LedgerSeen::There(ledger) => ledger.as_ref().clone(),
-        LedgerSeen::Absent | LedgerSeen::Unreadable(_) => Ledger::default(),
+    let (known, readable) = match ledger {
+        LedgerSeen::There(ledger) => (ledger.as_ref().clone(), true),
+        LedgerSeen::Absent => (Ledger::default(), true),
+        LedgerSeen::Unreadable(_) => (Ledger::default(), false),
     };
     let there = Arc::clone(node);
     let files = tokio::task::spawn_blocking(move || observe_files(&there.target)).await;
-    let mut seen =
-        files.unwrap_or_else(|_| Seen::Unusable { why: "looking at it came to a halt".to_owned(), cluster: None });
+    let mut seen = files.unwrap_or_else(|_| unknown("looking at it came to a halt"));
     if let Seen::There(standing) = &mut seen {
         standing.saw = saw;
         if standing.runs {
@@ -129,7 +139,8 @@ pub(crate) async fn observe_remains(node: &Arc<Node>, ledger: &LedgerSeen, saw: 
         }
     }
     let recovery = observe_progress(node.state_path()).unwrap_or(None);
-    Remains { name: node.name().to_owned(), generation: known.generation, seen, was: known.was, recovery }
+    let generation = readable.then_some(known.generation);
+    Remains { name: node.name().to_owned(), generation, seen, was: known.was, recovery }
 }
 
 /// Whose the data is, by its WAL.
@@ -140,26 +151,40 @@ pub(super) fn ids(target: &Target) -> Option<(ClusterId, MemberId)> {
     Some((ClusterId(metadata.cluster_id()), MemberId(metadata.node_id())))
 }
 
+fn unknown(why: impl Into<String>) -> Seen {
+    Seen::Unknown { why: why.into() }
+}
+
+fn damaged(why: impl Into<String>) -> Seen {
+    Seen::Damaged { why: why.into() }
+}
+
 fn observe_files(target: &Target) -> Seen {
     let open = match datadir::open(target.data_dir(), target.wal_dir()) {
         Ok(Found::DataDir(open)) => open,
-        Ok(Found::File(_)) => return Seen::Unusable { why: "it is a file".to_owned(), cluster: None },
+        Ok(Found::File(_)) => return unknown("it is a file"),
         Err(fault) if fault.code() == Code::NotFound => return Seen::Absent,
-        Err(fault) => return Seen::Unusable { why: fault.to_string(), cluster: None },
+        // There is something, and nothing of an etcd in it.
+        Err(fault) if fault.code() == Code::NotEtcdData => return damaged(fault.to_string()),
+        Err(fault) => return unknown(fault.to_string()),
     };
     let view = open.view();
     let runs = match &view.in_use {
         InUse::No => false,
         InUse::Yes { .. } => true,
-        InUse::Unknown(why) => return Seen::Unusable { why: why.clone(), cluster: None },
+        InUse::Unknown(why) => return unknown(why.clone()),
     };
-    let cluster = ids(target).map(|(cluster, _)| cluster);
+    if let Some(why) = unreadable(&view) {
+        return unknown(why);
+    }
     let (summary, end) = match copy::scan(&view) {
         Ok(scanned) => scanned,
-        Err(why) => return Seen::Unusable { why, cluster },
+        // What etcd works on may be between two states.
+        Err(why) if runs || !why.is_damage() => return unknown(why.to_string()),
+        Err(why) => return damaged(why.to_string()),
     };
     let (Some(cluster_id), Some(member)) = (summary.cluster_id(), summary.member_id()) else {
-        return Seen::Unusable { why: "its WAL does not say whose it is".to_owned(), cluster };
+        return damaged("its WAL does not say whose it is");
     };
     let mut standing = Standing {
         cluster: cluster_id,
@@ -169,25 +194,32 @@ fn observe_files(target: &Target) -> Seen {
         term: end.term,
         index: end.index,
         commit: end.commit,
-        revision: 0,
-        unapplied: 0,
+        revision: None,
+        unapplied: None,
         hash: None,
         voters: Vec::new(),
         saw: Vec::new(),
     };
     if runs {
+        if let Some(facts) = observe_running_database(&view) {
+            standing.revision = Some(facts.revision_now());
+            standing.unapplied = facts.consistent_index.map(|applied| end.index.saturating_sub(applied));
+            let voters = facts.members.into_iter().filter(|member| !member.is_learner);
+            standing.voters = voters.map(|member| Voter { id: member.id, name: member.name }).collect();
+        }
         return Seen::There(Box::new(standing));
     }
     let progress = AtomicU64::new(0);
     let workers = std::thread::available_parallelism().map_or(1, |cores| cores.get().min(8));
     let report = verify::data_dir(&view, &verify::Settings { mode: Mode::Sanity, workers, progress: &progress });
     if let Some(error) = report.findings.iter().find(|finding| finding.severity == Severity::Error) {
-        return Seen::Unusable { why: format!("{} at {} [{}]", error.what, error.place, error.code), cluster };
+        let why = format!("{} at {} [{}]", error.what, error.place, error.code);
+        return if error.code == Code::Io { unknown(why) } else { damaged(why) };
     }
     let found =
         inspect::data_dir(&view, inspect::Settings { hash: None, count: false, workers, progress: &progress }).database;
-    standing.revision = found.revision.unwrap_or(0);
-    standing.unapplied = end.index.saturating_sub(found.consistent_index.unwrap_or(0));
+    standing.revision = found.revision;
+    standing.unapplied = found.consistent_index.map(|applied| end.index.saturating_sub(applied));
     // Two releases differ in rare cases; a hash that depends on that proves nothing.
     standing.hash = found.hashkv.as_deref().and_then(|all| match all {
         [first, rest @ ..] if rest.iter().all(|other| other.hash == first.hash) => Some(first.hash),
@@ -198,6 +230,29 @@ fn observe_files(target: &Target) -> Seen {
     Seen::There(Box::new(standing))
 }
 
+/// The first part that is there and cannot be read.
+fn unreadable(view: &DataDir<'_>) -> Option<String> {
+    view.entries.iter().find_map(|entry| match &entry.kind {
+        Kind::Unreadable(why) => Some(format!("`{}` cannot be read: {why}", entry.path)),
+        Kind::Dir | Kind::File(_) => None,
+    })
+}
+
+/// The database that an etcd works on, as its last transaction left it. `None`: another one came in between, each time.
+fn observe_running_database(view: &DataDir<'_>) -> Option<Facts> {
+    /// Without a quorum nothing is applied, and the first look is undisturbed.
+    const LOOKS: usize = 3;
+    let source = view.db()?.source;
+    let transaction = || MetaPages::read(source).ok().and_then(|metas| metas.chosen()).map(|meta| meta.txid);
+    // Pages of a transaction are written to only after the next one is complete, which its number tells.
+    (0..LOOKS).find_map(|_| {
+        let before = transaction()?;
+        let db = Db::open(source).ok()?;
+        let facts = Facts::read(&db, &db.buckets().ok()?).ok()?;
+        (transaction() == Some(before)).then_some(facts)
+    })
+}
+
 /// Asks the etcd that runs; what it does not answer stays unknown.
 async fn ask_etcd(node: &Node, standing: &mut Standing) {
     let Ok(mut settings) = node.client() else { return };
@@ -206,13 +261,13 @@ async fn ask_etcd(node: &Node, standing: &mut Standing) {
     let (status, list, serves) = tokio::join!(client.status(), client.member_list(Consistency::Local), client.serves());
     standing.serves = serves.is_ok();
     if let Ok(status) = status {
-        let applied = status.raft_applied_index.max(status.raft_index);
-        standing.unapplied = standing.index.saturating_sub(applied);
         standing.commit = standing.commit.max(status.raft_index);
-        standing.revision = status.header.map_or(0, |header| u64::try_from(header.revision).unwrap_or(0));
-    }
-    if let Ok(hash) = client.hash_kv(0).await {
-        standing.hash = Some(hash.hash);
+        let revision = status.header.and_then(|header| u64::try_from(header.revision).ok());
+        if let Some(revision) = revision.filter(|revision| *revision > 0) {
+            standing.unapplied = Some(standing.index.saturating_sub(status.raft_applied_index));
+            standing.revision = Some(revision);
+            standing.hash = client.hash_kv(0).await.ok().map(|hash| hash.hash);
+        }
     }
     if let Ok(list) = list {
         let voters = list.members.into_iter().filter(|member| !member.is_learner);

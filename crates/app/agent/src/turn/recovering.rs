@@ -149,7 +149,12 @@ pub(super) fn outdated(heard: &Heard) -> Option<String> {
 fn is_final(fault: &Fault) -> bool {
     matches!(
         fault.code(),
-        Code::RecoverChanged | Code::RecoverBackupNewer | Code::RecoverBoot | Code::RecoverNothing | Code::NotEtcdData
+        Code::RecoverChanged
+            | Code::RecoverBackupNewer
+            | Code::RecoverBoot
+            | Code::RecoverIncomplete
+            | Code::RecoverNothing
+            | Code::NotEtcdData
     )
 }
 

@@ -1,7 +1,8 @@
 //! The decision to recover: the quorum is lost, and a cluster is made of what is left.
 //!
 //! **Rule:** nothing is recovered while a quorum could come back; whoever does not answer is dead only by a person's word, name by
-//! name; what may be lost is said before anything is done; and the cluster that comes of it has a generation of its own.
+//! name, and so is what cannot be looked at passed over; what may be lost is said before anything is done; and the cluster that
+//! comes of it has a generation of its own.
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Write as _};
@@ -33,8 +34,26 @@ pub enum RowSeen {
         /// Its generation.
         generation: u64,
     },
+    /// It holds data that was read to its end, and cannot be used.
+    Damaged {
+        /// Its generation.
+        generation: u64,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// What it holds could not be found out. Not the same as nothing.
+    Unknown(String),
     /// It holds data.
     Holds(Box<Survivor>),
+}
+
+/// What a person has said, name by name.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Said<'a> {
+    /// These nodes are dead, and never come back by themselves.
+    pub dead: &'a [String],
+    /// What these nodes hold, and nobody can look at, is not waited for.
+    pub passed_over: &'a [String],
 }
 
 /// What a node holds.
@@ -164,9 +183,10 @@ pub struct Recovery {
     pub halt: Option<ChangeHalt>,
 }
 
-/// Decides what a cluster without a quorum is recovered from. `dead`: the nodes that a person confirmed as dead, by name.
-pub fn plan_recovery(spec: &Spec, rows: &[SurveyRow], store: &StoreNewest, dead: &[String]) -> Recovery {
-    let case = Case { spec, rows, store, dead };
+/// Decides what a cluster without a quorum is recovered from.
+pub fn plan_recovery(spec: &Spec, rows: &[SurveyRow], store: &StoreNewest, said: Said<'_>) -> Recovery {
+    let Said { dead, passed_over } = said;
+    let case = Case { spec, rows, store, dead, passed_over };
     let generation = case.generations().max().unwrap_or(0).saturating_add(1);
     let mut it = Recovery {
         source: None,
@@ -204,13 +224,14 @@ struct Case<'a> {
     rows: &'a [SurveyRow],
     store: &'a StoreNewest,
     dead: &'a [String],
+    passed_over: &'a [String],
 }
 
 impl<'a> Case<'a> {
     fn generations(&self) -> impl Iterator<Item = u64> {
         self.rows.iter().filter_map(|row| match &row.seen {
-            RowSeen::Silent(_) => None,
-            RowSeen::Blank { generation } => Some(*generation),
+            RowSeen::Silent(_) | RowSeen::Unknown(_) => None,
+            RowSeen::Blank { generation } | RowSeen::Damaged { generation, .. } => Some(*generation),
             RowSeen::Holds(survivor) => Some(survivor.generation),
         })
     }
@@ -218,7 +239,7 @@ impl<'a> Case<'a> {
     fn survivors(&self) -> impl Iterator<Item = (&'a str, &'a Survivor)> {
         self.rows.iter().filter_map(|row| match &row.seen {
             RowSeen::Holds(survivor) => Some((row.node.as_str(), survivor.as_ref())),
-            RowSeen::Silent(_) | RowSeen::Blank { .. } => None,
+            RowSeen::Silent(_) | RowSeen::Blank { .. } | RowSeen::Damaged { .. } | RowSeen::Unknown(_) => None,
         })
     }
 
@@ -279,20 +300,63 @@ impl<'a> Case<'a> {
             let why = format!("{} belong to nobody: neither the file nor a member knows them", names(strangers));
             return Some(refused(Code::RecoverAlive, why, "write the names as `quorate cluster status` shows them"));
         }
-        let (_, best) = best?;
+        best.and_then(|(_, best)| self.possible_quorum(best)).or_else(|| self.unknown_nodes())
+    }
+
+    /// Enough whole data for the members to go on by themselves.
+    fn possible_quorum(&self, best: &Survivor) -> Option<ChangeHalt> {
         let same = |survivor: &Survivor| {
             survivor.cluster == best.cluster
                 && survivor.generation == best.generation
-                && best.voters.contains_key(&survivor.member)
+                && (best.voters.is_empty() || best.voters.contains_key(&survivor.member))
         };
         let able: Vec<&str> = self.whole().filter(|(_, one)| same(one)).map(|(node, _)| node).collect();
-        let needed = best.voters.len() / 2 + 1;
-        if !best.voters.is_empty() && able.len() >= needed {
-            let why = format!("{} hold whole data, and {needed} of {} are a quorum", names(able), best.voters.len());
+        // Where nobody can say who votes, all that are declared may.
+        let voters = if best.voters.is_empty() { self.spec.members.len() } else { best.voters.len() };
+        let needed = voters / 2 + 1;
+        if able.len() >= needed {
+            let why = format!("{} hold whole data, and {needed} of {voters} are a quorum", names(able));
             let way_out = "start their etcd: `quorate run`; what keeps it from starting is in `quorate cluster status`";
             return Some(refused(Code::RecoverQuorum, why, way_out));
         }
         None
+    }
+
+    fn unknown(&self) -> impl Iterator<Item = (&'a str, &'a str)> {
+        self.rows.iter().filter_map(|row| match &row.seen {
+            RowSeen::Unknown(why) => Some((row.node.as_str(), why.as_str())),
+            RowSeen::Silent(_) | RowSeen::Blank { .. } | RowSeen::Damaged { .. } | RowSeen::Holds(_) => None,
+        })
+    }
+
+    /// What cannot be looked at may reach furthest. Only a person passes over it.
+    fn unknown_nodes(&self) -> Option<ChangeHalt> {
+        let passed = |node: &str| self.passed_over.iter().any(|name| name == node);
+        let (open, why): (Vec<&str>, Vec<String>) = self
+            .unknown()
+            .filter(|(node, _)| !passed(node))
+            .map(|(node, why)| (node, format!("`{node}`: {why}")))
+            .unzip();
+        if !open.is_empty() {
+            let flags: Vec<String> = open.iter().map(|node| format!("--pass-over {node}")).collect();
+            let why = format!("what {} holds cannot be found out ({})", names(open), why.join("; "));
+            let way_out = format!(
+                "make it readable, and run this again; or, if what is there may be lost, say so: `{}`",
+                flags.join(" ")
+            );
+            return Some(refused(Code::RecoverUnknown, why, &way_out));
+        }
+        let needless = self.passed_over.iter().map(String::as_str);
+        let needless: Vec<&str> = needless.filter(|node| !self.unknown().any(|(known, _)| known == *node)).collect();
+        (!needless.is_empty()).then(|| {
+            let why =
+                format!("{} need not be passed over: what they hold is known, or they are silent", names(needless));
+            refused(
+                Code::RecoverUnknown,
+                why,
+                "leave out `--pass-over` for them; the dead are named by `--confirm-dead`",
+            )
+        })
     }
 
     /// A store that may hold more than the survivors has to be asked first.
@@ -315,7 +379,7 @@ impl<'a> Case<'a> {
         };
         let place = best.map(|(node, _)| node).or_else(|| {
             let mut reachable: Vec<&str> = self.rows.iter().map(|row| row.node.as_str()).collect();
-            reachable.retain(|node| self.answered(node));
+            reachable.retain(|node| self.answered(node) && !self.unknown().any(|(unknown, _)| unknown == *node));
             reachable.into_iter().min()
         })?;
         match (best, backup) {
@@ -365,8 +429,24 @@ impl<'a> Case<'a> {
             }
             (Source::Survivor { .. }, None) => {}
         }
+        loses.extend(self.unused());
         loses.extend(self.differences());
         loses
+    }
+
+    /// What is there, and of no use.
+    fn unused(&self) -> Vec<String> {
+        let said = |row: &SurveyRow| match &row.seen {
+            RowSeen::Damaged { why, .. } => Some(format!(
+                "what only `{}` holds: its data is damaged ({why}), and is kept under another name",
+                row.node
+            )),
+            RowSeen::Unknown(why) => {
+                Some(format!("what only `{}` holds: it could not be looked at ({why}), and is left as it is", row.node))
+            }
+            RowSeen::Silent(_) | RowSeen::Blank { .. } | RowSeen::Holds(_) => None,
+        };
+        self.rows.iter().filter_map(said).collect()
     }
 
     /// Two who differ at one revision: one of them is wrong, and nobody can tell which.
@@ -397,7 +477,8 @@ impl<'a> Case<'a> {
             RecoverStep::Swap { node: name(), generation },
             RecoverStep::Start { node: name() },
         ];
-        let others = self.survivors().map(|(other, _)| other).filter(|other| other != node);
+        let joins = |row: &&SurveyRow| matches!(row.seen, RowSeen::Holds(_) | RowSeen::Damaged { .. });
+        let others = self.rows.iter().filter(joins).map(|row| row.node.as_str()).filter(|other| other != node);
         steps.extend(others.map(|other| RecoverStep::Rejoin { node: other.to_owned() }));
         steps
     }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use quorate_etcd_formats::membership::{ClusterId, MemberId};
 use quorate_faults::Code;
 
-use super::recover::{RecoverStep, Recovery, RowSeen, Source, StoreNewest, SurveyRow, Survivor, plan_recovery};
+use super::recover::{RecoverStep, Recovery, RowSeen, Said, Source, StoreNewest, SurveyRow, Survivor, plan_recovery};
 use super::upgrade::{Kind, Release, allowed};
 use super::*;
 use crate::check::check_change;
@@ -204,8 +204,13 @@ fn silent(number: u64) -> SurveyRow {
 }
 
 fn recovery(rows: &[SurveyRow], store: &StoreNewest, dead: &[&str]) -> Recovery {
-    let dead: Vec<String> = dead.iter().map(|name| (*name).to_owned()).collect();
-    plan_recovery(&spec(&[1, 2, 3], ""), rows, store, &dead)
+    recovery_over(rows, store, dead, &[])
+}
+
+fn recovery_over(rows: &[SurveyRow], store: &StoreNewest, dead: &[&str], passed_over: &[&str]) -> Recovery {
+    let [dead, passed_over] =
+        [dead, passed_over].map(|names| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>());
+    plan_recovery(&spec(&[1, 2, 3], ""), rows, store, Said { dead: &dead, passed_over: &passed_over })
 }
 
 fn code(recovery: &Recovery) -> Option<Code> {
@@ -278,6 +283,55 @@ fn the_backup_is_taken_where_it_is_newer_and_ours() {
     let plan = recovery(&blank, &newest(None, 130), &["n1", "n3"]);
     assert_eq!((plan.generation, plan.source.map(|source| source.to_string())), (5, backup));
     assert_eq!(code(&recovery(&blank, &StoreNewest::Empty, &["n1", "n3"])), Some(Code::RecoverNothing));
+}
+
+#[test]
+fn a_backup_is_never_taken_against_what_is_not_known() {
+    // Its etcd runs without a quorum, and its database could not be read either.
+    let mut unknown = survivor(2, 120, 0);
+    (unknown.revision, unknown.hash) = (None, None);
+    let rows = [silent(1), row(2, holds(unknown)), silent(3)];
+    let newest = StoreNewest::Newest { cluster: Some(ClusterId(0xc1)), revision: 130 };
+    let plan = recovery(&rows, &newest, &["n1", "n3"]);
+    assert_eq!((code(&plan), plan.source), (None, Some(Source::Survivor { node: "n2".to_owned(), revision: None })));
+}
+
+#[test]
+fn what_cannot_be_looked_at_is_not_taken_for_nothing() {
+    let hidden = || row(1, RowSeen::Unknown("input/output error".to_owned()));
+    let rows = [hidden(), row(2, holds(survivor(2, 120, 100))), silent(3)];
+    let plan = recovery(&rows, &StoreNewest::Empty, &["n3"]);
+    assert_eq!((code(&plan), &plan.source), (Some(Code::RecoverUnknown), &None));
+    assert!(plan.halt.unwrap().halt.way_out.contains("--pass-over n1"));
+    // Neither dead, nor the place where a backup goes to, nor one that joins.
+    assert_eq!(code(&recovery(&rows, &StoreNewest::Empty, &["n1", "n3"])), Some(Code::RecoverAlive));
+    let plan = recovery_over(&rows, &StoreNewest::Empty, &["n3"], &["n1"]);
+    assert_eq!(code(&plan), None);
+    assert!(plan.loses.iter().any(|said| said.contains("`n1` holds: it could not be looked at")), "{:?}", plan.loses);
+    assert!(!plan.steps.contains(&RecoverStep::Rejoin { node: "n1".to_owned() }));
+    let newest = StoreNewest::Newest { cluster: None, revision: 130 };
+    let blank = [hidden(), row(2, RowSeen::Blank { generation: 0 }), silent(3)];
+    let plan = recovery_over(&blank, &newest, &["n3"], &["n1"]);
+    assert_eq!(plan.source, Some(Source::Backup { node: "n2".to_owned(), revision: 130 }));
+    // Who can be looked at is not passed over.
+    assert_eq!(code(&recovery_over(&rows, &StoreNewest::Empty, &["n3"], &["n1", "n2"])), Some(Code::RecoverUnknown));
+}
+
+#[test]
+fn what_is_damaged_is_named_and_joins_anew() {
+    let damaged = RowSeen::Damaged { generation: 3, why: "page 7 is torn".to_owned() };
+    let rows = [row(1, damaged), row(2, holds(survivor(2, 120, 100))), silent(3)];
+    let plan = recovery(&rows, &StoreNewest::Empty, &["n3"]);
+    assert_eq!((code(&plan), plan.generation), (None, 4), "its ledger counts");
+    assert!(plan.loses.iter().any(|said| said.contains("`n1` holds: its data is damaged (page 7 is torn)")));
+    assert_eq!(plan.steps.last(), Some(&RecoverStep::Rejoin { node: "n1".to_owned() }));
+}
+
+#[test]
+fn a_quorum_of_the_declared_is_one_where_nobody_knows_the_voters() {
+    let blind = |number, index| Survivor { voters: BTreeMap::new(), ..survivor(number, index, 100) };
+    let rows = [row(1, holds(blind(1, 119))), row(2, holds(blind(2, 120))), silent(3)];
+    assert_eq!(code(&recovery(&rows, &StoreNewest::Empty, &["n3"])), Some(Code::RecoverQuorum));
 }
 
 #[test]

@@ -11,7 +11,7 @@ use std::time::Duration;
 use quorate_agent::recover::{Order, Role, Source as OrderSource};
 use quorate_faults::{Code, Exit, Fault};
 use quorate_plan::change::ChangeHalt;
-use quorate_plan::change::recover::{Recovery, RowSeen, Source, StoreNewest, SurveyRow, plan_recovery};
+use quorate_plan::change::recover::{Recovery, RowSeen, Said, Source, StoreNewest, SurveyRow, plan_recovery};
 use quorate_plan::spec::{Spec, parse_duration};
 
 use super::ask::{Cluster, ClusterArgs};
@@ -19,7 +19,7 @@ use crate::commands::ca::passphrase::Terminal;
 use crate::commands::fresh_nonce;
 use crate::printer::Printer;
 use follow::{follow, under_way};
-use survey::{Shown, Survey, survey};
+use survey::{Shown, Survey, joins, survey};
 
 /// Flags of `cluster recover`.
 #[derive(Debug, clap::Args)]
@@ -40,6 +40,10 @@ pub(crate) struct Args {
     /// This node is dead and never comes back by itself; for each one
     #[arg(long, value_name = "NODE")]
     confirm_dead: Vec<String>,
+
+    /// Go on without what this node holds, which cannot be looked at; for each one
+    #[arg(long, value_name = "NODE")]
+    pass_over: Vec<String>,
 
     /// Recover from this node's data, or from `backup` [default: what reaches furthest]
     #[arg(long, value_name = "NODE")]
@@ -86,7 +90,8 @@ pub(crate) fn run(args: &Args, printer: &mut Printer) -> Result<Exit, Fault> {
 
 /// What would be done: from whatever reaches furthest, or from what was named.
 fn plan(spec: &Spec, found: &Survey, args: &Args) -> Result<Recovery, Fault> {
-    let best = plan_recovery(spec, &found.rows, &found.store, &args.confirm_dead);
+    let said = Said { dead: &args.confirm_dead, passed_over: &args.pass_over };
+    let best = plan_recovery(spec, &found.rows, &found.store, said);
     let Some(from) = &args.from else { return Ok(best) };
     // Whether it may be done at all is decided by all that is left.
     if best.halt.as_ref().is_some_and(|halt| halt.halt.code != Code::RecoverNothing) {
@@ -100,7 +105,7 @@ fn plan(spec: &Spec, found: &Survey, args: &Args) -> Result<Recovery, Fault> {
     };
     let rows: Vec<SurveyRow> = found.rows.iter().map(only).collect();
     let store = if from == "backup" { &found.store } else { &StoreNewest::NotDeclared };
-    let mut plan = plan_recovery(spec, &rows, store, &args.confirm_dead);
+    let mut plan = plan_recovery(spec, &rows, store, said);
     plan.loses.extend(best.source.map(|source| format!("what was not chosen: {source} reaches furthest")));
     Ok(plan)
 }
@@ -134,6 +139,8 @@ fn order(found: &Survey, plan: &Recovery, args: &Args) -> Result<(String, Order)
             let at_least = match &found.store {
                 // Named by a person: it is wanted whatever the backup has.
                 _ if args.from.is_some() => None,
+                // A backup of another cluster says nothing about this one.
+                StoreNewest::Newest { cluster: Some(other), .. } if *other != standing.cluster => None,
                 StoreNewest::Newest { revision, .. } => Some(*revision),
                 StoreNewest::NotDeclared | StoreNewest::Unknown(_) | StoreNewest::Empty => None,
             };
@@ -141,8 +148,8 @@ fn order(found: &Survey, plan: &Recovery, args: &Args) -> Result<(String, Order)
         }
         Source::Backup { node, revision } => (node, OrderSource::Backup { revision }),
     };
-    let answered = found.rows.iter().filter(|row| !matches!(row.seen, RowSeen::Silent(_)));
-    let rejoin = answered.map(|row| row.node.clone()).filter(|node| *node != founder).collect();
+    let joining = found.rows.iter().filter(|row| joins(row));
+    let rejoin = joining.map(|row| row.node.clone()).filter(|node| *node != founder).collect();
     let asked_by = "an operator".to_owned();
     let (generation, nonce, role) = (plan.generation, fresh_nonce(), Role::Begin(source));
     Ok((founder, Order { generation, nonce, role, rejoin, asked_by }))

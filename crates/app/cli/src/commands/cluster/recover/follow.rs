@@ -22,7 +22,7 @@ const LOOK: Duration = Duration::from_millis(300);
 /// A recovery that was begun and is not finished, and where.
 pub(super) fn under_way(found: &Survey) -> Option<(String, Order)> {
     let answers = || found.answers.values().filter_map(|answer| answer.as_ref().ok());
-    let generation = answers().map(|remains| remains.generation).max()?;
+    let generation = answers().filter_map(|remains| remains.generation).max()?;
     answers().find_map(|remains| {
         let now = remains.recovery.as_ref()?;
         if !matches!(now.order.role, Role::Begin(_)) || now.order.generation < generation {
@@ -30,7 +30,7 @@ pub(super) fn under_way(found: &Survey) -> Option<(String, Order)> {
         }
         let behind = |name: &String| {
             let other = found.answers.get(name).and_then(|answer| answer.as_ref().ok());
-            other.is_some_and(|other| other.generation < now.order.generation)
+            other.and_then(|other| other.generation).is_some_and(|generation| generation < now.order.generation)
         };
         let open = match (&now.progress, found.standing(&remains.name)) {
             (Progress::Ordered | Progress::Built { .. }, _) => true,
@@ -109,7 +109,9 @@ fn begin(
                 }
                 Some(RecoveryNow { progress: Progress::Done { revision, renamed, .. }, .. }) => match &remains.seen {
                     Seen::There(standing) if standing.serves => return Ok((revision.unwrap_or(0), renamed.clone())),
-                    Seen::There(_) | Seen::Absent | Seen::Unusable { .. } => "its etcd does not serve yet".to_owned(),
+                    Seen::There(_) | Seen::Absent | Seen::Damaged { .. } | Seen::Unknown { .. } => {
+                        "its etcd does not serve yet".to_owned()
+                    }
                 },
                 Some(RecoveryNow { progress: Progress::Ordered | Progress::Built { .. }, .. }) => {
                     "its data is being made".to_owned()

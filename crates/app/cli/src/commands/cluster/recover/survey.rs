@@ -27,7 +27,7 @@ impl Survey {
     pub(super) fn standing(&self, node: &str) -> Option<&Standing> {
         match &self.answers.get(node)?.as_ref().ok()?.seen {
             Seen::There(standing) => Some(standing),
-            Seen::Absent | Seen::Unusable { .. } => None,
+            Seen::Absent | Seen::Damaged { .. } | Seen::Unknown { .. } => None,
         }
     }
 }
@@ -55,11 +55,22 @@ fn row(answer: &Result<Remains, String>, store: &StoreNewest) -> RowSeen {
         Ok(remains) => remains,
         Err(why) => return RowSeen::Silent(why.clone()),
     };
-    let generation = remains.generation;
-    let standing = match &remains.seen {
-        Seen::There(standing) => standing,
-        Seen::Absent | Seen::Unusable { .. } => return RowSeen::Blank { generation },
+    let Some(generation) = remains.generation else {
+        // A quorum is one whatever a ledger says; without one, a generation that is not known is not the first.
+        return match &remains.seen {
+            Seen::There(standing) if standing.serves => holds(standing, 0, store),
+            _ => RowSeen::Unknown("its ledger cannot be read".to_owned()),
+        };
     };
+    match &remains.seen {
+        Seen::There(standing) => holds(standing, generation, store),
+        Seen::Absent => RowSeen::Blank { generation },
+        Seen::Damaged { why } => RowSeen::Damaged { generation, why: why.clone() },
+        Seen::Unknown { why } => RowSeen::Unknown(why.clone()),
+    }
+}
+
+fn holds(standing: &Standing, generation: u64, store: &StoreNewest) -> RowSeen {
     let newest = match store {
         StoreNewest::Newest { revision, .. } => Some(*revision),
         StoreNewest::NotDeclared | StoreNewest::Unknown(_) | StoreNewest::Empty => None,
@@ -73,7 +84,7 @@ fn row(answer: &Result<Remains, String>, store: &StoreNewest) -> RowSeen {
         term: standing.term,
         index: standing.index,
         revision: reach(standing, newest),
-        hash: standing.hash.map(|hash| (hash, standing.revision)),
+        hash: standing.hash.zip(standing.revision),
         voters: standing.voters.iter().map(|voter| (voter.id, voter.name.clone())).collect(),
         saw: standing.saw.iter().map(|seen| (seen.member, seen.index)).collect(),
     }))
@@ -81,10 +92,14 @@ fn row(answer: &Result<Remains, String>, store: &StoreNewest) -> RowSeen {
 
 /// The revision that a log leads to: sure where nothing is left to be applied, or where it does not matter for the choice.
 fn reach(standing: &Standing, newest: Option<u64>) -> Option<u64> {
-    let most = standing.revision.saturating_add(standing.unapplied);
+    // No database is at revision 0: an agent of an earlier release says that where it does not know.
+    let revision = standing.revision.filter(|revision| *revision > 0)?;
+    if newest.is_some_and(|newest| revision >= newest) {
+        return Some(revision);
+    }
+    let most = revision.saturating_add(standing.unapplied?);
     match newest {
-        _ if standing.unapplied == 0 => Some(standing.revision),
-        Some(newest) if standing.revision >= newest => Some(standing.revision),
+        _ if most == revision => Some(revision),
         Some(newest) if most < newest => Some(most),
         Some(_) | None => None,
     }
@@ -106,6 +121,14 @@ fn ask_store(spec: &Spec, answers: &BTreeMap<String, Result<Remains, String>>) -
     StoreNewest::Newest { cluster: cluster.filter(|_| !ours), revision: chain.reach }
 }
 
+/// Whether a node joins what another one begins. What could not be looked at is left as it is.
+pub(super) fn joins(row: &SurveyRow) -> bool {
+    match &row.seen {
+        RowSeen::Silent(_) | RowSeen::Unknown(_) => false,
+        RowSeen::Blank { .. } | RowSeen::Damaged { .. } | RowSeen::Holds(_) => true,
+    }
+}
+
 /// Every step, also of nodes whose data is of no use.
 fn steps(found: &Survey, plan: &Recovery) -> Vec<String> {
     let mut steps: Vec<RecoverStep> = plan.steps.clone();
@@ -114,8 +137,7 @@ fn steps(found: &Survey, plan: &Recovery) -> Vec<String> {
     });
     for row in &found.rows {
         let step = RecoverStep::Rejoin { node: row.node.clone() };
-        let answers = !matches!(row.seen, RowSeen::Silent(_));
-        if founder.as_ref().is_some_and(|founder| *founder != row.node) && answers && !steps.contains(&step) {
+        if founder.as_ref().is_some_and(|founder| *founder != row.node) && joins(row) && !steps.contains(&step) {
             steps.push(step);
         }
     }
@@ -154,12 +176,17 @@ impl Shown {
                 Ok(remains) => {
                     let (state, standing) = match &remains.seen {
                         Seen::Absent => ("no data".to_owned(), None),
-                        Seen::Unusable { why, .. } => (format!("unusable: {why}"), None),
+                        Seen::Damaged { why } => (format!("damaged: {why}"), None),
+                        Seen::Unknown { why } => (format!("unknown: {why}"), None),
                         Seen::There(standing) if standing.serves => ("serves".to_owned(), Some(*standing.clone())),
                         Seen::There(standing) if standing.runs => ("no quorum".to_owned(), Some(*standing.clone())),
                         Seen::There(standing) => ("stopped".to_owned(), Some(*standing.clone())),
                     };
-                    (state, Some(remains.generation), standing)
+                    let state = match remains.generation {
+                        Some(_) => state,
+                        None => format!("{state}; its ledger cannot be read"),
+                    };
+                    (state, remains.generation, standing)
                 }
             };
             NodeShown { name: name.clone(), state, generation, standing }
@@ -195,13 +222,13 @@ impl Report for Shown {
         let rows = self.nodes.iter().map(|node| {
             let text = |value: Option<u64>| value.map_or_else(|| "-".to_owned(), |value| value.to_string());
             let of = |get: fn(&Standing) -> u64| text(node.standing.as_ref().map(get));
-            let revision = node.standing.as_ref().map_or_else(
-                || "-".to_owned(),
-                |standing| match standing.unapplied {
-                    0 => standing.revision.to_string(),
-                    more => format!("{}+{more}", standing.revision),
-                },
-            );
+            let revision = match node.standing.as_ref().map(|standing| (standing.revision, standing.unapplied)) {
+                None => "-".to_owned(),
+                Some((None, _)) => "?".to_owned(),
+                Some((Some(revision), Some(0))) => revision.to_string(),
+                Some((Some(revision), Some(more))) => format!("{revision}+{more}"),
+                Some((Some(revision), None)) => format!("{revision}+?"),
+            };
             let hash = node.standing.as_ref().and_then(|standing| standing.hash);
             let hash = hash.map_or_else(|| "-".to_owned(), |hash| format!("{hash:08x}"));
             [
