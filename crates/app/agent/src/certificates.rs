@@ -21,9 +21,9 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::{Registry, Unit};
 use quorate_faults::{Code, Fault, Finding, Severity};
 use quorate_pki::{
-    Authorities, CertStatus, CsrBundle, Keys, LEAF_DAYS, NodeNames, Passphrase, Policy, PreflightInput, Role,
-    SignedBundle, ensure_installed, ensure_requests, ensure_swaps_finished, has_issuing_keys, needs_passphrase,
-    observe_node, preflight, record_issued,
+    Authorities, Authority, CertStatus, CsrBundle, Keys, LEAF_DAYS, NodeNames, Passphrase, Policy, PreflightInput,
+    Role, SignedBundle, ensure_installed, ensure_requests, ensure_swaps_finished, has_issuing_keys, needs_passphrase,
+    observe_list, observe_node, preflight, record_issued, with_lists,
 };
 use quorate_plan::certificates::{Life, Renewal, plan_renewal};
 use quorate_plan::etcd_config::Minor;
@@ -33,6 +33,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use crate::peers::Peers;
+use crate::trust::fetch_lists;
 use crate::turn::{Node, Notice, in_words};
 
 /// The warnings that are told and taken back here.
@@ -46,10 +47,14 @@ pub(crate) const WARNINGS: &[Code] = &[
     Code::KeyExposed,
     Code::CertificateEnding,
     Code::RenewalFailed,
+    Code::RevocationsMissing,
 ];
 
 /// Files are looked at this often, so that what others bring is shown soon.
 const LOOK_EVERY: Duration = Duration::from_secs(60);
+
+/// Somebody did not answer who may have newer lists of revoked certificates, or one is missing here.
+const ASK_AGAIN: Duration = Duration::from_secs(5);
 
 /// A renewal that failed is tried again after this long at the latest: what hindered it may be over.
 const RETRY_MAX: Duration = Duration::from_secs(600);
@@ -162,7 +167,8 @@ pub(crate) fn sign(dir: &Path, bundle: &CsrBundle, policy: &Policy<'_>) -> Resul
         true => Passphrase::file_in_environment().map(|file| Passphrase::from_file(&file)).transpose()?,
     };
     let now = Timestamp::now();
-    let signed = quorate_pki::issue(&Authorities::open(dir, passphrase.as_ref())?, bundle, policy, now)?;
+    let authorities = Authorities::open(dir, passphrase.as_ref())?;
+    let signed = with_lists(dir, &authorities, quorate_pki::issue(&authorities, bundle, policy, now)?)?;
     // What is on record can be revoked by name.
     if let Err(fault) = record_issued(dir, &signed, now) {
         warn!(code = %fault.code(), "what was signed is not on record: {}", in_words(&fault));
@@ -192,6 +198,10 @@ pub(crate) async fn keep(keep: Keep, stop: CancellationToken) {
     let mut failed: Option<Fault> = None;
     let (mut next_try, mut retry) = (Instant::now(), RETRY_FIRST);
     loop {
+        let all_asked = match &dir {
+            Some(dir) => fetch_lists(&keep.node, &keep.peers, dir).await,
+            None => true,
+        };
         let now = Timestamp::now();
         let node = Arc::clone(&keep.node);
         let looked = tokio::task::spawn_blocking(move || observe_node(&node.spec, &node.member, now)).await;
@@ -207,6 +217,9 @@ pub(crate) async fn keep(keep: Keep, stop: CancellationToken) {
         }
         let mut notices = notices(&seen);
         notices.extend(failed.as_ref().map(|fault| notice(fault.code(), Code::RenewalFailed, &in_words(fault))));
+        let lacking = dir.as_deref().and_then(lacking);
+        let look_again = if all_asked && lacking.is_none() { LOOK_EVERY } else { ASK_AGAIN };
+        notices.extend(lacking);
         (keep.tell)(notices);
         let pause = match (plan, &dir) {
             (Renewal::Renew { again }, Some(dir)) if Instant::now() >= next_try => {
@@ -223,9 +236,15 @@ pub(crate) async fn keep(keep: Keep, stop: CancellationToken) {
         };
         tokio::select! {
             () = stop.cancelled() => return,
-            () = tokio::time::sleep(pause.min(LOOK_EVERY)) => {}
+            () = tokio::time::sleep(pause.min(look_again)) => {}
         }
     }
+}
+
+/// A list of revoked certificates that was here, and is not.
+fn lacking(dir: &Path) -> Option<Notice> {
+    let lists = Authority::ALL.map(|authority| observe_list(&dir.join(authority.cert_file())));
+    lists.into_iter().find_map(Result::err).map(|fault| Notice::new(fault.code(), in_words(&fault)))
 }
 
 /// Has new certificates made for the keys that are here, and installs them.

@@ -15,6 +15,7 @@ use rcgen::PublicKeyData;
 use crate::files::{self, Folder, PUBLIC, SECRET};
 use crate::keys;
 use crate::read::{Certificate, parse_pem};
+use crate::revoke::{check_bundled, ensure_newer};
 
 /// What installing came to.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -59,10 +60,19 @@ pub fn ensure_installed(
     for (role, leaf) in &leaves {
         writes.push((*role, leaf, half(&folder, *role, leaf)?));
     }
+    for (authority, certificate) in &authorities {
+        if let Some(list) = bundle.list(*authority) {
+            check_bundled(&folder, *authority, list, certificate)?;
+        }
+    }
     let mut replaced = Vec::new();
     for (authority, certificate) in &authorities {
         if files::read_if_there(&folder.at(&authority.cert_file()))?.is_none() {
             folder.write(&authority.cert_file(), pem(&certificate.der).as_bytes(), PUBLIC)?;
+        }
+        // Before the certificates: nothing is opened with them that does not know whom to refuse.
+        if let Some(list) = bundle.list(*authority) {
+            ensure_newer(&folder, *authority, list)?;
         }
     }
     for (role, leaf, half) in writes {

@@ -38,8 +38,8 @@ pub use quorate_plan::certificates::{Authority, CsrBundle, NodeNames, Role, Sign
 pub use read::{Certificate, node_name, read_certificates};
 pub use request::{Keys, MadeRequests, ensure_requests};
 pub use revoke::{
-    IssuedCertificate, RevocationLists, crl_file, ensure_lists, ensure_revoked, observe_issued, read_issued,
-    read_lists, record_issued,
+    IssuedCertificate, RevocationLists, crl_file, ensure_list_expected, ensure_lists, ensure_newer_lists,
+    ensure_revoked, observe_issued, observe_list, read_issued, read_known_lists, read_lists, record_issued, with_lists,
 };
 pub use rotation::{Rotation, RotationPhase, ensure_advanced, ensure_rotation, observe_rotation, trusted_now};
 pub use status::{CertStatus, observe_authorities, observe_node};

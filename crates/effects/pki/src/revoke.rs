@@ -3,11 +3,15 @@
 //! etcd reads a list at each handshake, looks at serial numbers alone, and refuses everybody where the file is missing or is no
 //! list. So lists are made for all authorities at once, are replaced in one step, and are never removed.
 //!
+//! A node that has no list lets revoked certificates in. So lists go with the certificates of a node that is new, agents bring
+//! them to each other, and a node that ever had one remembers that: without it, it opens nothing.
+//!
 //! **Invariant:** a list is durable before anything names it, and one that a node takes was signed by an authority that it
 //! trusts and is not older than the one that it has.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use base64::Engine as _;
@@ -27,6 +31,9 @@ use crate::read::{Certificate, parse_pem};
 const ISSUED: &str = "issued.txt";
 /// What was revoked.
 const REVOKED: &str = "revoked.txt";
+
+/// What lies beside a list once there is one, instead of the ending of the authority.
+const EXPECTED: &str = "crl.expected";
 
 /// A list holds so long; nobody asks, and a new one is made with each revocation.
 const LIST_LIFE: Duration = Duration::from_secs(10 * 365 * 86_400);
@@ -165,21 +172,125 @@ pub fn ensure_lists(dir: &Path, lists: &RevocationLists) -> Result<Vec<Authority
         writes.push((authority, der));
     }
     for (authority, der) in &writes {
-        folder.write(&crl_file(*authority), der, PUBLIC)?;
+        write_list(&folder, *authority, der)?;
     }
     Ok(writes.into_iter().map(|(authority, _)| authority).collect())
 }
 
+/// Takes what is newer of the lists that another node has, and passes over the rest: after a rotation, there are lists of authorities
+/// that nobody trusts any more. Returns the authorities whose list is another now.
+pub fn ensure_newer_lists(dir: &Path, lists: &RevocationLists) -> Result<Vec<Authority>, Fault> {
+    let folder = Folder::open(dir, 0o755)?;
+    let mut taken = Vec::new();
+    for authority in Authority::ALL {
+        let Some(text) = lists.lists.get(authority.word()) else { continue };
+        let Ok(der) = BASE64_STANDARD.decode(text) else { continue };
+        if check_list(&folder, authority, &der).is_ok() && ensure_newer(&folder, authority, &der)? {
+            taken.push(authority);
+        }
+    }
+    Ok(taken)
+}
+
+/// Puts a list in place that was checked, unless there is a newer one. Returns whether it is another now.
+pub(crate) fn ensure_newer(folder: &Folder, authority: Authority, der: &[u8]) -> Result<bool, Fault> {
+    let there = files::read_if_there(&folder.at(&crl_file(authority)))?;
+    let (known, number) = (there.as_deref().map(|known| number_of(known).unwrap_or(0)), number_of(der)?);
+    // Two of one second would go to and fro between nodes.
+    if known.is_some_and(|known| known >= number) {
+        return Ok(false);
+    }
+    write_list(folder, authority, der)?;
+    Ok(true)
+}
+
+/// Adds the lists in the folder of authorities to what was signed there, as far as the authorities of today have signed them.
+pub fn with_lists(dir: &Path, authorities: &Authorities, signed: SignedBundle) -> Result<SignedBundle, Fault> {
+    let mut found = BTreeMap::new();
+    for authority in Authority::ALL {
+        let list = files::read_if_there(&dir.join(crl_file(authority)))?;
+        let ours = |list: &Vec<u8>| is_signed(list, std::slice::from_ref(&authorities.get(authority).certificate));
+        found.extend(list.filter(ours).map(|list| (authority.word(), list)));
+    }
+    Ok(signed.with_lists(|authority| found.remove(authority.word())))
+}
+
+/// The lists that a node has, whatever others there are.
+pub fn read_known_lists(dir: &Path) -> Result<RevocationLists, Fault> {
+    let mut lists = BTreeMap::new();
+    for authority in Authority::ALL {
+        let list = files::read_if_there(&dir.join(crl_file(authority)))?;
+        lists.extend(list.map(|list| (authority.word().to_owned(), BASE64_STANDARD.encode(list))));
+    }
+    Ok(RevocationLists { lists })
+}
+
+/// The list beside the certificate of an authority; `None`: there never was one. One that was there and is not, or that cannot be
+/// looked at, is a fault: who went on without it would let everybody in that was called back.
+pub fn observe_list(authority: &Path) -> Result<Option<PathBuf>, Fault> {
+    let list = authority.with_extension("crl");
+    let gone = |why: &str| {
+        Fault::new(Code::RevocationsMissing, format!("the list of revoked certificates `{}` {why}", list.display()))
+            .hint("bring it back with `quorate ca revoke --refresh`; see `quorate explain Q1073`")
+    };
+    let unseen = |error| gone("cannot be looked at").caused_by(error);
+    match list.metadata() {
+        Ok(meta) if meta.is_file() => return Ok(Some(list)),
+        Ok(_) => return Err(gone("is no file")),
+        Err(error) if error.kind() == ErrorKind::NotFound => {}
+        Err(error) => return Err(unseen(error)),
+    }
+    match authority.with_extension(EXPECTED).symlink_metadata() {
+        Ok(_) => Err(gone("was here, and is gone")),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(unseen(error)),
+    }
+}
+
+/// Remembers the list beside the certificate of an authority, where an earlier release has put one there.
+pub fn ensure_list_expected(authority: &Path) -> Result<(), Fault> {
+    let marker = authority.with_extension(EXPECTED);
+    let (Some(dir), Some(name)) = (marker.parent(), marker.file_name().and_then(|name| name.to_str())) else {
+        return Ok(());
+    };
+    if marker.symlink_metadata().is_ok() {
+        return Ok(());
+    }
+    Folder::open(dir, 0o755)?.write(name, b"", PUBLIC)
+}
+
+/// The memory first: cut off in between, nothing opens until the list is there.
+fn write_list(folder: &Folder, authority: Authority, der: &[u8]) -> Result<(), Fault> {
+    let marker = Path::new(&authority.cert_file()).with_extension(EXPECTED);
+    if folder.at(&marker.to_string_lossy()).symlink_metadata().is_err() {
+        folder.write(&marker.to_string_lossy(), b"", PUBLIC)?;
+    }
+    folder.write(&crl_file(authority), der, PUBLIC)
+}
+
+fn is_signed(der: &[u8], trusted: &[Certificate]) -> bool {
+    let Ok((rest, list)) = CertificateRevocationList::from_der(der) else { return false };
+    rest.is_empty()
+        && trusted.iter().any(|trusted| {
+            X509Certificate::from_der(&trusted.der)
+                .is_ok_and(|(_, parsed)| list.verify_signature(parsed.public_key()).is_ok())
+        })
+}
+
+/// A list in a bundle of certificates: by the very authority that came with it, or one that is trusted here.
+pub(crate) fn check_bundled(folder: &Folder, authority: Authority, der: &[u8], by: &Certificate) -> Result<(), Fault> {
+    match is_signed(der, std::slice::from_ref(by)) {
+        true => number_of(der).map(drop),
+        false => check_list(folder, authority, der).map(drop),
+    }
+}
+
 fn check_list(folder: &Folder, authority: Authority, der: &[u8]) -> Result<u64, Fault> {
-    let (rest, list) = CertificateRevocationList::from_der(der).map_err(|error| unusable(&error.to_string()))?;
+    let number = number_of(der)?;
     let path = folder.at(&authority.cert_file());
     let trusted = files::read_if_there(&path)?.and_then(|bytes| parse_pem(&bytes).ok()).unwrap_or_default();
-    let signed = trusted.iter().any(|trusted| {
-        X509Certificate::from_der(&trusted.der)
-            .is_ok_and(|(_, parsed)| list.verify_signature(parsed.public_key()).is_ok())
-    });
-    match rest.is_empty() && signed {
-        true => number_of(der),
+    match is_signed(der, &trusted) {
+        true => Ok(number),
         false => Err(unusable(&format!("it was not signed by a {} that this node trusts", authority.word()))),
     }
 }

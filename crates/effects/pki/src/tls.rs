@@ -4,6 +4,7 @@
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use quorate_faults::{Code, Fault};
@@ -12,6 +13,8 @@ use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKey
 use rustls::server::WebPkiClientVerifier;
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
 use tracing::warn;
+
+use crate::revoke::observe_list;
 
 /// Certificates of a listener.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -90,7 +93,9 @@ pub fn server(files: TlsFiles, admit: Admit) -> Result<Reloading<ServerConfig>, 
     let revoked = files.client_ca.as_deref().and_then(list_beside);
     let paths = [Some(&files.cert), Some(&files.key), files.client_ca.as_ref(), revoked.as_ref()];
     let paths = paths.into_iter().flatten().cloned().collect();
-    Reloading::new(paths, move || load_server(&files, admit))
+    // A list that this process has heeded is heeded until there is another.
+    let heeded = AtomicBool::new(false);
+    Reloading::new(paths, move || load_server(&files, admit, &heeded))
 }
 
 /// For whoever connects.
@@ -142,14 +147,27 @@ fn read_list(path: &Path) -> Result<CertificateRevocationListDer<'static>, Fault
     Ok(CertificateRevocationListDer::from(bytes))
 }
 
-fn load_server(files: &TlsFiles, admit: Admit) -> Result<ServerConfig, Fault> {
+/// The list that is to be heeded, if there ever was one.
+fn list_to_heed(authority: &Path, heeded: &AtomicBool) -> Result<Option<PathBuf>, Fault> {
+    let Some(list) = list_beside(authority) else { return Ok(None) };
+    match observe_list(authority)? {
+        None if heeded.load(Ordering::Relaxed) => {
+            Err(unusable("list of revoked certificates", &list, "it was here, and is gone"))
+        }
+        there => Ok(there),
+    }
+}
+
+fn load_server(files: &TlsFiles, admit: Admit, heeded: &AtomicBool) -> Result<ServerConfig, Fault> {
     let (certs, key) = (chain("certificate", &files.cert)?, key(&files.key)?);
     let builder = ServerConfig::builder();
     let builder = match &files.client_ca {
         None => builder.with_no_client_auth(),
         Some(path) => {
             let verifier = WebPkiClientVerifier::builder(Arc::new(roots(path)?));
-            let verifier = match list_beside(path).filter(|list| list.exists()) {
+            let list = list_to_heed(path, heeded)?;
+            heeded.store(list.is_some(), Ordering::Relaxed);
+            let verifier = match list {
                 None => verifier,
                 // While authorities are changed, there is no list of the one that goes.
                 Some(list) => verifier

@@ -8,9 +8,10 @@ use std::path::Path;
 
 use quorate_faults::Code;
 use quorate_pki::{
-    Authorities, Authority, Keys, RevocationLists, Rotation, RotationPhase, TrustOrder, ensure_advanced, ensure_lists,
-    ensure_revoked, ensure_rotation, ensure_trusted, observe_issued, observe_rotation, observe_trust,
-    read_certificates, read_lists, record_issued, trust_hash, trusted_now,
+    Authorities, Authority, Keys, RevocationLists, Rotation, RotationPhase, TrustOrder, ensure_advanced,
+    ensure_installed, ensure_lists, ensure_newer_lists, ensure_revoked, ensure_rotation, ensure_trusted,
+    observe_issued, observe_list, observe_rotation, observe_trust, read_certificates, read_known_lists, read_lists,
+    record_issued, trust_hash, trusted_now, with_lists,
 };
 use support::{Place, TOKEN};
 
@@ -132,6 +133,42 @@ fn a_rotation_that_was_cut_off_behind_any_file_goes_on() {
     assert_eq!(observe_rotation(&place.ca()).unwrap(), Some(done.clone()));
     let again = begin(&place);
     assert!(again.is_open() && again.number > done.number);
+}
+
+#[test]
+fn lists_go_with_certificates_and_are_remembered() {
+    let place = Place::new();
+    place.install("n1", place.now);
+    let authorities = Authorities::open(&place.ca(), None).unwrap();
+    let with = |place: &Place| with_lists(&place.ca(), &authorities, place.sign("n2", Keys::Keep, place.now)).unwrap();
+    assert_eq!(with(&place).list(Authority::Peer), None, "nothing was ever revoked");
+    let peer_ca = |name: &str| place.node(name).join("peer-ca.crt");
+    assert_eq!(observe_list(&peer_ca("n1")).unwrap(), None);
+    ensure_revoked(&place.ca(), &authorities, &[], place.now).unwrap();
+    let bundle = quorate_pki::SignedBundle::decode(with(&place).encode().as_bytes()).unwrap();
+    ensure_installed(&place.node("n2"), &support::names("n2"), &bundle, place.now).unwrap();
+    let list = observe_list(&peer_ca("n2")).unwrap().unwrap();
+    assert_eq!(std::fs::read(&list).unwrap(), std::fs::read(place.ca().join("peer-ca.crl")).unwrap());
+    // Another node takes them over once, and none that is not newer.
+    let known = read_known_lists(&place.node("n2")).unwrap();
+    assert_eq!(ensure_newer_lists(&place.node("n1"), &known).unwrap().len(), 3);
+    assert_eq!(ensure_newer_lists(&place.node("n1"), &known).unwrap(), []);
+    // Lists of authorities that nobody trusts here are passed over, and refused in a bundle.
+    let stranger = Place::new();
+    stranger.install("n1", place.now);
+    assert_eq!(ensure_newer_lists(&stranger.node("n1"), &known).unwrap(), []);
+    let foreign = place.sign("n2", Keys::Keep, place.now).with_lists(|_| Some(b"no list".to_vec()));
+    let refused = ensure_installed(&place.node("n2"), &support::names("n2"), &foreign, place.now).unwrap_err();
+    assert_eq!(refused.code(), Code::RevocationsUnusable);
+    // One that was here is never done without.
+    for name in ["n1", "n2"] {
+        std::fs::remove_file(place.node(name).join("peer-ca.crl")).unwrap();
+        assert_eq!(observe_list(&peer_ca(name)).unwrap_err().code(), Code::RevocationsMissing);
+    }
+    std::fs::create_dir(place.node("n1").join("peer-ca.crl")).unwrap();
+    assert_eq!(observe_list(&peer_ca("n1")).unwrap_err().code(), Code::RevocationsMissing);
+    assert_eq!(ensure_newer_lists(&place.node("n2"), &known).unwrap(), [Authority::Peer]);
+    assert_eq!(observe_list(&peer_ca("n2")).unwrap(), Some(list));
 }
 
 #[test]

@@ -541,6 +541,8 @@ codes! {
     RecoverUnknown = "Q1071", Refused;
     /// The copy does not hold what the log ends with.
     RecoverIncomplete = "Q1072", Refused;
+    /// A list of revoked certificates was here, and is gone.
+    RevocationsMissing = "Q1073", Refused;
 
     /// A strict box cannot be had on this machine.
     BoxRefused = "Q1100", CannotMeet;

@@ -127,7 +127,7 @@ pub(super) fn config(node: &Node, program: &Program) -> Result<Config, Fault> {
 
 /// The same for a member that joins. Whom it joins matters to its first start alone, and is not part of the hash.
 fn joining_config(node: &Node, program: &Program, join: Option<String>) -> Result<Config, Fault> {
-    let trust = trusting::observe(node);
+    let trust = trusting::observe(node)?;
     let text = |join| {
         let config = EtcdConfig { spec: &node.spec, member: &node.member, join };
         render_for(&config, &program.binary.version).map(|text| text + &trust.lines)
@@ -149,6 +149,7 @@ pub(super) fn start(
 ) -> Result<Running, Fault> {
     let joining = join.is_some();
     let config = joining_config(node, program, join)?;
+    trusting::remember(node);
     ensure_file(&RealDisk, &node.etcd_config(), config.text.as_bytes())?;
     let boxed = boxed::ensure_box(node, joining)?;
     let logs = &node.spec.agent.logs;

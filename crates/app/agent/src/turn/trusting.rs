@@ -1,13 +1,16 @@
 //! What etcd reads of trust only when it starts, as a part of its settings: authorities, and lists of revoked certificates.
 //!
-//! **Rule:** a list is named in etcd's configuration only when it is there, since etcd without its list lets nobody in; and
-//! whatever of it changes makes the settings others, so that the member is started again in its turn.
+//! **Rule:** a list is named in etcd's configuration only when it is there, since etcd without its list lets nobody in; one that was
+//! there and is gone, or cannot be looked at, is a reason not to start, since etcd without any lets everybody in that was called
+//! back; and whatever of it changes makes the settings others, so that the member is started again in its turn.
 
 use std::path::{Path, PathBuf};
 
-use quorate_pki::trust_hash;
+use quorate_faults::Fault;
+use quorate_pki::{ensure_list_expected, observe_list, trust_hash};
 use quorate_plan::etcd_config::revocations;
-use quorate_plan::spec::for_member;
+use quorate_plan::spec::{Tls, for_member};
+use tracing::warn;
 
 use super::node::Node;
 use super::publish::Shared;
@@ -27,20 +30,35 @@ pub(super) struct Trust {
 }
 
 /// Looks at the files.
-pub(super) fn observe(node: &Node) -> Trust {
-    let Some(tls) = node.spec.tls_files() else { return Trust { lines: String::new(), mark: String::new() } };
-    let path = |text: &str| PathBuf::from(for_member(text, node.name()));
-    let authorities = [path(&tls.client.trusted_ca_file), path(&tls.peer.trusted_ca_file)];
+pub(super) fn observe(node: &Node) -> Result<Trust, Fault> {
+    let Some(tls) = node.spec.tls_files() else { return Ok(Trust { lines: String::new(), mark: String::new() }) };
+    let authorities = authorities(node, tls);
     // Only what `quorate ca` keeps there is ours to name.
-    let list = |authority: &Path| {
-        let list = authority.with_extension("crl");
-        (tls.dir.is_some() && list.is_file()).then_some(list)
-    };
-    let lists = authorities.each_ref().map(|authority| list(authority));
+    let list = |authority: &Path| if tls.dir.is_some() { observe_list(authority) } else { Ok(None) };
+    let [client, peer] = &authorities;
+    let lists = [list(client)?, list(peer)?];
     let [client, peer] = lists.each_ref().map(|list| list.as_ref().map(|list| list.display().to_string()));
     let files = authorities.iter().chain(lists.iter().flatten()).map(PathBuf::as_path);
     let hash: String = trust_hash(files).chars().take(DIGITS).collect();
-    Trust { lines: revocations(client.as_deref(), peer.as_deref()), mark: format!("{MARK}{hash}") }
+    Ok(Trust { lines: revocations(client.as_deref(), peer.as_deref()), mark: format!("{MARK}{hash}") })
+}
+
+/// The files of etcd's authorities, of clients and of peers.
+fn authorities(node: &Node, tls: &Tls) -> [PathBuf; 2] {
+    [&tls.client, &tls.peer].map(|files| PathBuf::from(for_member(&files.trusted_ca_file, node.name())))
+}
+
+/// Remembers which lists etcd is started with, so that it is never started without them. Whoever brought one has done that before,
+/// unless it was an earlier release.
+pub(super) fn remember(node: &Node) {
+    let Some(tls) = node.spec.tls_files().filter(|tls| tls.dir.is_some()) else { return };
+    for authority in authorities(node, tls) {
+        if let Ok(Some(_)) = observe_list(&authority)
+            && let Err(fault) = ensure_list_expected(&authority)
+        {
+            warn!(code = %fault.code(), "cannot write down that there is a list of revoked certificates: {fault}");
+        }
+    }
 }
 
 /// Whether etcd runs with the trust that the files say now; `None`: it does not run.
@@ -48,5 +66,5 @@ pub(crate) fn is_current(node: &Node, shared: &Shared) -> Option<bool> {
     shared.status().etcd?;
     let running = shared.running_hash()?;
     let part = running.find(MARK).and_then(|at| running.get(at..)).unwrap_or_default();
-    Some(part == observe(node).mark)
+    Some(observe(node).is_ok_and(|trust| trust.mark == part))
 }

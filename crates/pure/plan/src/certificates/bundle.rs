@@ -1,5 +1,6 @@
 //! The text that requests and certificates of one node travel in: a first line with its kind and version, two headers, then
-//! each part by its name and as a PEM block, so that `openssl` reads it too.
+//! each part by its name and as a PEM block, so that `openssl` reads it too. Certificates may be followed by lists of revoked
+//! ones, so that a node that is new knows whom to refuse.
 //!
 //! **Invariant:** no byte makes the reader panic or take more memory than the text; every part stands there exactly once and
 //! in its order, and what was read is written back the same.
@@ -9,13 +10,15 @@ use base64::prelude::BASE64_STANDARD;
 
 use super::{Authority, Role};
 
-/// Longest text: seven certificates of some 1.5 KiB with dozens of names.
-pub const BYTES_MAX: usize = 64 * 1024;
+/// Longest text: seven certificates of some 1.5 KiB with dozens of names, and lists of a few thousand that are revoked. Agents send
+/// each other no more than this.
+pub const BYTES_MAX: usize = 256 * 1024;
 
 const REQUESTS: &str = "quorate certificate requests 1";
 const CERTIFICATES: &str = "quorate certificates 1";
 const REQUEST_LABEL: &str = "CERTIFICATE REQUEST";
 const CERTIFICATE_LABEL: &str = "CERTIFICATE";
+const LIST_LABEL: &str = "X509 CRL";
 
 /// Longest token and name; certificates hold no longer ones.
 const HEADER_MAX: usize = 253;
@@ -42,6 +45,7 @@ pub struct SignedBundle {
     pub name: String,
     authorities: [Vec<u8>; 3],
     certificates: [Vec<u8>; 4],
+    lists: [Option<Vec<u8>>; 3],
 }
 
 /// Why a text is no bundle.
@@ -118,7 +122,28 @@ impl SignedBundle {
         certificates: [Vec<u8>; 4],
     ) -> SignedBundle {
         let authorities = Authority::ALL.map(authority);
-        SignedBundle { token: token.to_owned(), name: name.to_owned(), authorities, certificates }
+        SignedBundle {
+            token: token.to_owned(),
+            name: name.to_owned(),
+            authorities,
+            certificates,
+            lists: Default::default(),
+        }
+    }
+
+    /// The same with lists of revoked certificates, as DER, where an authority has one.
+    pub fn with_lists(self, list: impl FnMut(Authority) -> Option<Vec<u8>>) -> SignedBundle {
+        SignedBundle { lists: Authority::ALL.map(list), ..self }
+    }
+
+    /// The list of revoked certificates of one authority.
+    pub fn list(&self, authority: Authority) -> Option<&[u8]> {
+        let [peer, client, agent] = &self.lists;
+        match authority {
+            Authority::Peer => peer.as_deref(),
+            Authority::Client => client.as_deref(),
+            Authority::Agent => agent.as_deref(),
+        }
     }
 
     /// One certificate.
@@ -146,6 +171,11 @@ impl SignedBundle {
         for role in Role::ALL {
             block(&mut text, role.word(), CERTIFICATE_LABEL, self.certificate(role));
         }
+        for authority in Authority::ALL {
+            if let Some(list) = self.list(authority) {
+                block(&mut text, &revoked(authority), LIST_LABEL, list);
+            }
+        }
         text
     }
 
@@ -160,8 +190,12 @@ impl SignedBundle {
         for (role, found) in Role::ALL.into_iter().zip(&mut certificates) {
             *found = lines.block(role.word(), CERTIFICATE_LABEL)?;
         }
+        let mut lists: [Option<Vec<u8>>; 3] = Default::default();
+        for (authority, found) in Authority::ALL.into_iter().zip(&mut lists) {
+            *found = lines.block_if_there(&revoked(authority), LIST_LABEL)?;
+        }
         lines.end()?;
-        Ok(SignedBundle { token, name, authorities, certificates })
+        Ok(SignedBundle { token, name, authorities, certificates, lists })
     }
 }
 
@@ -172,6 +206,11 @@ fn of_role<T>(role: Role, peer: T, client: T, agent: T, admin: T) -> T {
         Role::Agent => agent,
         Role::Admin => admin,
     }
+}
+
+/// The name of the part with the list of an authority.
+fn revoked(authority: Authority) -> String {
+    format!("{}-revoked", authority.word())
 }
 
 fn head(kind: &str, token: &str, name: &str) -> String {
@@ -247,6 +286,12 @@ impl<'a> Lines<'a> {
         }
     }
 
+    fn block_if_there(&mut self, part: &str, label: &str) -> Result<Option<Vec<u8>>, BundleError> {
+        let mut ahead = Lines { rest: self.rest.clone() };
+        let there = ahead.next().is_some_and(|(_, line)| line.strip_suffix(':') == Some(part));
+        there.then(|| self.block(part, label)).transpose()
+    }
+
     fn block(&mut self, part: &str, label: &str) -> Result<Vec<u8>, BundleError> {
         self.expect(&format!("{part}:"))?;
         let begun = self.expect(&format!("-----BEGIN {label}-----"))?;
@@ -292,6 +337,19 @@ mod tests {
         assert_eq!(SignedBundle::decode(signed().encode().as_bytes()), Ok(signed()));
         assert_eq!(signed().certificate(Role::Admin), "admin".repeat(30).as_bytes());
         assert_eq!(signed().authority(Authority::Client), b"client-ca");
+    }
+
+    #[test]
+    fn lists_of_revoked_certificates_travel_along_where_there_are_some() {
+        let some =
+            |authority: Authority| (authority != Authority::Client).then(|| authority.word().repeat(50).into_bytes());
+        let listed = signed().with_lists(some);
+        let text = listed.encode();
+        assert!(text.starts_with(&signed().encode()), "a reader finds the rest as before");
+        assert_eq!(SignedBundle::decode(text.as_bytes()), Ok(listed.clone()));
+        assert_eq!((listed.list(Authority::Client), signed().list(Authority::Peer)), (None, None));
+        let twice = format!("{text}{}", text.get(text.find("\nagent-ca-revoked").unwrap()..).unwrap());
+        assert!(matches!(SignedBundle::decode(twice.as_bytes()), Err(BundleError::More(_))));
     }
 
     #[test]
