@@ -104,6 +104,10 @@ pub fn folder(node: &Node) -> Result<PathBuf, Fault> {
 pub fn before_start(node: &Node, etcd: Option<Minor>) -> Result<Vec<Finding>, Fault> {
     if let Ok(dir) = folder(node) {
         ensure_swaps_finished(&dir)?;
+        // Without a list that was here, etcd would let in what was called back.
+        Authority::ALL
+            .into_iter()
+            .try_for_each(|authority| observe_list(&dir.join(authority.cert_file())).map(drop))?;
     }
     let input = PreflightInput { spec: &node.spec, member: &node.member, etcd };
     let findings = preflight(&input, Timestamp::now());
