@@ -35,7 +35,7 @@ test: tools cargo ## Run every test against real servers, and the checks of the 
 	target/debug/xtask tidy
 
 test-faults: tools cargo ## Run the same tests with their ranges widened (QUORATE_SWEEP=full: every byte, every crash point); hours
-	QUORATE_SWEEP=full $(CARGO) test --release --workspace --locked
+	QUORATE_SWEEP=full $(CARGO) test --profile faults --workspace --locked
 
 test-clock: tools cargo ## Step this machine's own clock by an hour and back below agents, etcd and every change (root; puts it right afterwards)
 	QUORATE_CLOCK=machine $(CARGO) test --locked -p quorate-cli --test agent_clock --test cluster_clock --test ca_rotate -- --test-threads=1 clock

@@ -63,9 +63,9 @@ fn find_or_build() -> PathBuf {
         let mut build = Command::new(cargo);
         // The whole workspace is selected so that the features, and with them the built dependencies, stay the same.
         build.current_dir(project_root()).args(["build", "--quiet", "--locked", "--workspace", "--bin", "quorate"]);
-        if profile_dir.ends_with("release") {
-            build.arg("--release");
-        }
+        // The folder has the name of its profile, but for that of `dev`.
+        let profile = profile_dir.file_name().and_then(|name| name.to_str()).filter(|name| *name != "debug");
+        build.args(profile.iter().flat_map(|profile| ["--profile", profile]));
         run(&mut build);
     }
     assert!(binary.exists(), "`{}` is missing after building it: run `cargo build`", binary.display());
