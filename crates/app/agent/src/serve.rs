@@ -6,7 +6,7 @@
 //! **Invariant:** a client that connects and says nothing keeps nobody else waiting, and not for ever.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -44,6 +44,8 @@ pub struct Address {
     at: SocketAddr,
     tls: Option<TlsFiles>,
     admit: Admit,
+    /// Of IPv6 too, where it stands for all addresses.
+    both: bool,
 }
 
 impl Address {
@@ -61,8 +63,8 @@ impl Address {
         let at = rest.trim_end_matches('/').parse();
         let at = at.map_err(|_| invalid("it does not name an IP address and a port", form))?;
         match (secure, tls) {
-            (true, Some(tls)) => Ok(Address { at, tls: Some(tls), admit: Admit::Certified }),
-            (false, None) => Ok(Address { at, tls: None, admit: Admit::Certified }),
+            (true, Some(tls)) => Ok(Address { at, tls: Some(tls), admit: Admit::Certified, both: false }),
+            (false, None) => Ok(Address { at, tls: None, admit: Admit::Certified, both: false }),
             (true, None) => Err(invalid("there is no certificate for it", "give a certificate and its key")),
             (false, Some(_)) => {
                 Err(invalid("it asks for clear text and has a certificate", "write `https://`, or leave it out"))
@@ -74,6 +76,12 @@ impl Address {
     #[must_use]
     pub fn admit_unknown(self) -> Address {
         Address { admit: Admit::Everyone, ..self }
+    }
+
+    /// `0.0.0.0` is all addresses of this machine, those of IPv6 included.
+    #[must_use]
+    pub fn of_both_kinds(self) -> Address {
+        Address { both: true, ..self }
     }
 
     /// Whether only this machine can reach it.
@@ -116,7 +124,17 @@ pub struct Bound {
 /// Takes the port, and reads the certificates.
 pub async fn bind(address: &Address) -> Result<Bound, Fault> {
     let keys = address.tls.clone().map(|files| tls::server(files, address.admit)).transpose()?.map(Arc::new);
-    let listener = TcpListener::bind(address.at).await.map_err(|error| {
+    let all = SocketAddr::from(([0_u16; 8], address.at.port()));
+    let both = match address.both && address.at.ip() == IpAddr::V4(Ipv4Addr::UNSPECIFIED) {
+        // A machine without IPv6 has no such address; who holds the port is told below.
+        true => TcpListener::bind(all).await.ok(),
+        false => None,
+    };
+    let bound = match both {
+        Some(listener) => Ok(listener),
+        None => TcpListener::bind(address.at).await,
+    };
+    let listener = bound.map_err(|error| {
         Fault::new(Code::ListenFailed, format!("cannot listen on `{}`", address.url()))
             .hint(format!(
                 "see who listens there with `ss -ltnp sport = :{}`, or choose another port",
@@ -129,7 +147,7 @@ pub async fn bind(address: &Address) -> Result<Bound, Fault> {
 
 /// The same for clients that show a certificate and for those who ask in clear text; whoever answers looks at [`Peer`].
 pub async fn bind_either(at: SocketAddr, files: TlsFiles) -> Result<Bound, Fault> {
-    let mut bound = bind(&Address { at, tls: Some(files), admit: Admit::Certified }).await?;
+    let mut bound = bind(&Address { at, tls: Some(files), admit: Admit::Certified, both: false }).await?;
     bound.begin = Begin::Either;
     Ok(bound)
 }

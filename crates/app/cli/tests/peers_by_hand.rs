@@ -6,8 +6,13 @@
 mod change_support;
 mod cluster_support;
 mod peers_support;
+mod scan_support;
 
+use std::io::{Read, Write};
+use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use change_support::STALL_MAX;
@@ -191,6 +196,7 @@ fn codes_that_do_not_hold_let_nobody_in_and_strangers_learn_nothing() {
     let mut net = ByHand::new(3);
     net.standalone(0, "4s");
     strangers_learn_nothing(&net);
+    strangers_learn_nothing_from_one_that_waits(&mut net);
     metrics_are_for_those_who_may(&net);
     let code = net.invite(0, "10m");
     // Not to be read as anything else.
@@ -243,81 +249,63 @@ fn everything_that_speaks_against_it_is_listed(net: &ByHand, code: &str) {
     std::fs::set_permissions(net.state(1), std::fs::Permissions::from_mode(0o700)).unwrap();
     let hook = hooks.join("veto");
     write_hook(&hook, "echo two volumes are here; exit 1");
+    let service = a_service_that_objects(net, &hooks);
     let address = net.hosts[1].address();
     let taken = net.hosts[1].within(|| std::net::TcpListener::bind((address, 2380)).unwrap());
     let text = net.join_refused(1, code, "Q1213");
-    assert!(text.contains("two volumes are here") && text.contains(":2380"), "{text}");
+    for word in ["two volumes are here", ":2380", "bricks (join of n2: three bricks are here)"] {
+        assert!(text.contains(word), "{word}: {text}");
+    }
     assert!(!net.state(1).join("cluster.yaml").exists() && !net.state(1).join("pki").exists());
     drop(taken);
     write_hook(&hook, "exit 0");
+    // With the hook at peace, the service alone is enough; and one that does not answer objects.
+    let text = net.join_refused(1, code, "Q1213");
+    assert!(text.contains("three bricks are here"), "{text}");
+    service.join().unwrap();
+    let text = net.join_refused(1, code, "Q1213");
+    assert!(text.contains("does not answer"), "{text}");
+    std::fs::remove_file(hooks.join("services/bricks")).unwrap();
+}
+
+/// A service on the newcomer's host that has registered, and says no twice.
+fn a_service_that_objects(net: &ByHand, hooks: &Path) -> JoinHandle<()> {
+    let listener = net.hosts[1].within(|| TcpListener::bind("127.0.0.1:0").unwrap());
+    std::fs::create_dir(hooks.join("services")).unwrap();
+    let registration = format!("{{\"ask\": \"http://{}/veto\"}}", listener.local_addr().unwrap());
+    std::fs::File::create(hooks.join("services/bricks")).unwrap().write_all(registration.as_bytes()).unwrap();
+    std::thread::spawn(move || {
+        for _ in 0..2 {
+            let (mut wire, _) = listener.accept().unwrap();
+            let mut request = [0; 1024];
+            let read = wire.read(&mut request).unwrap();
+            let asked = String::from_utf8_lossy(&request[..read]).into_owned();
+            assert!(asked.starts_with("GET /veto?change=join&node=n2 "), "{asked}");
+            let body = "join of n2: three bricks are here";
+            let head = format!("HTTP/1.1 409 Conflict\r\nConnection: close\r\nContent-Length: {}\r\n\r\n", body.len());
+            wire.write_all((head + body).as_bytes()).unwrap();
+        }
+    })
 }
 
 /// Every port that listens on the node is asked without a certificate.
 fn strangers_learn_nothing(net: &ByHand) {
-    let ports = net.hosts[0].within(|| {
-        let table = std::fs::read_to_string("/proc/thread-self/net/tcp").unwrap();
-        let six = std::fs::read_to_string("/proc/thread-self/net/tcp6").unwrap_or_default();
-        let listening = |line: &str| {
-            let parts: Vec<&str> = line.split_whitespace().collect();
-            let (place, state) = (parts.get(1)?, parts.get(3)?);
-            let port = u16::from_str_radix(place.rsplit(':').next()?, 16).ok()?;
-            (*state == "0A").then_some(port)
-        };
-        table.lines().chain(six.lines()).filter_map(listening).collect::<std::collections::BTreeSet<u16>>()
-    });
+    let ports = scan_support::ports(&net.hosts, 0);
     assert!(ports.is_superset(&[2379, 2380, 2382, 2383].into()), "{ports:?}");
-    let authorities: Vec<reqwest::Certificate> = ["peer", "client", "agent"]
-        .iter()
-        .map(|which| std::fs::read(net.state(0).join(format!("pki/{which}-ca.crt"))).unwrap())
-        .map(|pem| reqwest::Certificate::from_pem(&pem).unwrap())
-        .collect();
-    let address = net.hosts[0].address();
-    let told = net.hosts[2].within(|| {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        runtime.block_on(async {
-            let client = reqwest::Client::builder().tls_certs_only(authorities).timeout(Duration::from_secs(20));
-            let client = client.build().unwrap();
-            let mut told = Vec::new();
-            let paths = [
-                "/",
-                "/v1/node",
-                "/v1/status",
-                "/v1/peers",
-                "/v1/file",
-                "/v1/join",
-                "/v1/invite",
-                "/v1/issuing-keys",
-                "/v3/kv/range",
-                "/version",
-                "/health",
-                "/metrics",
-                "/livez",
-                "/readyz",
-            ];
-            for port in ports {
-                for path in paths {
-                    let url = format!("https://{address}:{port}{path}");
-                    for asked in [client.get(&url), client.post(&url).body("{}")] {
-                        let Ok(answer) = asked.send().await else { continue };
-                        let status = answer.status().as_u16();
-                        let text = answer.text().await.unwrap_or_default();
-                        if !text.is_empty() {
-                            told.push((port, path, status, text));
-                        }
-                    }
-                }
-            }
-            told
-        })
-    });
-    let turned = |(port, path, status, text): &(u16, &str, u16, String)| {
-        let words = if *status == 429 { "too many wrong tokens" } else { "lets nobody in" };
-        (*port, *path) == (7700, "/v1/join") && text.contains(words)
-    };
-    let told: Vec<_> = told.into_iter().filter(|one| !turned(one)).collect();
-    let live = (2383, "/livez", 200, "{\"live\":true}".to_owned());
-    let ready = (2383, "/readyz", 200, "{\"phase\":\"serving\"}".to_owned());
-    assert_eq!(told, [live, ready]);
+    let authorities = ["peer", "client", "agent"].map(|which| net.state(0).join(format!("pki/{which}-ca.crt")));
+    let told = scan_support::told(&net.hosts, 0, 2, &authorities);
+    scan_support::assert_only_the_phase(&told, "{\"phase\":\"serving\"}");
+}
+
+/// A node that waits to be taken in tells nobody anything.
+fn strangers_learn_nothing_from_one_that_waits(net: &mut ByHand) {
+    let words: Vec<String> = ["--accept-probe".to_owned()].into_iter().chain(net.own(1)).collect();
+    net.start(1, &words);
+    wait_until("it shows a code", LIMIT, || net.agents[1].as_ref().unwrap().log().contains("quorate-join-"));
+    assert_eq!(scan_support::ports(&net.hosts, 1), [7700].into());
+    let told = scan_support::told(&net.hosts, 1, 2, &[net.state(1).join("probe/agent-ca.crt")]);
+    assert_eq!(told, []);
+    net.kill_agent(1);
 }
 
 /// Metrics are for this machine, and for who has a certificate of the clients' authority.

@@ -4,6 +4,7 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on says where")]
 
 mod cluster_support;
+mod scan_support;
 
 use std::io::Write;
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -336,6 +337,10 @@ fn a_client_carries(net: &mut Net) {
     let node = listed["nodes"].as_array().unwrap().iter().find(|node| node["name"] == "n4").unwrap().clone();
     assert_eq!((node["role"].as_str(), node["answers"].as_bool()), (Some("client"), Some(true)), "{listed:#}");
     net.refused(3, &["peer", "invite"], "Q1226");
+    let authorities = ["peer", "client", "agent"].map(|which| net.state(3).join(format!("pki/{which}-ca.crt")));
+    assert!(scan_support::ports(&net.hosts, 3).is_superset(&[2379, 2382, 2383].into()));
+    let strangers = scan_support::told(&net.hosts, 3, 1, &authorities);
+    scan_support::assert_only_the_phase(&strangers, "{\"phase\":\"serving\",\"role\":\"client\"}");
     let told = net.done(0, &["peer", "status"], "");
     assert!(told.contains("programs on its own machine"), "{told}");
     // Its certificates were to end soon, and it has none of the keys: a server signs, while the proxy carries.
@@ -434,8 +439,14 @@ fn whoever_is_killed_while_a_role_changes_the_node_ends_as_one_of_the_two() {
     killed_target(&mut net, "client", "client-written");
     killed_target(&mut net, "server", "server-written");
     if full {
-        killed_target(&mut net, "client", "client");
-        killed_target(&mut net, "server", "server");
+        for (to_client, to_server) in
+            [("client", "added"), ("client", "started"), ("client", "promoted"), ("client", "server")]
+        {
+            killed_target(&mut net, "client", to_client);
+            killed_target(&mut net, "server", to_server);
+        }
+        killed_target(&mut net, "client", "client-written");
+        killed_target(&mut net, "server", "port-released");
     }
     // The machine of another server is off meanwhile, which may be the leader's.
     net.done(0, &["peer", "set-role", "n3", "client"], "");
@@ -478,10 +489,31 @@ fn killed_originator(net: &mut Net, role: &str, point: &str) {
     settled(net, role);
 }
 
+/// Who leads of the servers that stay.
+#[track_caller]
+fn leader(net: &Net) -> usize {
+    let begun = Instant::now();
+    loop {
+        let leads = |at: &usize| {
+            let status = net.ctl(*at, &["endpoint", "status", "--write-out=json"]).unwrap_or_default();
+            cluster_support::leads(&status)
+        };
+        // The node itself may lead before it is removed; then there is no other to kill.
+        if let Some(at) = [0, 1].into_iter().find(leads) {
+            return at;
+        }
+        assert!(begun.elapsed() < LIMIT, "none of the two leads\n{}", net.logs());
+    }
+}
+
 fn killed_target(net: &mut Net, role: &str, point: &str) {
     restart_to_end_at(net, 2, point);
     net.quorate(0, &["peer", "set-role", "n3", role, "--wait", "1s"], "");
     wait_end(net, 2, point);
+    // The leader goes off with it, and both come back.
+    let leader = leader(net);
+    net.power_off(leader);
+    net.start(leader, &[], None);
     net.start(2, &[], None);
     settled(net, role);
 }

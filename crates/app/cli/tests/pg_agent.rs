@@ -191,4 +191,13 @@ fn one_agent_keeps_etcd_and_postgresql_and_ends_them_in_order() {
     group.wait_ready();
     runtime.block_on(eventually(&group.door(0, WRITE), sql));
     assert_eq!(runtime.block_on(count(&group.inside(0), "SELECT count(*) FROM rdpg.events WHERE host = 'h'")), 2);
+
+    // It has a word before the host is detached, joins another cluster or becomes a client, until the file has no server here.
+    let registered = group.path("state/n1/hooks/services/postgresql");
+    let words = std::fs::read_to_string(&registered).unwrap();
+    assert!(words.contains("quorate pg detach n1") && words.contains("to-client"), "{words}");
+    stop(&mut group, 0);
+    write(&group, text.split("postgres:").next().unwrap());
+    start(&mut group, 0);
+    group.wait("it has no word any more", |_| !registered.exists());
 }

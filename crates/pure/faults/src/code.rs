@@ -664,6 +664,8 @@ codes! {
     RoleUnanswered = "Q1228", Unreachable;
     /// What speaks against making a server of a client.
     RoleObjections = "Q1229", Refused;
+    /// Who the clients are stands in the cluster's store, which cannot be read.
+    ClientsUnread = "Q1230", Unreachable;
     /// etcd is run by others, and this would change it.
     ExternalEtcd = "Q1237", Refused;
     /// GlusterD 2 ran this node as a proxy.

@@ -12,7 +12,7 @@ use quorate_plan::peering::{
     API_VERSIONS, Kind, Newcomer, Role, Side, objections, with_member, without_member, workload,
 };
 
-use super::facts::{Guest, guest, taken};
+use super::facts::{Guest, Ports, guest};
 use super::keep::{busy, start, take_back, unknown};
 use super::messages::{OperationShown, RoleRequest, VetoAnswer, VetoRequest};
 use super::pinned::refusal;
@@ -53,9 +53,11 @@ pub(crate) async fn set_role(api: &Api, request: &RoleRequest) -> Result<Operati
         let hint = format!("ask another server: `quorate peer set-role {name} {}` there", request.role);
         return Err(refused("a node does not change its own role", &hint));
     }
-    client::mind_clients(api).await;
-    let is_client = api.peering.clients().into_iter().find(|client| client.name == *name);
     let is_server = api.node.spec.member(name).is_some();
+    if !is_server {
+        client::read_clients(api).await?;
+    }
+    let is_client = api.peering.clients().into_iter().find(|client| client.name == *name);
     match (request.role, is_server, is_client) {
         (_, false, None) => Err(unknown(name)),
         (Role::Client, true, _) => to_client(api, name).await,
@@ -93,6 +95,7 @@ async fn to_client(api: &Api, name: &str) -> Result<OperationShown, Fault> {
 
 async fn to_server(api: &Api, node: Newcomer) -> Result<OperationShown, Fault> {
     let spec = &api.node.spec;
+    let begun = now_ms();
     let side = ask(api, TO_SERVER, &node.name).await?;
     let side = side.ok_or_else(|| {
         Fault::new(Code::RoleUnanswered, format!("`{}` does not say what it has to be a server with", node.name))
@@ -101,10 +104,12 @@ async fn to_server(api: &Api, node: Newcomer) -> Result<OperationShown, Fault> {
     let host = Side {
         api: API_VERSIONS,
         etcd: api.shared.status().etcd.and_then(|etcd| etcd.version),
-        now_ms: now_ms(),
+        // It looked at its clock at some moment since it was asked.
+        now_ms: side.now_ms.clamp(begun, now_ms().max(begun)),
         cluster: Some(spec.token.clone()),
         state_dir: spec.agent.state_dir.clone(),
         taken: Vec::new(),
+        unfit: Vec::new(),
         fsync_ms: Some(0),
         veto: None,
     };
@@ -165,14 +170,14 @@ async fn own_side(api: &Api) -> Option<Side> {
             cluster: None,
             veto: None,
         });
-        let mut taken = taken(&address, &[2380, PASSING_PORT]);
+        let Ports { mut taken, unfit } = Ports::look(&address, &[2380, PASSING_PORT]);
         let data = node.target.data_dir();
         if data.join("member").exists() {
             taken.push(format!("{} (data of etcd)", data.display()));
         }
         // Where it cannot be a folder, nothing can be written.
         let fsync_ms = side.fsync_ms.filter(|_| data.is_dir() || !data.exists());
-        Side { taken, fsync_ms, ..side }
+        Side { taken, unfit, fsync_ms, ..side }
     });
     looked.await.ok()
 }

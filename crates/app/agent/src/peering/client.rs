@@ -40,6 +40,8 @@ const MEMBERS: &str = "members.json";
 const LOOK: Duration = Duration::from_millis(200);
 /// How long members may take to confirm their list.
 const LIST_LIMIT: Duration = Duration::from_secs(2);
+/// How long the record may take: whoever asked waits for it.
+const READ_LIMIT: Duration = Duration::from_secs(5);
 
 /// What the node of a folder would be as a member, where it joined as a client. `text`: its cluster file.
 pub(crate) fn own_member(text: &str, dir: &Path) -> Option<Member> {
@@ -82,20 +84,33 @@ pub(super) fn agent_url(api: &Api, client: &Newcomer) -> Option<String> {
 }
 
 /// Reads who the clients are, where this node can.
-pub(super) async fn mind_clients(api: &Api) {
-    let can = api.shared.readiness().1 || api.peering.role() == Some(Role::Client) && api.peering.proxy.serves();
-    if !can {
-        return;
-    }
+pub(super) async fn mind_clients(api: &Api) -> Result<(), Fault> {
+    if can_read(api) { read_clients(api).await.map(|_| ()) } else { Ok(()) }
+}
+
+/// Whether the record is within reach.
+pub(super) fn can_read(api: &Api) -> bool {
+    api.shared.readiness().1 || api.peering.role() == Some(Role::Client) && api.peering.proxy.serves()
+}
+
+/// Reads the record: everyone in it. Without an answer nobody knows who the clients are, and that is no answer.
+pub(super) async fn read_clients(api: &Api) -> Result<Vec<NodeRecord>, Fault> {
     let read = async { records(api).await?.nodes().await };
-    match read.await {
-        Ok(nodes) => {
-            let clients = nodes.iter().filter(|node| node.role == Role::Client);
-            api.peering.set_clients(clients.map(NodeRecord::newcomer).collect());
-        }
-        Err(fault) => debug!(code = %fault.code(), "the record was not read: {}", in_words(&fault)),
-    }
+    let read = tokio::time::timeout(READ_LIMIT, read).await;
+    let nodes = match read {
+        Ok(Ok(nodes)) => nodes,
+        Ok(Err(fault)) => return Err(unread().caused_by(fault)),
+        Err(_) => return Err(unread()),
+    };
+    let clients = nodes.iter().filter(|node| node.role == Role::Client);
+    api.peering.set_clients(clients.map(NodeRecord::newcomer).collect());
     know_clients(api);
+    Ok(nodes)
+}
+
+fn unread() -> Fault {
+    Fault::new(Code::ClientsUnread, "who the clients are cannot be read from the cluster's store")
+        .hint("see that a quorum of the servers is up: `quorate peer list`; then try again")
 }
 
 /// Lets this node's agent ask the agents of clients.

@@ -6,11 +6,10 @@ use quorate_faults::{Code, Fault};
 use quorate_plan::peering::{Kind, without_member, workload};
 use tracing::{info, warn};
 
-use super::client;
 use super::keep::{busy, start, take_back, unknown};
 use super::messages::{DetachRequest, OperationShown, VetoAnswer, VetoRequest};
 use super::show::operation_shown;
-use super::{DETACH, VETO, keys, veto};
+use super::{DETACH, VETO, adopt, client, keys, veto};
 use crate::cluster_file;
 use crate::peers::{Api, PeerError};
 use crate::turn::may_remove;
@@ -35,7 +34,7 @@ pub(crate) async fn detach(api: &Api, request: &DetachRequest) -> Result<Operati
         };
     }
     if spec.member(name).is_none() {
-        client::mind_clients(api).await;
+        client::read_clients(api).await?;
         if !api.peering.clients().iter().any(|client| client.name == *name) {
             return Err(unknown(name));
         }
@@ -53,6 +52,9 @@ pub(crate) async fn detach(api: &Api, request: &DetachRequest) -> Result<Operati
         return by_another(api, request).await;
     }
     ask_for_vetoes(api, request).await?;
+    if request.force {
+        adopt::adopt_of(api, name).await?;
+    }
     if spec.external.is_none() {
         may_remove(&api.node, name).await?;
     }

@@ -75,7 +75,7 @@ pub(super) async fn open(api: &Api) -> Result<Bound, Fault> {
         let key = std::path::PathBuf::from(for_member(&files.key_file, api.node.name()));
         serve::TlsFiles { cert: chain, key, client_ca: None }
     });
-    serve::bind(&Address::parse(&format!("https://0.0.0.0:{DOOR_PORT}"), tls)?).await
+    serve::bind(&Address::parse(&format!("https://0.0.0.0:{DOOR_PORT}"), tls)?.of_both_kinds()).await
 }
 
 /// What it answers.
@@ -134,20 +134,24 @@ async fn join(
     };
     // Only who holds a token learns what was wrong with its request.
     let asked = asked.map_err(|rejection| away(StatusCode::BAD_REQUEST, Code::PeerRequest, &rejection.body_text()))?;
-    let admitted = admit(&api, &asked, &token, claim.unwrap_or_default(), &invitation);
+    let asking = Asking { asked: &asked, token: &token, claim: claim.unwrap_or_default(), at_ms: now };
+    let admitted = admit(&api, asking, &invitation);
     match tokio::time::timeout(REQUEST_LIMIT, admitted).await {
         Ok(answer) => answer.map(Json),
         Err(_) => Err(away(StatusCode::REQUEST_TIMEOUT, Code::PeerRequest, "it took too long; try again")),
     }
 }
 
-async fn admit(
-    api: &Api,
-    asked: &JoinAsk,
-    token: &[u8],
+/// Somebody who holds a token, and when it came: clocks are compared as of then, however long the answer takes.
+struct Asking<'a> {
+    asked: &'a JoinAsk,
+    token: &'a [u8],
     claim: String,
-    invitation: &Invitation,
-) -> Result<JoinTerms, Away> {
+    at_ms: u64,
+}
+
+async fn admit(api: &Api, asking: Asking<'_>, invitation: &Invitation) -> Result<JoinTerms, Away> {
+    let Asking { asked, token, claim, at_ms } = asking;
     let _one = api.peering.deciding.lock().await;
     let name = &asked.newcomer.name;
     if asked.role != invitation.role {
@@ -163,26 +167,26 @@ async fn admit(
             let why = "the node did not come up in its time, and was taken out again: ask for another code";
             return Err(away(StatusCode::CONFLICT, Code::JoinUndone, why));
         }
-        return granted(api, asked, &operation.text).await;
+        return granted(api, asked, &operation.text, at_ms).await;
     }
-    client::mind_clients(api).await;
+    client::read_clients(api).await?;
     let clients = api.peering.clients();
     if invitation.used_by.as_ref() == Some(&claim) && clients.contains(&asked.newcomer) {
-        return granted(api, asked, &api.node.text).await;
+        return granted(api, asked, &api.node.text, at_ms).await;
     }
-    let side = here(&api.node, api, name).await;
+    let side = here(&api.node, api, name, at_ms).await;
     let mut found = objections_to(asked.role, &side, &api.node.spec, &asked.side, &asked.newcomer);
     found.extend(meets(&clients, &asked.newcomer));
+    if asked.requests.is_none() {
+        return Ok(JoinTerms { side, file: api.node.text.to_string(), certificates: None, objections: found });
+    }
     if !found.is_empty() {
         let code = Code::JoinObjections.as_str().to_owned();
         let turn = Turn { code, why: format!("`{name}` cannot join"), reasons: found };
         return Err(Away(StatusCode::CONFLICT, turn));
     }
-    if asked.requests.is_none() {
-        return Ok(JoinTerms { side, file: api.node.text.to_string(), certificates: None });
-    }
     let operation = reservation(api, asked)?;
-    let terms = granted(api, asked, &operation.text).await?;
+    let terms = granted(api, asked, &operation.text, at_ms).await?;
     begin(api, operation, Some((token, &claim))).await?;
     info!(node = name, "reserved a place for a newcomer");
     Ok(terms)
@@ -204,14 +208,15 @@ fn meets(clients: &[Newcomer], newcomer: &Newcomer) -> Vec<String> {
 }
 
 /// This side of the matter.
-async fn here(node: &Node, api: &Api, name: &str) -> Side {
+async fn here(node: &Node, api: &Api, name: &str, at_ms: u64) -> Side {
     Side {
         api: API_VERSIONS,
         etcd: api.shared.status().etcd.and_then(|etcd| etcd.version),
-        now_ms: now_ms(),
+        now_ms: at_ms,
         cluster: Some(node.spec.token.clone()),
         state_dir: node.spec.agent.state_dir.clone(),
         taken: Vec::new(),
+        unfit: Vec::new(),
         fsync_ms: Some(0),
         veto: veto(api.peering.dir(), "join", name).await,
     }
@@ -247,6 +252,8 @@ fn reservation(api: &Api, asked: &JoinAsk) -> Result<Operation, Away> {
         kind: kind_of(asked),
         text,
         before: api.node.spec.hash(),
+        earlier: Vec::new(),
+        taken: false,
         at_ms: now,
         deadline_ms: now.saturating_add(wait),
         step: Step::Reserved,
@@ -254,11 +261,11 @@ fn reservation(api: &Api, asked: &JoinAsk) -> Result<Operation, Away> {
 }
 
 /// The file and the certificates.
-async fn granted(api: &Api, asked: &JoinAsk, text: &str) -> Result<JoinTerms, Away> {
-    let side = here(&api.node, api, &asked.newcomer.name).await;
+async fn granted(api: &Api, asked: &JoinAsk, text: &str, at_ms: u64) -> Result<JoinTerms, Away> {
+    let side = here(&api.node, api, &asked.newcomer.name, at_ms).await;
     let (file, node) = (text.to_owned(), Arc::clone(&api.node));
     let Some(requests) = asked.requests.clone() else {
-        return Ok(JoinTerms { side, file, certificates: None });
+        return Ok(JoinTerms { side, file, certificates: None, objections: Vec::new() });
     };
     let declared = with_member(text, &asked.newcomer).map_err(|error| error.fault())?;
     let (text, name) = (declared, asked.newcomer.name.clone());
@@ -269,5 +276,5 @@ async fn granted(api: &Api, asked: &JoinAsk, text: &str) -> Result<JoinTerms, Aw
         certificates::sign_for(&certificates::folder(&node)?, &spec, member, &requests)
     });
     let signed = signed.await.map_err(|_| Fault::new(Code::Internal, "signing came to a halt"))??;
-    Ok(JoinTerms { side, file, certificates: Some(signed.encode()) })
+    Ok(JoinTerms { side, file, certificates: Some(signed.encode()), objections: Vec::new() })
 }

@@ -1,6 +1,7 @@
 //! What a node tells of itself before anything is decided: looked at, not remembered.
 
-use std::net::{IpAddr, SocketAddr, TcpListener, UdpSocket};
+use std::io::ErrorKind;
+use std::net::{IpAddr, SocketAddr, TcpListener, ToSocketAddrs, UdpSocket};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -34,34 +35,69 @@ pub(super) fn guest(guest: Guest<'_>) -> Side {
     let path = std::env::var_os("PATH");
     let places = Places { named: guest.etcd_binary, path: path.as_deref(), near: Vec::new() };
     let find = || Binary::find(&places).ok().map(|binary| binary.version);
+    let mut ports = Ports::look(guest.address, &AGENT_PORTS);
+    if guest.is_member {
+        ports.and(Ports::look(guest.address, &MEMBER_PORTS)).and(Ports::look("127.0.0.1", &[2379]));
+    }
     Side {
         api: API_VERSIONS,
         etcd: guest.is_member.then(find).flatten(),
         now_ms: now_ms(),
         cluster: guest.cluster,
         state_dir: guest.state_dir.display().to_string(),
-        taken: match guest.is_member {
-            true => {
-                let ports = [&MEMBER_PORTS[..], &AGENT_PORTS[..]].concat();
-                [taken(guest.address, &ports), taken("127.0.0.1", &[2379])].concat()
-            }
-            false => taken(guest.address, &AGENT_PORTS),
-        },
+        taken: ports.taken,
+        unfit: ports.unfit,
         fsync_ms: fsync_ms(if guest.is_member { guest.data_dir } else { guest.state_dir }),
         veto: guest.veto,
     }
 }
 
-/// Addresses that are needed and not free. Etcd listens on the address itself, the agent on all.
-pub(super) fn taken(address: &str, ports: &[u16]) -> Vec<String> {
-    let Ok(ip) = address.parse::<IpAddr>() else { return Vec::new() };
-    let needed: Vec<SocketAddr> = ports.iter().map(|port| SocketAddr::new(ip, *port)).collect();
-    needed.iter().filter(|at| TcpListener::bind(at).is_err()).map(ToString::to_string).collect()
+/// What was found out about ports that are needed. Etcd listens on the address itself, the agent on all.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Ports {
+    /// Somebody else listens on these.
+    pub(super) taken: Vec<String>,
+    /// What else keeps a port from being used: what is not known is told.
+    pub(super) unfit: Vec<String>,
 }
 
-/// How long a synced write of a page takes in the nearest folder that is there.
+impl Ports {
+    /// Tries them. A name is looked up first. Blocks for a moment.
+    pub(super) fn look(address: &str, ports: &[u16]) -> Ports {
+        let mut found = Ports::default();
+        for port in ports {
+            let needed = match (address, *port).to_socket_addrs() {
+                Ok(needed) => needed.collect::<std::collections::BTreeSet<SocketAddr>>(),
+                Err(error) => {
+                    found.unfit.push(format!("`{}` has no address that is known ({error})", address.escape_debug()));
+                    break;
+                }
+            };
+            if needed.is_empty() {
+                found.unfit.push(format!("`{}` has no address that is known", address.escape_debug()));
+                break;
+            }
+            for at in needed {
+                match TcpListener::bind(at) {
+                    Ok(_) => {}
+                    Err(error) if error.kind() == ErrorKind::AddrInUse => found.taken.push(at.to_string()),
+                    Err(error) => found.unfit.push(format!("nobody can listen on `{at}` ({error})")),
+                }
+            }
+        }
+        found
+    }
+
+    pub(super) fn and(&mut self, more: Ports) -> &mut Ports {
+        self.taken.extend(more.taken);
+        self.unfit.extend(more.unfit);
+        self
+    }
+}
+
+/// How long a synced write of a page takes where the data is to lie: in that folder, or in the nearest one that is there.
 fn fsync_ms(data_dir: &Path) -> Option<u64> {
-    let dir = data_dir.ancestors().skip(1).find(|dir| dir.is_dir())?;
+    let dir = data_dir.ancestors().find(|dir| dir.is_dir())?;
     let path = partial_path(&dir.join(".quorate-fsync"), std::process::id())?;
     let mut best = None;
     RealDisk.remove_partial(&path).ok()?;
@@ -88,4 +124,33 @@ pub(super) fn own_address(towards: Option<SocketAddr>) -> Option<IpAddr> {
     socket.connect(towards).ok()?;
     let ip = socket.local_addr().ok()?.ip();
     (!ip.is_unspecified()).then_some(ip)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ports_of_a_name_are_looked_at_and_a_name_without_an_address_is_told() {
+        let held = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = held.local_addr().unwrap().port();
+        assert!(Ports::look("localhost", &[port]).taken.contains(&format!("127.0.0.1:{port}")));
+        assert_eq!(Ports::look("127.0.0.1", &[port]).taken, [format!("127.0.0.1:{port}")]);
+        let unknown = Ports::look("no-such-host.invalid", &[port]);
+        assert!(unknown.taken.is_empty() && unknown.unfit.len() == 1, "{unknown:?}");
+        let elsewhere = Ports::look("192.0.2.1", &[port]);
+        assert!(elsewhere.taken.is_empty() && elsewhere.unfit.len() == 1, "{elsewhere:?}");
+    }
+
+    #[test]
+    fn the_disk_of_the_folder_itself_is_timed() {
+        let root = tempfile::tempdir().unwrap();
+        let data = root.path().join("data");
+        assert!(fsync_ms(&data).is_some(), "the nearest one that is there");
+        std::fs::create_dir(&data).unwrap();
+        let seen = std::fs::metadata(root.path()).unwrap().modified().unwrap();
+        assert!(fsync_ms(&data).is_some());
+        assert_eq!(std::fs::metadata(root.path()).unwrap().modified().unwrap(), seen, "nothing was written beside it");
+        assert_eq!(std::fs::read_dir(&data).unwrap().count(), 0);
+    }
 }

@@ -14,12 +14,12 @@ use quorate_host::durable::RealDisk;
 use quorate_host::state::StateDir;
 use quorate_pki::{Authority, Keys, NodeNames, SignedBundle, ensure_installed, ensure_requests};
 use quorate_plan::ledger::LedgerSeen;
-use quorate_plan::peering::{JoinCode, LocalState, Newcomer, Role, objections_to, with_member};
+use quorate_plan::peering::{JoinCode, LocalState, Newcomer, Role, Side, objections_to, with_member};
 use quorate_plan::spec::{Spec, for_member};
 use sha2::{Digest, Sha256};
 
 use super::door::JOIN;
-use super::facts::{Guest, guest, own_address, taken};
+use super::facts::{Guest, Ports, guest, own_address};
 use super::messages::{JoinAsk, JoinTerms};
 use super::pinned::{ask, fill_random, refusal, resolve};
 use super::place::{Place, checked, find, hostname};
@@ -92,8 +92,9 @@ pub async fn join(settings: &JoinSettings) -> Result<Joined, Fault> {
         drop(StateDir::open(&place.dir())?.lock()?);
     }
     let attempt = Attempt::prepare(settings, place, known.map(|(_, local)| local)).await?;
-    let terms: JoinTerms = ask(code, JOIN, &attempt.ask(None)).await?;
-    attempt.check(code, &terms).await?;
+    let begun = now_ms();
+    let terms: JoinTerms = ask(code, JOIN, || attempt.ask(None)).await?;
+    attempt.check(code, &terms, begun).await?;
     attempt.carry_out(code, &terms).await
 }
 
@@ -145,7 +146,10 @@ impl Attempt {
             });
             if carries {
                 // Where etcd would listen, its proxy does.
-                side.taken.extend(taken(&address, &[2379]).into_iter().chain(taken("127.0.0.1", &[2379])));
+                let mut ports = Ports::look(&address, &[2379]);
+                ports.and(Ports::look("127.0.0.1", &[2379]));
+                side.taken.extend(ports.taken);
+                side.unfit.extend(ports.unfit);
             }
             side
         });
@@ -157,20 +161,25 @@ impl Attempt {
     }
 
     fn ask(&self, requests: Option<String>) -> JoinAsk {
-        JoinAsk { requests, ..self.request.clone() }
+        let side = Side { now_ms: now_ms(), ..self.request.side.clone() };
+        JoinAsk { requests, side, ..self.request.clone() }
     }
 
-    /// Judges the other side by the same rules, with what it told.
-    async fn check(&self, code: &JoinCode, terms: &JoinTerms) -> Result<(), Fault> {
+    /// Judges the other side by the same rules, with what it told, and adds what only this side sees. `begun`: when it was asked.
+    async fn check(&self, code: &JoinCode, terms: &JoinTerms, begun: u64) -> Result<(), Fault> {
         let (spec, _) = cluster_file::parse(terms.file.as_bytes(), "the cluster file of the inviter")?;
         if spec.token != code.cluster {
             return Err(refusal(Code::JoinTurnedAway, "the inviter is of another cluster than the code", &[]));
         }
         // Whoever goes on with an earlier attempt is declared already.
-        if spec.member(&self.place.name).is_some() {
+        if terms.objections.is_empty() && spec.member(&self.place.name).is_some() {
             return Ok(());
         }
-        let mut found = objections_to(code.role, &terms.side, &spec, &self.request.side, &self.request.newcomer);
+        // It looked at its clock at some moment since it was asked.
+        let side = Side { now_ms: terms.side.now_ms.clamp(begun, now_ms().max(begun)), ..self.request.side.clone() };
+        let own = objections_to(code.role, &terms.side, &spec, &side, &self.request.newcomer);
+        let mut found = terms.objections.clone();
+        found.extend(own.into_iter().filter(|one| !terms.objections.contains(one)));
         if spec.external.is_some()
             && let Err(fault) = self.reach(&spec).await
         {
@@ -198,7 +207,7 @@ impl Attempt {
         let (spec, _) = cluster_file::parse(text.as_bytes(), "the cluster file of the inviter")?;
         let (dir, names) = self.certificates(&spec)?;
         let requests = ensure_requests(&dir, &names, Keys::Keep)?.bundle;
-        let granted: JoinTerms = ask(code, JOIN, &self.ask(Some(requests.encode()))).await?;
+        let granted: JoinTerms = ask(code, JOIN, || self.ask(Some(requests.encode()))).await?;
         point("join-granted");
         let (spec, _) = cluster_file::parse(granted.file.as_bytes(), "the cluster file that was granted")?;
         let client = code.role == Role::Client;

@@ -10,7 +10,7 @@ use quorate_etcd_formats::hex::hex;
 use quorate_faults::{Code, Fault};
 use quorate_plan::ledger::{LedgerSeen, State};
 use quorate_plan::peering::{
-    JoinCode, Kind, Next, Operation, Outcome, Role, Seen, Step, TOKEN_BYTES, TTL_MAX_MS, next, without_member,
+    JoinCode, Kind, Next, Operation, Outcome, Role, Seen, Step, TOKEN_BYTES, TTL_MAX_MS, brought, next, without_member,
 };
 use quorate_plan::spec::duration_text;
 use sha2::{Digest, Sha256};
@@ -21,10 +21,10 @@ use super::client::{self, records};
 use super::messages::{InviteAnswer, InviteRequest, OperationShown};
 use super::pinned::fill_random;
 use super::points::point;
-use super::record::{Entry, NodeRecord, Records};
+use super::record::{Entry, Holds, NodeRecord, Records, Right};
 use super::show::operation_shown;
 use super::store::lock;
-use super::{DOOR_PORT, door, keys, returned};
+use super::{DOOR_PORT, adopt, door, keys, returned};
 use crate::cluster_file;
 use crate::peers::{Api, FileRequest, NodeAnswer, PeerError, take};
 use crate::turn::{Wish, in_words, now_ms};
@@ -40,10 +40,15 @@ const LIST_MS: u64 = 10_000;
 /// How long the door may take to open: an agent that begins anew opens it again.
 const DOOR_LIMIT: Duration = Duration::from_secs(8);
 
+/// Whoever carries a change out and has not answered for so long is lost: another server goes on with it. Longer than an agent
+/// needs to begin anew.
+pub(super) const LOST: Duration = Duration::from_secs(15);
+
 /// Goes on until told to stop.
 pub(crate) async fn keep(api: Api, stop: CancellationToken) {
     let Some(_) = api.peering.local() else { return };
     let (mut door, mut looked): (Option<DropGuard>, Option<Instant>) = (None, None);
+    let mut silent = None;
     api.peering.door.send_replace(false);
     loop {
         let news = api.peering.news.notified();
@@ -52,7 +57,12 @@ pub(crate) async fn keep(api: Api, stop: CancellationToken) {
         mind_door(&api, &mut door).await;
         let due = looked.is_none_or(|at| at.elapsed() >= FILE_EVERY);
         if due {
-            client::mind_clients(&api).await;
+            if let Err(fault) = client::mind_clients(&api).await {
+                debug!(code = %fault.code(), "who the clients are was not read: {}", in_words(&fault));
+            }
+            if let Err(fault) = adopt::mind_claim(&api, &mut silent).await {
+                debug!(code = %fault.code(), "who changes peers was not read: {}", in_words(&fault));
+            }
         }
         client::know_clients(&api);
         if let Err(fault) = mind_role(&api, due).await {
@@ -60,7 +70,7 @@ pub(crate) async fn keep(api: Api, stop: CancellationToken) {
         }
         let active = api.peering.kept().active().is_some();
         if active {
-            let waits = match drive(&api).await {
+            let waits = match drive(&api, due).await {
                 Ok(waits) => waits,
                 Err(fault) => Some(in_words(&fault)),
             };
@@ -149,47 +159,124 @@ async fn mind_role(api: &Api, due: bool) -> Result<(), Fault> {
     }
 }
 
-/// Takes the next step of the operation. Returns what it waits for.
-async fn drive(api: &Api) -> Result<Option<String>, Fault> {
+/// Takes the next step of the operation. `due`: the store is worth a look also while nothing is to be done. Returns what it waits
+/// for.
+async fn drive(api: &Api, due: bool) -> Result<Option<String>, Fault> {
     let active = || api.peering.kept().active().cloned();
     // Whoever begins one writes it down and then takes the right to it: in between it is nobody else's to go on with.
     let _begun = match active() {
         Some(operation) if operation.step == Step::Reserved => Some(api.peering.deciding.lock().await),
         _ => None,
     };
-    let Some(operation) = active() else { return Ok(None) };
+    let Some(mut operation) = active() else { return Ok(None) };
     let (spec, _) = cluster_file::parse(operation.text.as_bytes(), "the file of a change of peers")?;
     let hash = spec.hash();
+    if !operation.taken && operation.step != Step::Reserved && api.node.spec.hash() == hash {
+        operation.taken = true;
+        write(api, &operation)?;
+    }
     let heard = hear(api).await;
-    let seen = observe(api, &operation, &hash, &heard);
-    match next(&operation, &seen) {
+    let next = next(&operation, &observe(api, &operation, &hash, &heard));
+    match next {
+        Next::Nothing => return Ok(None),
+        Next::Wait(what) if !due => return Ok(Some(what)),
+        _ => {}
+    }
+    // Nothing is done without the right to it, which another one may have by now.
+    let (records, right) = right(api, &operation).await?;
+    let unclaimed = right == Right::Unclaimed;
+    let known = match right {
+        Right::Ours { known } => known,
+        Right::Unclaimed => Vec::new(),
+        Right::Theirs { by } => return Ok(Some(format!("`{by}`, which goes on with it"))),
+        Right::Closed(outcome) => return end_here(api, &operation, outcome).await.map(|()| None),
+        Right::Lost => {
+            let outcome = records.outcome_of(&operation).await?;
+            return end_here(api, &operation, outcome).await.map(|()| None);
+        }
+    };
+    let own = api.node.spec.hash();
+    let held = heard.values().flatten().map(|answer| answer.file.as_str());
+    if brought(&operation, &hash, [own.as_str()].into_iter().chain(held)).is_some() {
+        return rebase(api, &records, operation, hash).await.map(|()| None);
+    }
+    match next {
         Next::Nothing => Ok(None),
         Next::Wait(what) => Ok(Some(what)),
         Next::Write(step) => {
             // Whoever was killed before it had the right to change peers takes it now.
-            Records::open(&api.node).await?.claim(&operation, now_ms()).await?;
+            records.claim(&operation).await?;
             point("claimed");
-            api.peering.change(|kept| {
-                if let Some(known) = &mut kept.operation {
-                    known.step = step;
-                }
-            })?;
+            operation.step = step;
+            records.advance(&operation).await?;
+            write(api, &operation)?;
             point("given");
             Ok(None)
         }
-        Next::Give => give(api, &operation, &hash, &heard).await,
+        Next::Give => give(api, &operation, &hash, &heard, &known).await,
         Next::Undo => {
             let name = operation.kind.name();
             let text = without_member(&operation.text, name).map_err(|error| error.fault())?;
             warn!(node = name, "the newcomer did not come in its time, and is taken out again");
-            api.peering.change(|kept| {
-                kept.operation = Some(Operation { text, before: hash, step: Step::Undoing, ..operation.clone() });
-            })?;
+            let operation = operation.turned_back(text, hash);
+            records.advance(&operation).await?;
+            write(api, &operation)?;
             point("undoing");
             Ok(None)
         }
-        Next::Close(outcome) => close(api, &operation, &hash, outcome).await.map(|()| None),
+        // Nobody has heard of it.
+        Next::Close(outcome) if unclaimed => end_here(api, &operation, outcome).await.map(|()| None),
+        Next::Close(outcome) => close(api, &records, &operation, &hash, outcome).await.map(|()| None),
     }
+}
+
+/// Writes the operation down as it is now, unless it is over meanwhile.
+fn write(api: &Api, operation: &Operation) -> Result<(), Fault> {
+    api.peering.change(|kept| {
+        if let Some(known) = kept.operation.as_mut().filter(|known| known.id == operation.id) {
+            // It may have been taken back in this very moment.
+            let deadline_ms = known.deadline_ms.min(operation.deadline_ms);
+            *known = Operation { deadline_ms, ..operation.clone() };
+        }
+    })
+}
+
+/// Whose the operation is, and the store that says so: through this member, or through the others.
+async fn right(api: &Api, operation: &Operation) -> Result<(Records, Right), Fault> {
+    let near = async {
+        let records = records(api).await?;
+        let right = records.right(operation).await?;
+        Ok::<_, Fault>((records, right))
+    };
+    match near.await {
+        Err(_) if api.node.has_peers() && api.node.spec.external.is_none() => {
+            let records = Records::of_others(&api.node).await?;
+            let right = records.right(operation).await?;
+            Ok((records, right))
+        }
+        near => near,
+    }
+}
+
+/// Everybody holds a file that somebody applied meanwhile, and that one holds.
+async fn rebase(api: &Api, records: &Records, operation: Operation, hash: String) -> Result<(), Fault> {
+    let name = operation.kind.name().to_owned();
+    let declares = api.node.spec.member(&name).is_some();
+    let word = if declares { "declares it" } else { "does not declare it" };
+    info!(node = name, "another file was applied meanwhile, which {word}: the change goes on with that one");
+    let operation = operation.rebased(api.node.text.to_string(), declares, hash);
+    records.advance(&operation).await?;
+    write(api, &operation)
+}
+
+/// It ended by the hand of another, or before anyone heard of it: the file that was agreed on is followed from here on.
+async fn end_here(api: &Api, operation: &Operation, outcome: Outcome) -> Result<(), Fault> {
+    write(api, &Operation { step: Step::Done(outcome), ..operation.clone() })?;
+    if let Err(fault) = client::mind_clients(api).await {
+        debug!(code = %fault.code(), "who the clients are was not read: {}", in_words(&fault));
+    }
+    tell_end(&operation.kind, outcome);
+    Ok(())
 }
 
 pub(super) type Heard = BTreeMap<String, Result<NodeAnswer, PeerError>>;
@@ -230,6 +317,7 @@ fn observe(api: &Api, operation: &Operation, hash: &str, heard: &Heard) -> Seen 
         held: api.node.spec.hash() == hash && answers().all(|answer| answer.file == hash),
         listed,
         confirmed: cluster.is_some() || (external && api.shared.readiness().1),
+        based: api.node.spec.hash() == operation.before,
         backed_up: api.node.spec.backup.is_none() || backups.max().is_some_and(|until| until >= operation.at_ms),
         role: heard.get(name).and_then(|answer| answer.as_ref().ok()?.role),
     }
@@ -246,7 +334,7 @@ pub(super) async fn begin(api: &Api, operation: Operation, uses: Option<(&[u8], 
         kept.operation = Some(operation.clone());
     })?;
     point("reserved");
-    let claimed = async { Records::open(&api.node).await?.claim(&operation, now_ms()).await };
+    let claimed = async { Records::open(&api.node).await?.claim(&operation).await };
     let Err(fault) = claimed.await else { return Ok(()) };
     let undone = api.peering.change(|kept| {
         let ours = |known: &Operation| known.id == operation.id && known.step == Step::Reserved;
@@ -263,11 +351,24 @@ pub(super) async fn begin(api: &Api, operation: Operation, uses: Option<(&[u8], 
     if undone { Err(fault) } else { Ok(()) }
 }
 
-/// Gives the file to whoever has another one: those that leave first, this node last.
-async fn give(api: &Api, operation: &Operation, hash: &str, heard: &Heard) -> Result<Option<String>, Fault> {
+/// Gives the file to whoever has another one: those that leave first, this node last. Replaced is what the change began with, what
+/// was its own, and what the cluster had agreed on (`known`); what somebody else brought is not.
+async fn give(
+    api: &Api,
+    operation: &Operation,
+    hash: &str,
+    heard: &Heard,
+    known: &[String],
+) -> Result<Option<String>, Fault> {
     let behind = heard.iter().filter_map(|(peer, answer)| Some((peer, answer.as_ref().ok()?)));
+    let may_replace = |file: &String| operation.may_replace(file) || known.contains(file);
+    let theirs = |peer: &str| format!("the file that somebody applied on `{peer}` to be applied on all");
     let mut waits = None;
     for (peer, answer) in behind.filter(|(_, answer)| answer.file != hash) {
+        if !may_replace(&answer.file) {
+            waits = Some(theirs(peer));
+            continue;
+        }
         let request = FileRequest { text: operation.text.clone(), replaces: answer.file.clone() };
         match api.peers.put_file(peer, &request).await {
             Ok(_) => {
@@ -281,6 +382,9 @@ async fn give(api: &Api, operation: &Operation, hash: &str, heard: &Heard) -> Re
         return Ok(waits);
     }
     let request = FileRequest { text: operation.text.clone(), replaces: api.node.spec.hash() };
+    if !may_replace(&request.replaces) {
+        return Ok(Some(theirs(api.node.name())));
+    }
     take_here(api, request).await?;
     point("file-here");
     Ok(None)
@@ -297,7 +401,7 @@ pub(super) async fn take_here(api: &Api, request: FileRequest) -> Result<(), Fau
     Ok(())
 }
 
-async fn close(api: &Api, operation: &Operation, hash: &str, outcome: Outcome) -> Result<(), Fault> {
+async fn close(api: &Api, records: &Records, operation: &Operation, hash: &str, outcome: Outcome) -> Result<(), Fault> {
     let record = match (&operation.kind, outcome) {
         (Kind::Join(node), Outcome::Joined) | (Kind::ToServer(node), Outcome::Changed) => {
             let role = if api.node.spec.external.is_some() { Role::External } else { Role::Server };
@@ -306,34 +410,31 @@ async fn close(api: &Api, operation: &Operation, hash: &str, outcome: Outcome) -
         (Kind::Enrol(node), Outcome::Joined) | (Kind::ToClient(node), Outcome::Changed) => {
             Entry::Put(NodeRecord::new(node, Role::Client, now_ms()))
         }
-        (Kind::ToServer(_) | Kind::ToClient(_), _) => Entry::Keep,
+        (Kind::ToServer(_) | Kind::ToClient(_), _) | (Kind::Detach { .. }, Outcome::Undone) => Entry::Keep,
         _ => Entry::Delete,
     };
     // What was never given is nobody's file: the one that is here holds on.
     let here = api.node.spec.hash();
     let file = match (operation.step, &operation.kind) {
-        (Step::Reserved, _) | (_, Kind::Enrol(_) | Kind::Discharge { .. }) => (here.as_str(), &*api.node.text),
-        (Step::Given | Step::Undoing | Step::Done(_), _) => (hash, operation.text.as_str()),
+        (Step::Reserved, _) | (_, Kind::Enrol(_) | Kind::Discharge { .. }) => Holds::Here(&here, &api.node.text),
+        (Step::Given | Step::Undoing | Step::Done(_), _) => Holds::Given(hash, &operation.text),
     };
-    let records = Records::open(&api.node).await?;
     point("closing");
-    records.close(operation, &record, file).await?;
+    records.close(operation, outcome, &record, &file).await?;
     point("closed");
-    api.peering.change(|kept| {
-        if let Some(known) = kept.operation.as_mut().filter(|known| known.id == operation.id) {
-            known.step = Step::Done(outcome);
-        }
-    })?;
-    client::mind_clients(api).await;
-    let name = operation.kind.name();
-    match (&operation.kind, outcome) {
+    end_here(api, operation, outcome).await
+}
+
+fn tell_end(kind: &Kind, outcome: Outcome) {
+    let name = kind.name();
+    match (kind, outcome) {
         (Kind::Enrol(_), _) => info!(node = name, "joined: it is on record as a client"),
         (Kind::Discharge { .. }, _) => info!(node = name, "detached: the client is off the record"),
         (kind, Outcome::Changed) => info!(node = name, "changed ({}), and on record as that", kind.word()),
         (Kind::ToServer(_) | Kind::ToClient(_), _) => warn!(node = name, "undone: it stays what it was"),
+        (Kind::Detach { .. }, Outcome::Undone) => warn!(node = name, "undone: it stays, by a file that declares it"),
         (_, outcome) => tell_outcome(name, outcome),
     }
-    Ok(())
 }
 
 fn tell_outcome(name: &str, outcome: Outcome) {
@@ -443,7 +544,8 @@ pub(super) async fn start(api: &Api, kind: Kind, text: String, limit_ms: u64) ->
     fill_random(&mut random)?;
     let (now, before) = (now_ms(), api.node.spec.hash());
     let deadline_ms = now.saturating_add(limit_ms);
-    let operation = Operation { id: hex(&random), kind, text, before, at_ms: now, deadline_ms, step: Step::Reserved };
+    let (id, earlier, taken, step) = (hex(&random), Vec::new(), false, Step::Reserved);
+    let operation = Operation { id, kind, text, before, earlier, taken, at_ms: now, deadline_ms, step };
     begin(api, operation.clone(), None).await?;
     info!(node = operation.kind.name(), "a change was begun: {}", operation.kind.word());
     Ok(operation_shown(api, &operation))

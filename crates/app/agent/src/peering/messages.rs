@@ -20,7 +20,7 @@ pub(super) struct JoinAsk {
     pub(super) requests: Option<String>,
 }
 
-/// It could, and this is what it would join.
+/// Whether it could, and what it would join.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct JoinTerms {
     pub(super) side: Side,
@@ -29,6 +29,9 @@ pub(super) struct JoinTerms {
     /// Its certificates, once that is decided.
     #[serde(default)]
     pub(super) certificates: Option<String>,
+    /// What speaks against it on this side. Who only asks is told all the rest with it, and adds what it sees itself.
+    #[serde(default)]
+    pub(super) objections: Vec<String>,
 }
 
 /// No.
@@ -119,6 +122,9 @@ pub struct PeersAnswer {
     /// Tells the issuing keys that lie open there apart from others; none: it has none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub issuing: Option<String>,
+    /// Why the record of clients could not be read: those that are told are the last that were known, and there may be others.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unread: Option<String>,
 }
 
 /// One node.

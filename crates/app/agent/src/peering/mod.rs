@@ -9,6 +9,7 @@
 //! **Invariant:** members change only by the cluster file that all agents hold; what is kept here says which file that is to be,
 //! and survives whoever is killed.
 
+mod adopt;
 mod change_role;
 mod client;
 mod detach;
@@ -24,6 +25,7 @@ mod points;
 mod probe;
 mod record;
 mod returned;
+mod services;
 mod show;
 mod standalone;
 mod store;
@@ -43,8 +45,10 @@ pub(crate) use client::{PASSING_PORT, client_members, own_member, passing, tend_
 pub(crate) use detach::detach;
 pub(crate) use keep::{invite, keep};
 pub(crate) use keys::hand_keys;
+pub(crate) use points::point;
 pub(crate) use record::Records;
 pub(crate) use returned::before_first_start;
+pub(crate) use services::{Service, register, unregister};
 pub(crate) use show::shown;
 pub(crate) use store::Peering;
 pub(crate) use veto::veto;

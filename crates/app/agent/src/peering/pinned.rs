@@ -100,10 +100,16 @@ pub(super) async fn resolve(code: &JoinCode) -> Result<std::net::SocketAddr, Fau
     found.ok_or_else(|| silent(code, "the name has no address".into()))
 }
 
-/// Puts one request to whoever invites.
-pub(super) async fn ask<B: Serialize, T: DeserializeOwned>(code: &JoinCode, path: &str, body: &B) -> Result<T, Fault> {
-    let body = serde_json::to_vec(body)
-        .map_err(|error| Fault::new(Code::Internal, "cannot write a request").caused_by(error))?;
+/// Puts one request to whoever invites. `body` is made when there is a connection: it may tell what time it is.
+pub(super) async fn ask<B: Serialize, T: DeserializeOwned>(
+    code: &JoinCode,
+    path: &str,
+    body: impl Fn() -> B + Sync,
+) -> Result<T, Fault> {
+    let body = || {
+        let unwritten = |error| Fault::new(Code::Internal, "cannot write a request").caused_by(error);
+        serde_json::to_vec(&body()).map_err(unwritten)
+    };
     let begun = Instant::now();
     let answer = loop {
         let exchanged = tokio::time::timeout(ANSWER_LIMIT, exchange(code, path, &body)).await;
@@ -150,7 +156,11 @@ async fn connect(at: std::net::SocketAddr) -> std::io::Result<TcpStream> {
     }
 }
 
-async fn exchange(code: &JoinCode, path: &str, body: &[u8]) -> Result<Vec<u8>, Fault> {
+async fn exchange(
+    code: &JoinCode,
+    path: &str,
+    body: &(dyn Fn() -> Result<Vec<u8>, Fault> + Sync),
+) -> Result<Vec<u8>, Fault> {
     let broke = |error: std::io::Error| silent(code, error.into());
     let at = resolve(code).await?;
     let connected = tokio::time::timeout(CONNECT_LIMIT, connect(at)).await;
@@ -170,6 +180,7 @@ async fn exchange(code: &JoinCode, path: &str, body: &[u8]) -> Result<Vec<u8>, F
             .hint("nothing was sent; ask for another code, and see that nobody stands between the two")
             .caused_by(error)
     })?;
+    let body = body()?;
     let head = format!(
         "POST {path} HTTP/1.1\r\nHost: {name}\r\nConnection: close\r\nContent-Type: application/json\r\n\
          Content-Length: {}\r\n\r\n",
@@ -178,7 +189,7 @@ async fn exchange(code: &JoinCode, path: &str, body: &[u8]) -> Result<Vec<u8>, F
     let mut answer = Vec::new();
     let exchanged = async {
         wire.write_all(head.as_bytes()).await?;
-        wire.write_all(body).await?;
+        wire.write_all(&body).await?;
         wire.flush().await?;
         (&mut wire).take(ANSWER_MAX).read_to_end(&mut answer).await
     };

@@ -1,6 +1,7 @@
-//! Named points of a join and a detach, at which a test can have this process end as by SIGKILL.
+//! Named points of changes of peers, at which a test can have this process end as by SIGKILL.
 //!
-//! **Rule:** there are none in a release: nobody can stop an agent there by its environment.
+//! **Rule:** there are none in a release: nobody can stop an agent there by its environment. `make test-faults` builds with the
+//! optimisations of a release and with these (the profile `faults`).
 
 /// Names the point.
 #[cfg(debug_assertions)]
@@ -8,7 +9,7 @@ const VARIABLE: &str = "QUORATE_END_AT";
 
 /// Ends here, if that was asked for.
 #[cfg(debug_assertions)]
-pub(super) fn point(name: &str) {
+pub(crate) fn point(name: &str) {
     if std::env::var(VARIABLE).is_ok_and(|wanted| wanted == name) {
         // Whoever is killed says nothing and puts nothing in order.
         let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
@@ -17,4 +18,4 @@ pub(super) fn point(name: &str) {
 
 /// Nothing.
 #[cfg(not(debug_assertions))]
-pub(super) fn point(_name: &str) {}
+pub(crate) fn point(_name: &str) {}

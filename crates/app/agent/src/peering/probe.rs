@@ -81,7 +81,7 @@ pub struct Probed {
 pub async fn probe(mut shown: JoinCode, address: &str, code: &str) -> Result<Probed, Fault> {
     address.clone_into(&mut shown.address);
     let token = hex(&shown.token);
-    pinned::ask(&shown, PROBE, &Probe { token, code: code.to_owned() }).await
+    pinned::ask(&shown, PROBE, || Probe { token: token.clone(), code: code.to_owned() }).await
 }
 
 struct Waiting {
@@ -150,7 +150,8 @@ async fn listen(settings: &AcceptSettings, name: &str, address: &str) -> Result<
     let chain = dir.join("door.crt");
     ensure_file(&RealDisk, &chain, format!("{}{}", pem(&leaf.der), pem(&issuer.der)).as_bytes())?;
     let tls = serve::TlsFiles { cert: chain, key: dir.join(Certified::Agent.key_file()), client_ca: None };
-    let bound = serve::bind(&Address::parse(&format!("https://0.0.0.0:{DOOR_PORT}"), Some(tls))?).await?;
+    let bound =
+        serve::bind(&Address::parse(&format!("https://0.0.0.0:{DOOR_PORT}"), Some(tls))?.of_both_kinds()).await?;
     Ok((bound, Sha256::digest(&issuer.der).into()))
 }
 

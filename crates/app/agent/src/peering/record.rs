@@ -1,12 +1,12 @@
 //! What the cluster itself remembers of its peers, in its own store: who they are, which file holds, and what is being changed.
 //!
-//! **Invariant:** one change of peers at a time in the whole cluster; and a record is written in the transaction that closes the
-//! change which led to it.
+//! **Invariant:** one change of peers at a time in the whole cluster, which is there as a whole, so that any server can go on with
+//! it; and a record is written in the transaction that closes the change which led to it.
 
-use quorate_coordination::{Change, Compare, Outcome, Place, Scope, Settings, Store, Txn};
+use quorate_coordination::{Change, Compare, Outcome, Place, Revision, Scope, Settings, Store, Txn};
 use quorate_etcd::client::Settings as ClientSettings;
 use quorate_faults::{Code, Fault};
-use quorate_plan::peering::{Kind, Newcomer, Operation, Role};
+use quorate_plan::peering::{Kind, Newcomer, Operation, Outcome as Ended, Role, Step};
 use quorate_plan::spec::Spec;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -18,8 +18,10 @@ const FILE: &str = "file";
 const NODES: &str = "node/";
 /// Of those who were taken out.
 const GONE: &str = "gone/";
-/// A change that nobody has closed so long after its deadline is taken over: whoever began it is gone.
-const ABANDONED_MS: u64 = 120_000;
+/// How changes ended, newest last.
+const CLOSED: &str = "closed";
+/// So many of them are remembered: who was away for longer finds out by the records what became of its own.
+const CLOSED_MAX: usize = 64;
 /// Files from before that are told apart from those that a person brought.
 const EARLIER_MAX: usize = 64;
 
@@ -53,6 +55,14 @@ pub(super) enum Entry {
     Keep,
 }
 
+/// Which file holds from here on.
+pub(super) enum Holds<'a> {
+    /// The one that was given to everybody: its hash and its text.
+    Given(&'a str, &'a str),
+    /// Nothing was given: the one of this node, unless the others have a later one.
+    Here(&'a str, &'a str),
+}
+
 /// The file that the last change led to.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct FileRecord {
@@ -71,13 +81,37 @@ pub(super) struct Gone {
     pub(super) at_ms: u64,
 }
 
+/// The right to change peers.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-struct Claimed {
+pub(super) struct Claimed {
+    /// Who carries it out.
+    pub(super) by: String,
+    /// Who began it, where that is another one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) from: Option<String>,
+    pub(super) operation: Operation,
+}
+
+/// One that was closed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct Closed {
     id: String,
-    by: String,
-    kind: String,
-    name: String,
-    deadline_ms: u64,
+    outcome: Ended,
+}
+
+/// What the store says of a change that is written down here.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Right {
+    /// It is this node's to carry out. `known`: files that the cluster has agreed on so far.
+    Ours { known: Vec<String> },
+    /// It was never claimed.
+    Unclaimed,
+    /// Another one goes on with it.
+    Theirs { by: String },
+    /// It is over.
+    Closed(Ended),
+    /// It had been begun, and nobody knows of it any more.
+    Lost,
 }
 
 /// The store.
@@ -105,14 +139,8 @@ impl Records {
     }
 
     /// Claims the right to change peers; the same operation again finds its claim.
-    pub(super) async fn claim(&self, operation: &Operation, now_ms: u64) -> Result<(), Fault> {
-        let claim = Claimed {
-            id: operation.id.clone(),
-            by: self.me.clone(),
-            kind: operation.kind.word().to_owned(),
-            name: operation.kind.name().to_owned(),
-            deadline_ms: operation.deadline_ms,
-        };
+    pub(super) async fn claim(&self, operation: &Operation) -> Result<(), Fault> {
+        let claim = Claimed { by: self.me.clone(), from: None, operation: operation.clone() };
         let value = bytes(&claim)?;
         // A few times, in case one ends just now.
         for _ in 0..3 {
@@ -125,27 +153,107 @@ impl Records {
             if let Outcome::Committed(_) = self.store.txn(&Txn { when, then }).await? {
                 return Ok(());
             }
-            let Some(entry) = self.store.get(OPERATION).await? else { continue };
-            let known: Claimed = parse(&entry.value)?;
-            if known.id == claim.id {
+            let Some((known, revision)) = self.claimed().await? else { continue };
+            if known.operation.id == operation.id && known.by == self.me {
                 return Ok(());
             }
-            // A node works on one change; an earlier one of its own is what a lost answer has left.
-            if known.by != self.me && known.deadline_ms.saturating_add(ABANDONED_MS) > now_ms {
-                let Claimed { by, kind, name, .. } = known;
-                let what = format!("`{by}` is at work on another change: {kind} of `{name}`");
-                return Err(Fault::new(Code::PeersBusy, what).hint("wait until it is done: `quorate peer status`"));
+            if !self.is_forgotten(&known) {
+                return Err(self.at_work(&known));
             }
-            self.store.delete_unchanged(OPERATION, entry.revision).await?;
+            self.store.delete_unchanged(OPERATION, revision).await?;
         }
         Err(Fault::new(Code::PeersBusy, "others change peers at this very moment").hint("try again"))
     }
 
-    /// Closes it: the record of the node, the file, and the claim, in one transaction. One that was closed stays so.
-    pub(super) async fn close(&self, operation: &Operation, node: &Entry, file: (&str, &str)) -> Result<(), Fault> {
-        let Some(entry) = self.store.get(OPERATION).await? else { return Ok(()) };
-        if parse::<Claimed>(&entry.value)?.id != operation.id {
-            return Ok(());
+    /// Whether a claim is what a lost answer has left of a change that this node has forgotten: a node works on one, and nothing of
+    /// this one was done.
+    pub(super) fn is_forgotten(&self, claimed: &Claimed) -> bool {
+        claimed.by == self.me && claimed.from.is_none() && claimed.operation.step == Step::Reserved
+    }
+
+    /// Another one has the right to change peers.
+    pub(super) fn at_work(&self, claimed: &Claimed) -> Fault {
+        let Claimed { by, operation, .. } = claimed;
+        let what =
+            format!("`{by}` is at work on another change: {} of `{}`", operation.kind.word(), operation.kind.name());
+        Fault::new(Code::PeersBusy, what).hint(
+            "wait until it is done: `quorate peer status` there; if that node is lost, another server goes on with it",
+        )
+    }
+
+    /// The change that goes on, and the revision that says so.
+    pub(super) async fn claimed(&self) -> Result<Option<(Claimed, Revision)>, Fault> {
+        let Some(entry) = self.store.get(OPERATION).await? else { return Ok(None) };
+        Ok(Some((parse(&entry.value)?, entry.revision)))
+    }
+
+    /// Goes on with the change of another, where nobody was faster. Returns what is to be done.
+    pub(super) async fn adopt(&self, claimed: &Claimed, revision: Revision) -> Result<Option<Operation>, Fault> {
+        let from = claimed.from.clone().or_else(|| Some(claimed.by.clone()));
+        let operation = Operation { taken: false, ..claimed.operation.clone() };
+        let mine = Claimed { by: self.me.clone(), from, operation: operation.clone() };
+        let then = vec![Change::Put(OPERATION.into(), bytes(&mine)?)];
+        let when = vec![Compare::Unchanged(OPERATION.into(), revision)];
+        let committed = matches!(self.store.txn(&Txn { when, then }).await?, Outcome::Committed(_));
+        Ok(committed.then_some(operation))
+    }
+
+    /// Drops what a lost answer has left.
+    pub(super) async fn forget(&self, revision: Revision) -> Result<(), Fault> {
+        self.store.delete_unchanged(OPERATION, revision).await.map(|_| ())
+    }
+
+    /// Writes the next step of a change into its claim, before it is taken: whoever adopts it knows what may have been done.
+    pub(super) async fn advance(&self, operation: &Operation) -> Result<(), Fault> {
+        let changed =
+            || Fault::new(Code::PeersBusy, "another node goes on with this change").hint("it is looked at again");
+        let (known, revision) = self.claimed().await?.ok_or_else(changed)?;
+        if known.by != self.me || known.operation.id != operation.id {
+            return Err(changed());
+        }
+        let then = vec![Change::Put(OPERATION.into(), bytes(&Claimed { operation: operation.clone(), ..known })?)];
+        let when = vec![Compare::Unchanged(OPERATION.into(), revision)];
+        match self.store.txn(&Txn { when, then }).await? {
+            Outcome::Committed(_) => Ok(()),
+            Outcome::Conflict => Err(changed()),
+        }
+    }
+
+    /// Whose a change is that was written down here: all of it read at one moment.
+    pub(super) async fn right(&self, operation: &Operation) -> Result<Right, Fault> {
+        let listing = self.store.list(&Scope::Prefix(Vec::new())).await?;
+        let find = |key: &str| listing.entries.iter().find(|entry| entry.key == key.as_bytes());
+        let claimed = find(OPERATION).map(|entry| parse::<Claimed>(&entry.value)).transpose()?;
+        match &claimed {
+            Some(claimed) if claimed.operation.id != operation.id => {}
+            Some(claimed) if claimed.by != self.me => return Ok(Right::Theirs { by: claimed.by.clone() }),
+            Some(_) => {
+                let file = find(FILE).map(|entry| parse::<FileRecord>(&entry.value)).transpose()?;
+                let known = file.map(|file| file.earlier.into_iter().chain([file.hash]).collect());
+                return Ok(Right::Ours { known: known.unwrap_or_default() });
+            }
+            None => {}
+        }
+        let closed = find(CLOSED).map(|entry| parse::<Vec<Closed>>(&entry.value)).transpose()?.unwrap_or_default();
+        Ok(match closed.iter().find(|closed| closed.id == operation.id) {
+            Some(closed) => Right::Closed(closed.outcome),
+            None if operation.step == Step::Reserved => Right::Unclaimed,
+            None => Right::Lost,
+        })
+    }
+
+    /// Closes it: the record of the node, the file, how it ended, and the claim, in one transaction.
+    pub(super) async fn close(
+        &self,
+        operation: &Operation,
+        outcome: Ended,
+        node: &Entry,
+        file: &Holds<'_>,
+    ) -> Result<(), Fault> {
+        let lost = || Fault::new(Code::PeersBusy, "the record changed meanwhile").hint("it is looked at again");
+        let (known, revision) = self.claimed().await?.ok_or_else(lost)?;
+        if known.operation.id != operation.id || known.by != self.me {
+            return Err(lost());
         }
         let mut then = vec![Change::Delete(OPERATION.into())];
         let key = format!("{NODES}{}", operation.kind.name());
@@ -159,23 +267,52 @@ impl Records {
                 then.push(Change::Put(format!("{GONE}{}", operation.kind.name()).into(), bytes(&gone)?));
             }
         }
-        let (hash, text) = file;
-        let mut earlier = vec![operation.before.clone()];
-        if let Some(known) = self.file().await? {
+        then.extend(self.file_after(operation, file).await?);
+        let closed = self.store.get(CLOSED).await?.map(|entry| parse::<Vec<Closed>>(&entry.value)).transpose()?;
+        let mut closed = closed.unwrap_or_default();
+        closed.push(Closed { id: operation.id.clone(), outcome });
+        closed.drain(..closed.len().saturating_sub(CLOSED_MAX));
+        then.push(Change::Put(CLOSED.into(), bytes(&closed)?));
+        // Who has the claim is the only one that writes all of these.
+        let when = vec![Compare::Unchanged(OPERATION.into(), revision)];
+        match self.store.txn(&Txn { when, then }).await? {
+            Outcome::Committed(_) => Ok(()),
+            Outcome::Conflict => Err(lost()),
+        }
+    }
+
+    async fn file_after(&self, operation: &Operation, file: &Holds<'_>) -> Result<Option<Change>, Fault> {
+        let (Holds::Given(hash, text) | Holds::Here(hash, text)) = *file;
+        let known = self.file().await?;
+        let behind = |known: &FileRecord| known.earlier.iter().any(|earlier| earlier == hash);
+        if matches!(file, Holds::Here(..)) && known.as_ref().is_some_and(behind) {
+            return Ok(None);
+        }
+        let mut earlier: Vec<String> = operation.earlier.iter().chain([&operation.before]).cloned().collect();
+        if let Some(known) = known {
             earlier = known.earlier.into_iter().chain([known.hash]).chain(earlier).collect();
         }
         earlier.retain(|known| known != hash);
         earlier.dedup();
         earlier.drain(..earlier.len().saturating_sub(EARLIER_MAX));
         let record = FileRecord { hash: hash.to_owned(), text: text.to_owned(), earlier };
-        then.push(Change::Put(FILE.into(), bytes(&record)?));
-        let when = vec![Compare::Unchanged(OPERATION.into(), entry.revision)];
-        match self.store.txn(&Txn { when, then }).await? {
-            Outcome::Committed(_) => Ok(()),
-            Outcome::Conflict => {
-                Err(Fault::new(Code::PeersBusy, "the record changed meanwhile").hint("it is tried again"))
-            }
-        }
+        Ok(Some(Change::Put(FILE.into(), bytes(&record)?)))
+    }
+
+    /// What became of a change that nobody remembers, by the record of the node that it was about.
+    pub(super) async fn outcome_of(&self, operation: &Operation) -> Result<Ended, Fault> {
+        let name = operation.kind.name();
+        let role = self.nodes().await?.into_iter().find(|node| node.name == name).map(|node| node.role);
+        let server = matches!(role, Some(Role::Server | Role::Standalone | Role::External));
+        Ok(match &operation.kind {
+            Kind::Join(_) if server => Ended::Joined,
+            Kind::Enrol(_) if role == Some(Role::Client) => Ended::Joined,
+            Kind::ToServer(_) if server => Ended::Changed,
+            Kind::ToClient(_) if role == Some(Role::Client) => Ended::Changed,
+            Kind::Detach { .. } | Kind::Discharge { .. } if role.is_none() => Ended::Detached,
+            Kind::Join(_) | Kind::Enrol(_) | Kind::ToServer(_) | Kind::ToClient(_) => Ended::Undone,
+            Kind::Detach { .. } | Kind::Discharge { .. } => Ended::Undone,
+        })
     }
 
     /// Puts a client on record whom nobody invited: GlusterD 2 ran it, and a cluster in the clear has no invitations. Not while a
@@ -196,8 +333,9 @@ impl Records {
     /// Whether this node, which is at `address`, is a client, or is being made one.
     pub(super) async fn is_client(&self, address: &str) -> Result<bool, Fault> {
         if let Some(entry) = self.store.get(OPERATION).await? {
-            let claimed: Claimed = parse(&entry.value)?;
-            if claimed.kind == Kind::TO_CLIENT && claimed.name == self.me {
+            let Claimed { operation, .. } = parse(&entry.value)?;
+            let goes = matches!(operation.kind, Kind::ToClient(_)) && operation.step == Step::Given;
+            if goes && operation.kind.name() == self.me {
                 return Ok(true);
             }
         }

@@ -5,25 +5,33 @@
 use quorate_faults::Fault;
 use quorate_plan::peering::{Operation, Role, Step};
 
-use super::client::{agent_url, records};
+use super::client::{agent_url, can_read, read_clients};
 use super::keep::{Heard, hear};
 use super::keys;
 use super::messages::{NodeShown, OperationShown, PeersAnswer};
 use super::record::NodeRecord;
 use super::store::lock;
 use crate::peers::Api;
-use crate::turn::now_ms;
+use crate::turn::{in_words, now_ms};
+
+/// Why the record is not read.
+const NO_QUORUM: &str = "no quorum answers this node";
 
 /// Everyone.
 pub(crate) async fn shown(api: &Api) -> Result<PeersAnswer, Fault> {
     let local = api.peering.by_hand()?;
-    // Without a quorum there is no record, and the rest is told all the same.
-    let on_record = match api.shared.readiness().1 {
-        true => match records(api).await {
-            Ok(records) => records.nodes().await.unwrap_or_default(),
-            Err(_) => Vec::new(),
-        },
-        false => Vec::new(),
+    // Without a quorum there is no record; the rest is told all the same, and that it is not all.
+    let read = if can_read(api) {
+        read_clients(api).await.map_err(|fault| in_words(&fault))
+    } else {
+        Err(NO_QUORUM.to_owned())
+    };
+    let (on_record, unread) = match read {
+        Ok(nodes) => (nodes, None),
+        Err(why) => {
+            let last = api.peering.clients();
+            (last.iter().map(|client| NodeRecord::new(client, Role::Client, 0)).collect(), Some(why))
+        }
     };
     let heard = hear(api).await;
     let kept = api.peering.kept();
@@ -39,6 +47,7 @@ pub(crate) async fn shown(api: &Api) -> Result<PeersAnswer, Fault> {
         operation: kept.operation.as_ref().map(|operation| operation_shown(api, operation)),
         invitations: open,
         issuing: keys::issuing(api).await,
+        unread,
     })
 }
 

@@ -205,6 +205,8 @@ mod tests {
             kind: Kind::Detach { name: "n2".to_owned() },
             text: "t".to_owned(),
             before: "b".to_owned(),
+            earlier: Vec::new(),
+            taken: false,
             at_ms: 1,
             deadline_ms: 2,
             step: Step::Given,

@@ -1,14 +1,17 @@
-//! Asks whatever runs on this node whether it objects: a program that the operator put into the node's folder.
+//! Asks whatever runs on this node whether it objects: a program that the operator put into the node's folder, and services that
+//! have registered there.
 //!
-//! **Rule:** a program that cannot be run, or does not answer in time, objects.
+//! **Rule:** a program that cannot be run, a service that cannot be asked, and whoever does not answer in time, objects.
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
-use tokio::io::AsyncReadExt;
+use tokio::io::{AsyncReadExt, copy, sink};
 use tokio::process::Command;
+
+use super::services;
 
 /// The program, in the node's folder.
 const PROGRAM: &str = "hooks/veto";
@@ -18,9 +21,18 @@ const LIMIT: Duration = Duration::from_secs(10);
 const AGAIN: Duration = Duration::from_millis(50);
 /// Of what it says, the first so many bytes are shown.
 const WORDS_MAX: u64 = 400;
+/// What it has said is read within this time of its end; a child of its own may hold the pipe for longer.
+const LAST_WORDS: Duration = Duration::from_millis(500);
 
-/// Why something objects to `what` (`join` or `detach`) of node `name`; none: nothing does, or there is no such program.
+/// Why something objects to `what` (`join`, `detach`, `to-client` or `to-server`) of node `name`; none: nothing does. `dir`: the
+/// folder of this node.
 pub(crate) async fn veto(dir: &Path, what: &str, name: &str) -> Option<String> {
+    let (program, services) = tokio::join!(program(dir, what, name), services::objections(dir, what, name));
+    let all: Vec<String> = program.into_iter().chain(services).collect();
+    (!all.is_empty()).then(|| all.join("; "))
+}
+
+async fn program(dir: &Path, what: &str, name: &str) -> Option<String> {
     let program = dir.join(PROGRAM);
     if !program.exists() {
         return None;
@@ -43,20 +55,37 @@ async fn ask(program: &PathBuf, what: &str, name: &str) -> Option<String> {
             Err(error) => return Some(format!("`{}` cannot be run: {error}", program.display())),
         }
     };
-    let mut said = Vec::new();
-    if let Some(stdout) = child.stdout.take() {
-        let _ = stdout.take(WORDS_MAX).read_to_end(&mut said).await;
-    }
-    match child.wait().await {
+    let (mut said, stdout) = (Vec::new(), child.stdout.take());
+    let reading = async {
+        let Some(mut stdout) = stdout else { return };
+        let _ = (&mut stdout).take(WORDS_MAX).read_to_end(&mut said).await;
+        // Who says more is heard to the end: a pipe that closes would end it before its time.
+        let _ = copy(&mut stdout, &mut sink()).await;
+    };
+    let status = {
+        let mut reading = std::pin::pin!(reading);
+        tokio::select! {
+            () = &mut reading => child.wait().await,
+            status = child.wait() => {
+                let _ = tokio::time::timeout(LAST_WORDS, &mut reading).await;
+                status
+            }
+        }
+    };
+    match status {
         Ok(status) if status.success() => None,
         Ok(status) => {
-            let text: String =
-                String::from_utf8_lossy(&said).chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
-            let text = text.trim();
-            Some(if text.is_empty() { format!("`{}` ended with {status}", program.display()) } else { text.to_owned() })
+            let text = words(&said);
+            Some(if text.is_empty() { format!("`{}` ended with {status}", program.display()) } else { text })
         }
         Err(error) => Some(format!("`{}` was lost: {error}", program.display())),
     }
+}
+
+/// What was said, in one line.
+pub(super) fn words(said: &[u8]) -> String {
+    let text: String = String::from_utf8_lossy(said).chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+    text.trim().to_owned()
 }
 
 #[cfg(test)]
@@ -84,5 +113,13 @@ mod tests {
         assert_eq!(veto(dir.path(), "detach", "n2").await, None);
         let dir = hook("#!/does/not/exist\n");
         assert!(veto(dir.path(), "detach", "n2").await.is_some());
+    }
+
+    #[tokio::test]
+    async fn who_says_much_and_ends_well_does_not_object() {
+        let dir = hook(
+            "#!/bin/sh\nset -e\ni=0\nwhile [ $i -lt 3000 ]; do echo \"volume $i is elsewhere too, and that is well\"; i=$((i+1)); done\n",
+        );
+        assert_eq!(veto(dir.path(), "detach", "n2").await, None);
     }
 }

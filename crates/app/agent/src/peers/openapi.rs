@@ -180,7 +180,7 @@ fn schemas() -> Value {
             "order": { "type": "object" }, "progress": object(&["state"], json!({ "state": text }))
         })),
         "Peers": object(&["name", "role", "cluster", "nodes", "invitations"], json!({
-            "name": text, "role": text, "cluster": text, "invitations": number, "issuing": text,
+            "name": text, "role": text, "cluster": text, "invitations": number, "issuing": text, "unread": text,
             "nodes": { "type": "array", "items": object(&["name", "role", "agent", "state", "answers"], json!({
                 "name": text, "role": text, "agent": text, "state": text, "answers": { "type": "boolean" }, "since_ms": number
             })) },

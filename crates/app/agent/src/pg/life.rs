@@ -3,7 +3,7 @@
 //! **Invariant:** there is no memory of which step was last: whoever starts anew sees the same and goes on.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -26,8 +26,11 @@ use super::observe::{self, Details, Known};
 use super::proxy::running;
 use super::status::{Board, PartStatus};
 use super::{execute, health, writer};
+use crate::peering::{Service, register, unregister};
 use crate::turn::in_words;
 
+/// By this name it has a word in changes of peers.
+const SERVICE: &str = "postgresql";
 /// Between two looks when nothing wakes us, while there is something to do.
 const SOON: Duration = Duration::from_millis(200);
 /// And when all is done: what depends on a table that is replicated follows it within a second.
@@ -103,6 +106,26 @@ pub async fn run(here: Here, settings: PgRun, stop: impl Future<Output = Ending>
     run_on(here, settings, board, axum::Router::new(), stop).await
 }
 
+/// Has a word before this host joins a cluster by hand, is detached from one or made a client of it.
+fn told_peers(here: &Here) {
+    let Some(dir) = here.state.parent() else { return };
+    let name = here.name();
+    let objects = format!(
+        "a server of PostgreSQL is kept here: `quorate pg detach {name}`, leave it out of the `nodes` of `postgres`, and `quorate \
+         cluster apply` the file"
+    );
+    let to = ["join", "detach", crate::peering::TO_CLIENT].map(str::to_owned).to_vec();
+    let service = Service { ask: None, objects: Some(objects), to: Some(to) };
+    if let Err(fault) = register(dir, SERVICE, &service) {
+        warn!(code = %fault.code(), "PostgreSQL has no word in changes of peers: {}", in_words(&fault));
+    }
+}
+
+/// No server of PostgreSQL is kept on this host any more. `dir`: the folder of the node.
+pub(crate) fn stop_objecting(dir: &Path) -> Result<(), Fault> {
+    unregister(dir, SERVICE)
+}
+
 /// The same with a board that others look at too, and with more that is answered on the health port.
 pub(crate) async fn run_on(
     here: Here,
@@ -113,6 +136,7 @@ pub(crate) async fn run_on(
 ) -> Result<(), Fault> {
     let state = StateDir::open(&here.state)?;
     let _lock = state.lock()?;
+    told_peers(&here);
     let listener = health::bind(&here).await?;
     // All of them end with this function, however it ends.
     let mut tasks = JoinSet::new();

@@ -36,6 +36,7 @@ use super::publish::{Shared, now_ms};
 use super::recovering;
 use super::role::Leader;
 use super::status::{ClusterNow, MemberNow, Notice};
+use crate::peering::point;
 use crate::peers::Peers;
 
 /// Between two surveys of a cluster that serves.
@@ -198,6 +199,7 @@ impl Beside {
         prove(&self.node, &list, Change::Promote, self.node.name()).await?;
         match client.member_promote(me).await {
             Ok(_) => {
+                point("promoted");
                 info!("member {} has caught up, and votes", MemberId(me));
                 self.shared.done(format!("joined the cluster as member {}", MemberId(me)));
             }

@@ -24,6 +24,7 @@ use super::data::in_words;
 use super::membership::{Through, prove, through};
 use super::publish::now_ms;
 use super::status::Notice;
+use crate::peering::point;
 use crate::peers::{PlanAnswer, Upkeep};
 
 /// What etcd says when it is asked a second time.
@@ -185,7 +186,10 @@ impl Beside {
         prove(&self.node, &list, change, &named).await?;
         info!("{} ({})", step.act, step.why);
         match change {
-            Change::Promote => client.member_promote(id.0).await.map(|_| ())?,
+            Change::Promote => {
+                client.member_promote(id.0).await?;
+                point("promoted");
+            }
             _ => client.member_remove(id.0).await.map(|_| ())?,
         }
         self.shared.done(format!("{} ({})", step.act, step.why));

@@ -11,7 +11,7 @@ use quorate_plan::phase::Phase;
 use quorate_plan::start::Halt;
 
 use super::{Agent, Finish};
-use crate::peering::PASSING_PORT;
+use crate::peering::{PASSING_PORT, point};
 
 /// Between two looks at the proxy.
 const LOOK: Duration = Duration::from_millis(300);
@@ -65,6 +65,7 @@ impl Agent {
         let elsewhere = self.node.member.client_urls.iter().any(|url| url.ends_with(&passing));
         if !elsewhere && !self.peering.proxy.listening().is_empty() {
             self.peering.proxy.release(RELEASE_LIMIT).await;
+            point("port-released");
         }
     }
 }

@@ -29,6 +29,7 @@ use super::publish::now_ms;
 use super::restore;
 use super::status::CheckedNow;
 use crate::certificates;
+use crate::peering::point;
 
 /// What came of a plan.
 pub(super) enum Did {
@@ -245,7 +246,10 @@ impl Agent {
         self.shared.measures.started();
         self.tell_ledger();
         match started.map_err(halted)? {
-            Ok(running) => Ok(Did::Started(Box::new(running))),
+            Ok(running) => {
+                point("started");
+                Ok(Did::Started(Box::new(running)))
+            }
             Err(fault) if fault.code() == Code::EndedAtOnce => {
                 self.over_at_once(&fault);
                 Ok(Did::Again)

@@ -24,6 +24,7 @@ use super::cluster::{hear, listed, ours, quorum_list};
 use super::data::in_words;
 use super::execute::{Did, halted};
 use super::node::Node;
+use crate::peering::point;
 use crate::peers::{FoundingAnswer, NodeAnswer, StartedRequest};
 
 impl Agent {
@@ -109,6 +110,7 @@ impl Agent {
         };
         let (cluster, member) = (ClusterId(header.cluster_id), MemberId(member.id));
         info!("added to cluster {cluster} as learner {member}");
+        point("added");
         self.write(State::PendingAdd(PendingAdd {
             cluster,
             member: Some(member),
@@ -117,6 +119,7 @@ impl Agent {
             generation: 0,
         }))
         .await?;
+        point("added-written");
         Ok(None)
     }
 

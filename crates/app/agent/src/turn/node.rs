@@ -185,7 +185,7 @@ impl Node {
             }
             Security::Tls(_) | Security::Plaintext(_) => None,
         };
-        Ok(Address::parse(text, tls)?.admit_unknown())
+        Ok(Address::parse(text, tls)?.of_both_kinds().admit_unknown())
     }
 
     /// Whether anyone who can connect may read metrics.
@@ -200,7 +200,7 @@ impl Node {
             let TlsFiles { cert_file, key_file, trusted_ca_file } = tls.agent.as_ref().unwrap_or(&tls.peer);
             serve::TlsFiles { cert: path(cert_file), key: path(key_file), client_ca: Some(path(trusted_ca_file)) }
         });
-        Address::parse(&self.spec.api_listen_of(&self.member), tls)
+        Ok(Address::parse(&self.spec.api_listen_of(&self.member), tls)?.of_both_kinds())
     }
 
     /// Whether anyone else is declared.

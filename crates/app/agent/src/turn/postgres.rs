@@ -43,7 +43,12 @@ struct Kept {
 impl Postgres {
     /// Begins to keep the node that the file declares for this host, if it does. `more`: what else its health port answers.
     pub(super) fn begin(node: &Node, shared: &Arc<Shared>, program: &Path, more: Router) -> Postgres {
-        let Some(here) = here_of(node, program) else { return Postgres::default() };
+        let Some(here) = here_of(node, program) else {
+            if let Err(fault) = pg::stop_objecting(node.state_path()) {
+                warn!(code = %fault.code(), "{}", in_words(&fault));
+            }
+            return Postgres::default();
+        };
         let board = Arc::new(Board::of(&here));
         board.register(&mut shared.registry().write().unwrap_or_else(PoisonError::into_inner));
         shared.set_postgres(&board);

@@ -32,6 +32,8 @@ pub(crate) struct ByHand {
     pub(crate) env: Vec<(String, String)>,
     /// Added to `run --standalone`.
     pub(crate) more: Vec<String>,
+    /// Where nodes are reached, if not at the addresses of their hosts.
+    pub(crate) listen: Option<fn(usize) -> String>,
 }
 
 impl ByHand {
@@ -44,6 +46,7 @@ impl ByHand {
             tools: etcd("3.5.16"),
             env: Vec::new(),
             more: Vec::new(),
+            listen: None,
         }
     }
 
@@ -66,7 +69,7 @@ impl ByHand {
 
     /// Its own addresses and programs.
     pub(crate) fn own(&self, at: usize) -> Vec<String> {
-        let address = self.hosts[at].address().to_string();
+        let address = self.listen.map_or_else(|| self.hosts[at].address().to_string(), |listen| listen(at));
         let (data, binary) = (self.data(at).display().to_string(), self.tools.etcd.display().to_string());
         vec!["--listen".into(), address, "--data-dir".into(), data, "--etcd-binary".into(), binary]
     }

@@ -34,6 +34,9 @@ pub struct Side {
     /// Addresses that it would need and that somebody else listens on.
     #[serde(default)]
     pub taken: Vec<String>,
+    /// What else is wrong there with what it would need, in its own words.
+    #[serde(default)]
+    pub unfit: Vec<String>,
     /// How long a synced write takes where its data will lie; none: it could not be tried.
     pub fsync_ms: Option<u64>,
     /// Why something that runs there objects.
@@ -76,6 +79,7 @@ pub fn objections_to(role: Role, host: &Side, spec: &Spec, guest: &Side, newcome
     }
     let needed = |at: &&String| !client || !at.ends_with(":2380");
     found.extend(guest.taken.iter().filter(needed).map(|at| format!("somebody else listens on `{at}` there")));
+    found.extend(guest.unfit.iter().map(|why| format!("{why}, there")));
     let apart = host.now_ms.abs_diff(guest.now_ms);
     if apart > CLOCK_MAX_MS {
         found.push(format!("the clocks are {} s apart, and {} s are allowed", apart / 1000, CLOCK_MAX_MS / 1000));
@@ -157,6 +161,7 @@ mod tests {
             cluster: None,
             state_dir: "/s".to_owned(),
             taken: Vec::new(),
+            unfit: Vec::new(),
             fsync_ms: Some(3),
             veto: None,
         }
@@ -190,6 +195,7 @@ mod tests {
             cluster: Some("u".to_owned()),
             state_dir: "/other".to_owned(),
             taken: vec!["10.0.0.2:2380".to_owned()],
+            unfit: vec!["`n2.example` has no address".to_owned()],
             fsync_ms: Some(900),
             veto: Some("volumes are here".to_owned()),
         };
@@ -204,6 +210,7 @@ mod tests {
             "absolute path",
             "`/other`",
             "2380",
+            "n2.example",
             "60 s apart",
             "900 ms",
             "volumes are here",

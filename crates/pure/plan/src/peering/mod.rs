@@ -25,5 +25,5 @@ pub use edit::{
 pub use glusterd::{GLUSTERD_TOKEN, GlusterdPlaces, Imported, Mode, glusterd_text, read_glusterd};
 pub use invitation::{Invitation, Invitations, STRIKES_MAX, STRIKES_SPAN_MS, Strikes, TTL_MAX_MS, Turned};
 pub use local::{LocalError, LocalState, Role};
-pub use operation::{Kind, Next, Operation, Outcome, Seen, Step, next};
+pub use operation::{Kind, Next, Operation, Outcome, Seen, Step, brought, next};
 pub use route::{SAME_RTT_US, Upstream, is_drained, order};

@@ -24,6 +24,12 @@ pub struct Operation {
     pub text: String,
     /// The hash of the file that it began with.
     pub before: String,
+    /// Hashes of files that were its own before this one, or that it began with before it was turned back.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub earlier: Vec<String>,
+    /// Whether the node that carries it out, which takes its file last, has taken it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub taken: bool,
     /// When it was begun, in ms since 1970.
     pub at_ms: u64,
     /// A newcomer that does not vote by then is taken out again.
@@ -49,6 +55,48 @@ impl Operation {
     pub fn taken_back(self, now_ms: u64) -> Operation {
         Operation { deadline_ms: self.deadline_ms.min(now_ms), ..self }
     }
+
+    /// Whether a file may be replaced by that of this change: the one that it began with, and those that were its own. What
+    /// somebody else brought meanwhile is theirs.
+    pub fn may_replace(&self, file: &str) -> bool {
+        self.before == file || self.earlier.iter().any(|known| known == file)
+    }
+
+    /// The same, turned back: `text` is its file without the newcomer, `hash` that of its file so far.
+    #[must_use]
+    pub fn turned_back(self, text: String, hash: String) -> Operation {
+        let earlier = self.earlier.into_iter().chain([self.before]).collect();
+        Operation { text, before: hash, earlier, taken: false, step: Step::Undoing, ..self }
+    }
+
+    /// The same, once everybody holds a file that somebody else applied meanwhile: it goes on with that one, if the node that it
+    /// is about is in it as it should be, and is turned back otherwise. `hash`: that of its file so far.
+    #[must_use]
+    pub fn rebased(self, text: String, declares: bool, hash: String) -> Operation {
+        let step = match (&self.kind, self.step) {
+            (Kind::Join(_) | Kind::ToServer(_), Step::Given) if !declares => Step::Undoing,
+            (Kind::Join(_) | Kind::ToServer(_), Step::Undoing) if declares => Step::Given,
+            (Kind::Detach { .. } | Kind::ToClient(_), Step::Given) if declares => Step::Undoing,
+            (Kind::Detach { .. } | Kind::ToClient(_), Step::Undoing) if !declares => Step::Given,
+            (_, step) => step,
+        };
+        let earlier = self.earlier.into_iter().chain([hash]).collect();
+        Operation { text, earlier, taken: true, step, ..self }
+    }
+}
+
+/// What everybody who answers holds, if that is one file, which is neither that of the change nor one that it may replace: somebody
+/// applied it meanwhile. `held`: the files of this node and of all that answer.
+pub fn brought<'a>(operation: &Operation, hash: &str, held: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    let goes_on = matches!(operation.step, Step::Given | Step::Undoing);
+    if !goes_on || matches!(operation.kind, Kind::Enrol(_) | Kind::Discharge { .. }) {
+        return None;
+    }
+    let mut held = held.into_iter();
+    let first = held.next()?;
+    // Nobody goes back by itself to the file from before once all have had this one.
+    let theirs = !operation.may_replace(first) || (operation.taken && operation.before == first);
+    (first != hash && theirs && held.all(|file| file == first)).then_some(first)
 }
 
 /// What is done.
@@ -116,7 +164,7 @@ pub enum Step {
     Reserved,
     /// The file is being given to every node, and the agents act on it.
     Given,
-    /// The file without the newcomer is being given to every node.
+    /// The file without the newcomer is being given to every node; or everybody holds one that takes it back.
     Undoing,
     /// It is over.
     Done(Outcome),
@@ -162,6 +210,8 @@ pub struct Seen {
     pub listed: Option<bool>,
     /// Whether that list is known, and of after the file was given.
     pub confirmed: bool,
+    /// Whether this node still holds the file that it began with.
+    pub based: bool,
     /// Whether all that was written before it began is in the store, or there is no store.
     pub backed_up: bool,
     /// What the node itself says that it is; none: it does not answer.
@@ -192,7 +242,8 @@ pub fn next(operation: &Operation, seen: &Seen) -> Next {
         (Step::Done(_), _) => Next::Nothing,
         // The right to change peers comes first, also where the record is all that changes.
         (Step::Reserved, Kind::Enrol(_) | Kind::Discharge { .. }) => Next::Write(Step::Given),
-        (Step::Reserved, _) if late => Next::Close(Outcome::Undone),
+        // Its file was made of one that holds no more, and would undo what somebody else applied.
+        (Step::Reserved, _) if late || !seen.based => Next::Close(Outcome::Undone),
         (Step::Reserved, _) if !seen.backed_up => Next::Wait("what was written so far to be backed up".to_owned()),
         (Step::Reserved, _) => Next::Write(Step::Given),
         (Step::Given, Kind::Join(_) | Kind::ToServer(_)) => comes(operation, seen, late),
@@ -200,6 +251,8 @@ pub fn next(operation: &Operation, seen: &Seen) -> Next {
         (Step::Given, Kind::Enrol(_)) => Next::Close(Outcome::Joined),
         (Step::Given, Kind::Discharge { .. }) => Next::Close(Outcome::Detached),
         (Step::Undoing, _) if !seen.held => Next::Give,
+        // Only a file that somebody applied turns these back: the node is declared, and what it becomes of that follows from it.
+        (Step::Undoing, Kind::Detach { .. } | Kind::ToClient(_)) => Next::Close(Outcome::Undone),
         (Step::Undoing, _) if seen.confirmed && seen.listed.is_none() => Next::Close(Outcome::Undone),
         (Step::Undoing, kind) => Next::Wait(out_of_the_list(kind)),
     }
@@ -251,7 +304,8 @@ mod tests {
     fn join(step: Step) -> Operation {
         let newcomer = Newcomer { name: "n2".to_owned(), address: "10.0.0.2".to_owned(), data_dir: "/d".to_owned() };
         let (id, text, before) = ("x".to_owned(), String::new(), String::new());
-        Operation { id, kind: Kind::Join(newcomer), text, before, at_ms: 10, deadline_ms: 100, step }
+        let (earlier, taken) = (Vec::new(), false);
+        Operation { id, kind: Kind::Join(newcomer), text, before, earlier, taken, at_ms: 10, deadline_ms: 100, step }
     }
 
     fn detach(step: Step) -> Operation {
@@ -259,7 +313,7 @@ mod tests {
     }
 
     fn seen() -> Seen {
-        Seen { now_ms: 50, held: true, listed: None, confirmed: true, backed_up: true, role: None }
+        Seen { now_ms: 50, held: true, listed: None, confirmed: true, based: true, backed_up: true, role: None }
     }
 
     #[test]
@@ -268,6 +322,7 @@ mod tests {
         assert_eq!(next(&join(Step::Reserved), &seen()), Next::Write(Step::Given));
         assert!(matches!(next(&join(Step::Reserved), &Seen { backed_up: false, ..seen() }), Next::Wait(_)));
         assert_eq!(next(&join(Step::Reserved), &late), Next::Close(Outcome::Undone));
+        assert_eq!(next(&join(Step::Reserved), &Seen { based: false, ..seen() }), Next::Close(Outcome::Undone));
         assert_eq!(next(&join(Step::Given), &Seen { held: false, ..seen() }), Next::Give);
         assert!(matches!(next(&join(Step::Given), &seen()), Next::Wait(_)));
         let votes = Seen { listed: Some(true), ..late.clone() };
@@ -312,6 +367,29 @@ mod tests {
                 assert!(back.taken_back(60).deadline_ms == 50, "twice is once");
             }
         }
+    }
+
+    #[test]
+    fn a_file_that_somebody_applied_meanwhile_is_not_replaced_and_decides() {
+        let given = Operation { before: "b".to_owned(), ..join(Step::Given) };
+        assert_eq!(brought(&given, "h", ["h", "h"]), None);
+        assert_eq!(brought(&given, "h", ["b", "b"]), None, "it is to be given yet");
+        let taken = Operation { taken: true, ..given.clone() };
+        assert_eq!(brought(&taken, "h", ["b", "b"]), Some("b"), "somebody applied the one from before");
+        assert_eq!(brought(&given, "h", ["p", "h"]), None, "it is not everywhere");
+        assert_eq!(brought(&given, "h", ["p", "p"]), Some("p"));
+        assert_eq!(brought(&join(Step::Reserved), "h", ["p", "p"]), None, "nothing of it is out");
+        assert!(given.may_replace("b") && !given.may_replace("p") && !given.may_replace("h"));
+        let goes_on = given.clone().rebased("P".to_owned(), true, "h".to_owned());
+        assert_eq!((goes_on.step, goes_on.text.as_str()), (Step::Given, "P"));
+        assert!(goes_on.may_replace("h") && goes_on.may_replace("b"), "who still has its own file gets the other one");
+        let over = given.clone().rebased("P".to_owned(), false, "h".to_owned());
+        assert_eq!(next(&over, &seen()), Next::Close(Outcome::Undone), "it is not declared any more");
+        let back = given.turned_back("without".to_owned(), "h".to_owned());
+        assert!(back.may_replace("h") && back.may_replace("b"), "who never got its file gets the one without");
+        let stays = detach(Step::Given).rebased("P".to_owned(), true, "h".to_owned());
+        assert_eq!(next(&stays, &Seen { listed: Some(true), ..seen() }), Next::Close(Outcome::Undone));
+        assert_eq!(detach(Step::Given).rebased("P".to_owned(), false, "h".to_owned()).step, Step::Given);
     }
 
     #[test]

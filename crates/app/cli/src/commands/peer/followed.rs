@@ -58,6 +58,9 @@ impl Report for Followed {
                 page.line(format!("`{name}` did not become a {role}, and is what it was"))
             }
             ("joined", _) => page.line(format!("`{name}` belongs to the cluster: as a server it votes")),
+            ("undone", _) if kind == "detach" => {
+                page.line(format!("`{name}` stays: a file that declares it was applied meanwhile"))
+            }
             ("undone", _) => page.line(format!("`{name}` did not come, and has no place any more")),
             ("detached", _) => page.line(format!("`{name}` is no member any more")),
             (_, Some(what)) => page.line(format!("`{name}` {doing}; waiting for {what}")),

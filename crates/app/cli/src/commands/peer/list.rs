@@ -64,6 +64,9 @@ impl Report for Listed {
                 [node.name.clone(), node.role.clone(), node.state.clone(), node.agent.clone(), answers.to_owned()]
             }),
         );
+        if let Some(why) = &self.0.unread {
+            page.line(format!("who the clients are cannot be read ({why}): there may be others than those above"));
+        }
     }
 }
 

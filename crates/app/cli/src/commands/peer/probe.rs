@@ -18,16 +18,21 @@ use crate::printer::Printer;
 Examples:
   quorate run --accept-probe               on the new node: shows a code
   quorate peer probe n2:7700               on a server: asks for that code
+  quorate peer probe n6:7700 --role client
 
 The same as an invitation and a join, begun from the other side.
 
-Exit code 0: the node votes. 3: not yet, and it says what is waited for.")]
+Exit code 0: the node votes, or is on record as a client. 3: not yet, and it says what is waited for.")]
 pub(crate) struct Args {
     /// Where the node waits, as HOST:PORT
     address: String,
 
     #[command(flatten)]
     place: PlaceArgs,
+
+    /// As what the node joins
+    #[arg(long, default_value = "server", value_parser = ["server", "client"])]
+    role: String,
 
     /// File that holds the code which the node shows [default: asked for, or stdin]
     #[arg(long, value_name = "FILE")]
@@ -43,7 +48,8 @@ pub(crate) fn run(args: &Args, printer: &mut Printer) -> Result<Exit, Fault> {
     let agent = Agent::of(&args.place, printer)?;
     let text = read_code(args.code_file.as_deref(), "the code that the node shows: ")?;
     let shown = JoinCode::decode(&text).map_err(CodeError::fault)?;
-    let request = InviteRequest { role: Role::Server, ttl_ms: 10 * 60 * 1000, address: None };
+    let role = if args.role == "client" { Role::Client } else { Role::Server };
+    let request = InviteRequest { role, ttl_ms: 10 * 60 * 1000, address: None };
     let InviteAnswer { code, .. } = agent.order(INVITE, &request)?;
     let Probed { name, cluster } = agent.runtime.block_on(probe(shown, &args.address, &code))?;
     printer.note(&format!("`{name}` has a place in cluster `{cluster}`, and joins"));

@@ -1,0 +1,92 @@
+//! Goes on with a change of peers whose node is lost: the claim in the store holds all of it.
+//!
+//! **Invariant:** who adopts a change replaces the claim first, by compare-and-swap, and then writes it down; whoever had it
+//! before finds that out before its next act. The node that a change is about does not carry it out.
+
+use std::time::Instant;
+
+use quorate_coordination::Revision;
+use quorate_faults::{Code, Fault};
+use quorate_plan::peering::{Operation, Role, Step};
+use tracing::{info, warn};
+
+use super::client::records;
+use super::keep::LOST;
+use super::points::point;
+use super::record::{Claimed, Records};
+use crate::peers::Api;
+
+/// Who does not answer, and since when.
+pub(super) type Silent = Option<(String, Instant)>;
+
+/// Looks who changes peers: takes over what nobody carries out any more, and drops what a lost answer has left.
+pub(super) async fn mind_claim(api: &Api, silent: &mut Silent) -> Result<(), Fault> {
+    let server = matches!(api.peering.role(), Some(Role::Standalone | Role::Server | Role::External));
+    // Whoever decides just now is asked later.
+    let (true, true, Ok(_one)) = (server, api.shared.readiness().1, api.peering.deciding.try_lock()) else {
+        return Ok(());
+    };
+    let records = records(api).await?;
+    let Some((claimed, revision)) = records.claimed().await? else {
+        *silent = None;
+        return Ok(());
+    };
+    let here = api.peering.kept().active().cloned();
+    let same = here.as_ref().is_some_and(|known| known.id == claimed.operation.id);
+    if claimed.by == api.node.name() {
+        return match () {
+            () if same => Ok(()),
+            () if records.is_forgotten(&claimed) => records.forget(revision).await,
+            () => keep(api, claimed.operation),
+        };
+    }
+    // What was begun here and never claimed gives way.
+    let free = here.is_none_or(|known| same || known.step == Step::Reserved);
+    if !free || api.peers.node(&claimed.by, None).await.is_ok() {
+        *silent = None;
+        return Ok(());
+    }
+    let before = silent.take().filter(|(by, _)| *by == claimed.by);
+    let since = before.map_or_else(Instant::now, |(_, since)| since);
+    *silent = Some((claimed.by.clone(), since));
+    if since.elapsed() < LOST || claimed.operation.kind.name() == api.node.name() {
+        return Ok(());
+    }
+    *silent = None;
+    adopt(api, &records, &claimed, revision).await
+}
+
+/// Goes on with whatever a node carries out that is to be detached by force, and does not answer. A fault tells that it does.
+pub(super) async fn adopt_of(api: &Api, name: &str) -> Result<(), Fault> {
+    let records = records(api).await?;
+    let Some((claimed, revision)) = records.claimed().await?.filter(|(claimed, _)| claimed.by == name) else {
+        return Ok(());
+    };
+    if api.peers.node(name, None).await.is_ok() {
+        return Err(records.at_work(&claimed));
+    }
+    adopt(api, &records, &claimed, revision).await?;
+    let (word, about) = (claimed.operation.kind.word(), claimed.operation.kind.name());
+    let what = format!("`{name}` is at work on another change, {word} of `{about}`, which this node goes on with now");
+    Err(Fault::new(Code::PeersBusy, what).hint(format!(
+        "wait until it is done: `quorate peer status`, then detach again; a newcomer that will not come loses its place with \
+         `quorate peer detach {about}`"
+    )))
+}
+
+async fn adopt(api: &Api, records: &Records, claimed: &Claimed, revision: Revision) -> Result<(), Fault> {
+    let Some(operation) = records.adopt(claimed, revision).await? else { return Ok(()) };
+    warn!(
+        node = operation.kind.name(),
+        "`{}` does not answer: this node goes on with its change ({})",
+        claimed.by,
+        operation.kind.word()
+    );
+    point("adopted");
+    keep(api, operation)
+}
+
+fn keep(api: &Api, operation: Operation) -> Result<(), Fault> {
+    info!(node = operation.kind.name(), "carries out: {}", operation.kind.word());
+    api.peering.change(|kept| kept.operation = Some(operation))
+}
