@@ -235,7 +235,7 @@ fn what_answers_and_cannot_be_used_joins_anew() {
         shown["nodes"][1]["state"].as_str().is_some_and(|state| state.starts_with("damaged"))
     });
     // What cannot be looked at is not the same: it may be whole, and reach furthest.
-    let (ledger, hidden) = (cluster.state(1).join("ledger.json"), cluster.path("ledger-of-n2"));
+    let (ledger, hidden) = (cluster.state(1).join("ledger"), cluster.path("ledger-of-n2"));
     mv(&ledger, &hidden);
     std::fs::create_dir(&ledger).unwrap();
     fails(&recover(&cluster, &["--confirm-dead", "n3", "--yes"]), 5, &["Q1071", "its ledger", "--pass-over n2"]);

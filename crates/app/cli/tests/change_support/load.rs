@@ -8,6 +8,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use quorate_etcd::client::{Client, KeyRange, Settings, WatchFrom, WatchTurn};
+use quorate_faults::{Code, Fault};
 use quorate_testkit::Hosts;
 
 use super::LIMIT;
@@ -36,18 +37,24 @@ pub(crate) struct Seen {
     pub(crate) kept: BTreeSet<String>,
     /// How often the watch broke, and went on where it was.
     pub(crate) breaks: u32,
+    /// Errors that a client of etcd does not try again after: it was not let in, or not heard.
+    pub(crate) refusals: Vec<String>,
 }
 
 impl Load {
     pub(crate) fn start(hosts: Arc<Hosts>, at: usize, settings: Settings, may_break: bool) -> Load {
+        Load::run(may_break, move |stop, written| hosts[at].within(|| work(settings, stop, written)))
+    }
+
+    /// The same on this machine itself, where the watch may break.
+    pub(crate) fn start_here(settings: Settings) -> Load {
+        Load::run(true, move |stop, written| work(settings, stop, written))
+    }
+
+    fn run(may_break: bool, work: impl FnOnce(&AtomicBool, &AtomicU64) -> Seen + Send + 'static) -> Load {
         let (stop, written) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
         let (ends, counts) = (Arc::clone(&stop), Arc::clone(&written));
-        let work = std::thread::spawn(move || {
-            hosts[at].within(|| {
-                let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-                runtime.block_on(write_and_watch(settings, &ends, &counts))
-            })
-        });
+        let work = std::thread::spawn(move || work(&ends, &counts));
         Load { stop, written, work: Some(work), may_break }
     }
 
@@ -88,8 +95,29 @@ fn key(number: u64) -> String {
     format!("w/{number:08}")
 }
 
+fn work(settings: Settings, stop: &AtomicBool, written: &AtomicU64) -> Seen {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(write_and_watch(settings, stop, written))
+}
+
+/// Notes an error that a client does not try again after.
+fn note(refusals: &RefCell<Vec<String>>, fault: &Fault) {
+    const REFUSED: [&str; 4] = ["invalid peer certificate", "fatal alert", "permission denied", "unauthenticated"];
+    let mut text = fault.to_string();
+    let mut cause = std::error::Error::source(fault);
+    while let Some(error) = cause {
+        text = format!("{text}: {error}");
+        cause = error.source();
+    }
+    let lower = text.to_lowercase();
+    if fault.code() == Code::EtcdRefused || REFUSED.iter().any(|word| lower.contains(word)) {
+        refusals.borrow_mut().push(text);
+    }
+}
+
 async fn write_and_watch(settings: Settings, stop: &AtomicBool, written: &AtomicU64) -> Seen {
-    let client = connect(&settings).await;
+    let refusals = RefCell::new(Vec::new());
+    let client = connect(&settings, &refusals).await;
     let range = KeyRange::prefix("w/");
     let mut from = client.header().await.unwrap().revision + 1;
     let mut seen = Seen::default();
@@ -105,9 +133,10 @@ async fn write_and_watch(settings: Settings, stop: &AtomicBool, written: &Atomic
                     tokio::time::sleep(Duration::from_millis(5)).await;
                 }
                 // No word is no promise: the same key is written again, and first to another, since this one may be cut off.
-                Err(_) => {
+                Err(fault) => {
+                    note(&refusals, &fault);
                     settings.endpoints.rotate_left(1);
-                    client = connect(&settings).await;
+                    client = connect(&settings, &refusals).await;
                 }
             }
         }
@@ -117,7 +146,7 @@ async fn write_and_watch(settings: Settings, stop: &AtomicBool, written: &Atomic
     {
         let watcher = async {
             loop {
-                let client = connect(&settings).await;
+                let client = connect(&settings, &refusals).await;
                 let Ok(mut watch) = client.watch_range(&range, WatchFrom { revision: from, progress: false }).await
                 else {
                     tokio::time::sleep(Duration::from_millis(20)).await;
@@ -155,17 +184,21 @@ async fn write_and_watch(settings: Settings, stop: &AtomicBool, written: &Atomic
         }
     }
     ((seen.revisions, seen.keys), seen.breaks) = (told.into_inner(), breaks.get());
-    let listing = connect(&settings).await.list("w/").await.unwrap();
+    let listing = connect(&settings, &refusals).await.list("w/").await.unwrap();
+    seen.refusals = refusals.into_inner();
     seen.kept = listing.kvs.into_iter().map(|kv| String::from_utf8(kv.key).unwrap()).collect();
     seen
 }
 
-async fn connect(settings: &Settings) -> Client {
+async fn connect(settings: &Settings, refusals: &RefCell<Vec<String>>) -> Client {
     let begun = Instant::now();
     loop {
         match Client::connect(settings).await {
             Ok(client) => return client,
-            Err(fault) => assert!(begun.elapsed() < LIMIT, "{fault}"),
+            Err(fault) => {
+                note(refusals, &fault);
+                assert!(begun.elapsed() < LIMIT, "{fault}");
+            }
         }
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
