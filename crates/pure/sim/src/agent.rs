@@ -107,7 +107,7 @@ impl World {
             }),
         };
         let cluster = self.observe_cluster(node);
-        Observed { data, ledger, end: EndSeen::Absent, full_check: None, cluster, peers, store }
+        Observed { data, ledger, end: EndSeen::Absent, cluster, peers, store }
     }
 
     pub(crate) fn index_of(&self, name: &str) -> Option<usize> {

@@ -14,6 +14,7 @@ pub mod full;
 pub mod metrics;
 mod objects;
 pub mod restore;
+pub(crate) mod spooled;
 mod words;
 
 pub use words::{cluster_hex, size};

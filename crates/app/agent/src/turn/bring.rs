@@ -126,6 +126,7 @@ impl Agent {
                 both = async { tokio::join!(observe(&node, &peers, &memory), program) } => both,
                 wish = self.wished() => return Ok(Up::Finish(self.leave(&wish))),
             };
+            self.memory.keep_for(&seen.data);
             // Whoever needs one that is not there says so.
             self.program = program.ok().and_then(Result::ok);
             let plan = plan_start(&self.node.spec, self.node.name(), &seen);

@@ -13,6 +13,7 @@ use quorate_etcd::init::Target;
 use quorate_etcd_formats::bolt::Db;
 use quorate_etcd_formats::database::Facts;
 use quorate_etcd_formats::dir::{DB, DataDir, InUse, Kind};
+use quorate_etcd_formats::inspect;
 use quorate_etcd_formats::membership::{ClusterId, MemberId};
 use quorate_etcd_formats::verify::{self, Report, Settings};
 use quorate_etcd_formats::wal::{self, ScanOptions, WalFile};
@@ -20,12 +21,32 @@ use quorate_faults::{Code, Fault, Finding, Severity};
 use quorate_host::durable::PARTIAL_MARK;
 use quorate_plan::start::{DataFacts, DataSeen, Mode, Verdict};
 
-/// Bytes of a full check per second, from a disk and not from memory: what is promised must hold on a bad day.
-const CHECK_RATE: u64 = 500 << 20;
+use super::remembered::Stamp;
+
+/// Which data it is: what changes when the database or the end of the log is written or replaced. The rest of the log is
+/// written once.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Which {
+    db: Option<Stamp>,
+    log: Option<Stamp>,
+}
+
+impl Which {
+    /// What is there now.
+    pub(super) fn of(target: &Target) -> Which {
+        let wal = target.wal_dir().map_or_else(|| target.data_dir().join("member/wal"), Path::to_owned);
+        let names = std::fs::read_dir(wal).map(|entries| entries.flatten().map(|entry| entry.path()).collect());
+        let names: Vec<PathBuf> = names.unwrap_or_default();
+        let last = names.into_iter().filter(|path| path.extension().is_some_and(|kind| kind == "wal")).max();
+        Which { db: Stamp::of(&target.data_dir().join(DB)), log: last.and_then(|path| Stamp::of(&path)) }
+    }
+}
 
 /// What checking the data gave.
 #[derive(Debug, Clone)]
 pub(super) struct Checked {
+    /// The data that was checked; it holds for no other.
+    pub(super) which: Which,
     /// The verdict.
     pub(super) verdict: Verdict,
     /// How far it came, where time ran out before all of it was looked at.
@@ -38,34 +59,35 @@ pub(super) struct Checked {
     pub(super) last_index: Option<u64>,
 }
 
-/// Looks at the data dir. `checked`: what checking it gave, if it has been checked since etcd last ran on it.
-pub(super) fn observe_data(target: &Target, checked: Option<&Checked>) -> (DataSeen, Option<Duration>) {
+/// Looks at the data dir. `checked`: what checking it gave, if it has been checked since etcd last ran on it. What has been
+/// written or replaced since then is unchecked.
+pub(super) fn observe_data(target: &Target, checked: Option<&Checked>) -> DataSeen {
     let dir = target.data_dir();
     match is_empty(dir) {
-        Ok(true) => return (DataSeen::Absent, None),
+        Ok(true) => return DataSeen::Absent,
         Ok(false) => {}
-        Err(error) => return (DataSeen::Unknown(format!("`{}`: {error}", dir.display())), None),
+        Err(error) => return DataSeen::Unknown(format!("`{}`: {error}", dir.display())),
     }
     let open = match datadir::open(dir, target.wal_dir()) {
         Ok(Found::DataDir(open)) => open,
         Ok(Found::File(_)) => {
-            return (DataSeen::Unknown(format!("`{}` is a file, not a directory", dir.display())), None);
+            return DataSeen::Unknown(format!("`{}` is a file, not a directory", dir.display()));
         }
-        Err(fault) => return (DataSeen::Unknown(in_words(&fault)), None),
+        Err(fault) => return DataSeen::Unknown(in_words(&fault)),
     };
     let view = open.view();
     if let Some(why) = cannot_look(&view) {
-        return (DataSeen::Unknown(why), None);
+        return DataSeen::Unknown(why);
     }
+    let checked = checked.filter(|checked| checked.which == Which::of(target));
     let verdict = checked.map_or(Verdict::Unchecked, |checked| checked.verdict.clone());
-    let needed = Duration::from_millis(open.bytes().saturating_mul(1000) / CHECK_RATE);
     let last_index = checked.and_then(|checked| checked.last_index);
-    (DataSeen::There(DataFacts { ids: ids(&view), last_index, verdict }), Some(needed))
+    DataSeen::There(DataFacts { ids: ids(&view), last_index, verdict })
 }
 
 /// Checks the data. A fault: it could not be checked.
 pub(super) fn validate(target: &Target, mode: Mode) -> Result<Checked, Fault> {
-    let started = Instant::now();
+    let (started, which) = (Instant::now(), Which::of(target));
     let dir = target.data_dir();
     let Found::DataDir(open) = datadir::open(dir, target.wal_dir())? else {
         return Err(datadir::not_etcd(format!("cannot check `{}`", dir.display()), "it is a file"));
@@ -82,13 +104,37 @@ pub(super) fn validate(target: &Target, mode: Mode) -> Result<Checked, Fault> {
     }
     let torn = report.findings.iter().find(|finding| finding.code == Code::WalTornTail);
     let verdict = match (errors.next(), torn) {
-        (Some(error), _) => Verdict::Corrupt(words(error)),
+        (Some(error), _) => Verdict::Corrupt(words(error) + &readable(&open.view())),
         (None, Some(torn)) => Verdict::RepairableTail(words(torn)),
         (None, None) => Verdict::Valid,
     };
     let torn = torn.and_then(|torn| Some((place(target, &torn.place.file), torn.place.offset?)));
     let cut = report.unfinished.map(|unfinished| unfinished.to_string());
-    Ok(Checked { verdict, cut, took: started.elapsed(), torn, last_index: last_index(&open.view()) })
+    Ok(Checked { which, verdict, cut, took: started.elapsed(), torn, last_index: last_index(&open.view()) })
+}
+
+/// Whether the data may be renamed or cut: nobody works on it. Asked right before, whatever was found minutes ago.
+pub(super) fn must_be_idle(target: &Target) -> Result<(), Fault> {
+    let dir = target.data_dir();
+    if is_empty(dir).unwrap_or(false) {
+        return Ok(());
+    }
+    let attempt = || format!("`{}` is left as it is", dir.display());
+    let Ok(Found::DataDir(open)) = datadir::open(dir, target.wal_dir()) else {
+        // What is no data dir has no locks; that is found by whoever looks at it next.
+        return Ok(());
+    };
+    match &open.view().in_use {
+        InUse::No => Ok(()),
+        InUse::Yes { pid } => {
+            let who = pid.map_or_else(|| "another process".to_owned(), |pid| format!("process {pid}"));
+            Err(Fault::new(Code::DataInUse, format!("{}: {who} works on it", attempt()))
+                .hint("nothing was changed; it is looked at again by itself"))
+        }
+        InUse::Unknown(why) => Err(Fault::new(Code::DataInUse, attempt())
+            .caused_by(format!("whether etcd runs on it cannot be found out: {why}"))
+            .hint("nothing was changed; it is looked at again by itself")),
+    }
 }
 
 /// The version that the members of the data's cluster agreed on, where the database tells.
@@ -126,6 +172,14 @@ pub(crate) fn in_words(fault: &Fault) -> String {
 
 fn words(finding: &Finding) -> String {
     format!("{} at {} [{}]", finding.what, finding.place, finding.code)
+}
+
+/// How far what can still be read of damaged data reaches, for whoever has to decide what to do with it.
+fn readable(view: &DataDir<'_>) -> String {
+    let progress = AtomicU64::new(0);
+    let settings = inspect::Settings { hash: Some(false), count: false, workers: 1, progress: &progress };
+    let newest = inspect::data_dir(view, settings).database.revision;
+    newest.map(|revision| format!("; its newest readable revision is {revision}")).unwrap_or_default()
 }
 
 /// Whether there is nothing: no directory, or one that holds only what an unfinished run or a file system leaves.
@@ -185,5 +239,49 @@ fn examine(view: &DataDir<'_>, mode: verify::Mode, until: Option<Instant>) -> Re
     match until {
         None => verify::data_dir(view, &settings),
         Some(until) => verify::data_dir_while(view, &settings, &|| Instant::now() < until),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::io::Write as _;
+
+    use super::*;
+
+    #[test]
+    fn data_in_other_hands_is_left_alone_and_a_verdict_holds_for_no_other_data() {
+        let dir = tempfile::tempdir().unwrap();
+        let target = Target::new(&dir.path().join("data"), None).unwrap();
+        must_be_idle(&target).unwrap();
+        for part in ["member/snap", "member/wal"] {
+            std::fs::create_dir_all(target.data_dir().join(part)).unwrap();
+        }
+        let db = File::create(target.data_dir().join(DB)).unwrap();
+        let log = |number: u8| format!("member/wal/{number:016x}-{number:016x}.wal");
+        let mut first = File::create(target.data_dir().join(log(0))).unwrap();
+        must_be_idle(&target).unwrap();
+        let which = Which::of(&target);
+        assert_eq!(which, Which::of(&target));
+        // As etcd does while it runs.
+        db.lock().unwrap();
+        assert_eq!(must_be_idle(&target).unwrap_err().code(), Code::DataInUse);
+        db.unlock().unwrap();
+        must_be_idle(&target).unwrap();
+        first.write_all(b"more").unwrap();
+        let written = Which::of(&target);
+        assert_ne!(written, which);
+        drop(File::create(target.data_dir().join(log(1))).unwrap());
+        assert_ne!(Which::of(&target), written, "another segment");
+        let verdict = Verdict::Corrupt("it was".to_owned());
+        let mut checked =
+            Checked { which: written, verdict, cut: None, took: Duration::ZERO, torn: None, last_index: Some(7) };
+        let seen = |checked: &Checked| match observe_data(&target, Some(checked)) {
+            DataSeen::There(facts) => (facts.verdict, facts.last_index),
+            DataSeen::Absent | DataSeen::Unknown(_) => panic!("it is there"),
+        };
+        assert_eq!(seen(&checked), (Verdict::Unchecked, None));
+        checked.which = Which::of(&target);
+        assert_eq!(seen(&checked), (Verdict::Corrupt("it was".to_owned()), Some(7)));
     }
 }

@@ -17,6 +17,7 @@ use quorate_host::durable::RealDisk;
 use quorate_host::shim::Running;
 use quorate_plan::ledger::{LedgerSeen, State};
 use quorate_plan::phase::Phase;
+use quorate_plan::spec::duration_text;
 use quorate_plan::start::{Depth, Halt, Mode, Observed, StartPlan, Step, Verdict};
 use tracing::info;
 
@@ -97,25 +98,23 @@ impl Agent {
         let (word, text) = match &checked.verdict {
             Verdict::Valid => match &checked.cut {
                 None => ("valid", "valid".to_owned()),
-                Some(how_far) => ("valid", format!("valid, as far as time allowed: {how_far}")),
+                Some(how_far) => {
+                    ("valid", format!("valid, as far as time allowed: {how_far}; the rest was not looked at"))
+                }
             },
             Verdict::RepairableTail(what) => ("torn", format!("whole but for its end: {what}")),
             Verdict::Corrupt(what) => ("corrupt", format!("damaged: {what}")),
             Verdict::Unchecked => ("unchecked", "not checked".to_owned()),
         };
-        let mode = match depth.mode {
-            Mode::Sanity => "sanity",
-            Mode::Full => "full",
-            Mode::Within(_) => "within",
+        // What fitted into its time was checked in full.
+        let (mode, shown) = match (depth.mode, &checked.cut) {
+            (Mode::Sanity, _) => ("sanity", depth.mode.to_string()),
+            (Mode::Full, _) | (Mode::Within(_), None) => ("full", Mode::Full.to_string()),
+            (Mode::Within(budget), Some(_)) => ("within", format!("what fits into {}", duration_text(budget))),
         };
         info!(took_ms = millis(checked.took), "the data is {text}");
         self.shared.measures.checked(mode, word, checked.took);
-        let now = CheckedNow {
-            mode: depth.mode.to_string(),
-            why: depth.why.clone(),
-            verdict: text,
-            took_ms: millis(checked.took),
-        };
+        let now = CheckedNow { mode: shown, why: depth.why.clone(), verdict: text, took_ms: millis(checked.took) };
         self.shared.change(|status| status.checked = Some(now));
         self.memory.checked = Some(checked);
         Ok(None)
@@ -125,6 +124,9 @@ impl Agent {
         let Some((file, length)) = self.memory.checked.as_ref().and_then(|checked| checked.torn.clone()) else {
             return Err(Fault::new(Code::Internal, "cannot cut a torn end off: nobody knows where it is"));
         };
+        if let Some(did) = self.overtaken_data()? {
+            return Ok(Some(did));
+        }
         let cut = {
             let file = file.clone();
             self.long(move || ensure_tail_cut(&RealDisk, &file, length, &stamp())).await
@@ -139,22 +141,43 @@ impl Agent {
             kept.display()
         ));
         // What was good stays good; only the torn end is gone.
+        let which = data::Which::of(&self.node.target);
         if let Some(checked) = &mut self.memory.checked {
+            checked.which = which;
             checked.verdict = Verdict::Valid;
             checked.torn = None;
         }
         Ok(None)
     }
 
+    /// Whether the data is no longer what the plan was made for: someone works on it, or has put other data in its place.
+    fn overtaken_data(&mut self) -> Result<Option<Did>, Fault> {
+        data::must_be_idle(&self.node.target)?;
+        let now = data::Which::of(&self.node.target);
+        if self.memory.checked.as_ref().is_none_or(|checked| checked.which == now) {
+            return Ok(None);
+        }
+        info!("the data is not what was checked: looking again");
+        self.memory.checked = None;
+        Ok(Some(Did::Again))
+    }
+
     /// Sets the data aside. Where a backup is to take its place, that is proven first.
     async fn archive(&mut self, restores_next: bool) -> Result<Option<Did>, Fault> {
         if restores_next {
+            if let Some(did) = self.flush_spool().await? {
+                return Ok(Some(did));
+            }
             self.shared.phase(Phase::Restoring, "reading the backup to its end before anything is set aside");
             let node = Arc::clone(&self.node);
             match self.long(move || restore::prove(&node)).await {
                 Ok(proven) => proven?,
                 Err(wish) => return Ok(Some(Did::Wished(wish))),
             };
+        }
+        // Reading a backup takes minutes, in which someone else may have seen to the data.
+        if let Some(did) = self.overtaken_data()? {
+            return Ok(Some(did));
         }
         let stamp = stamp();
         let dirs = std::iter::once(self.node.target.data_dir()).chain(self.node.target.wal_dir());
@@ -171,12 +194,29 @@ impl Agent {
         Ok(None)
     }
 
+    /// What was recorded and waits in the spool is part of what is restored.
+    async fn flush_spool(&mut self) -> Result<Option<Did>, Fault> {
+        // Whoever follows has the spool; and what is recorded from here on is of another cluster.
+        self.rest().await;
+        self.shared.phase(Phase::Restoring, "storing what waits in the spool, so that the restore has it");
+        let node = Arc::clone(&self.node);
+        let stored = match self.long(move || restore::flush(&node)).await {
+            Ok(stored) => stored?,
+            Err(wish) => return Ok(Some(Did::Wished(wish))),
+        };
+        if let Some(span) = stored {
+            self.shared.done(format!("stored revisions {} to {}, which waited in the spool", span.from, span.to));
+        }
+        Ok(None)
+    }
+
     async fn restore(&mut self, revision: u64) -> Result<Option<Did>, Fault> {
         let store = self.node.spec.backup.as_ref().map_or("the store", |backup| backup.store.as_str()).to_owned();
-        self.shared.phase(Phase::Restoring, format!("restoring revision {revision} from `{store}`"));
         let form = self.program()?.form();
-        // What is recorded from here on is of another cluster.
-        self.rest().await;
+        if let Some(did) = self.flush_spool().await? {
+            return Ok(Some(did));
+        }
+        self.shared.phase(Phase::Restoring, format!("restoring revision {revision} or a later one from `{store}`"));
         let (node, begun) = (Arc::clone(&self.node), Instant::now());
         let shared = Arc::clone(&self.shared);
         let restored = match self.long(move || restore::restore(&node, form, &shared)).await {

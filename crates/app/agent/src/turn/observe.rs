@@ -31,22 +31,33 @@ pub(super) struct Memory {
     pub(super) fresh: bool,
 }
 
+impl Memory {
+    /// Forgets what does not hold for the data that was just seen: it is other data, or was out of sight or in other hands.
+    pub(super) fn keep_for(&mut self, data: &DataSeen) {
+        match data {
+            DataSeen::Absent | DataSeen::Unknown(_) => *self = Memory::default(),
+            DataSeen::There(facts) if facts.verdict == Verdict::Unchecked => self.checked = None,
+            DataSeen::There(_) => {}
+        }
+    }
+}
+
 /// Looks at all of it.
 pub(super) async fn observe(node: &Arc<Node>, peers: &Arc<Peers>, memory: &Memory) -> Observed {
     let (there, known) = (Arc::clone(node), memory.clone());
     let local = tokio::task::spawn_blocking(move || {
-        let (data, full_check) = observe_data(&there.target, known.checked.as_ref());
+        let data = observe_data(&there.target, known.checked.as_ref());
         let end = if known.fresh { EndSeen::NeverRan } else { end_seen(&there) };
-        (data, full_check, end)
+        (data, end)
     });
     let ledger = observe_ledger(&node.ledger());
     let here = async {
-        let (data, full_check, end) = local.await.unwrap_or_else(|error| {
+        let (data, end) = local.await.unwrap_or_else(|error| {
             let why = format!("looking at it came to a halt: {error}");
-            (DataSeen::Unknown(why.clone()), None, EndSeen::Unreadable(why))
+            (DataSeen::Unknown(why.clone()), EndSeen::Unreadable(why))
         });
         let store = if store_matters(&data) { observe_store(node).await } else { not_asked(node) };
-        (data, full_check, end, store)
+        (data, end, store)
     };
     let elsewhere = async {
         if !node.has_peers() {
@@ -56,8 +67,8 @@ pub(super) async fn observe(node: &Arc<Node>, peers: &Arc<Peers>, memory: &Memor
         let confirmed = cluster::observe_cluster(node, &heard, &ledger).await;
         (confirmed, cluster::seen(&heard, node.name(), &ledger))
     };
-    let ((data, full_check, end, store), (cluster, peers)) = tokio::join!(here, elsewhere);
-    Observed { data, ledger, end, full_check, cluster, peers, store }
+    let ((data, end, store), (cluster, peers)) = tokio::join!(here, elsewhere);
+    Observed { data, ledger, end, cluster, peers, store }
 }
 
 /// How etcd last ended, in a few words.

@@ -121,6 +121,7 @@ pub fn offline_status(name: &str, token: &str, state: &Path) -> Result<Status, F
         since_ms,
         code: None,
         way_out: None,
+        lost: None,
         ledger,
         cluster_id: ids.map(|(cluster, _)| cluster.to_string()),
         member_id: ids.map(|(_, member)| member.to_string()),

@@ -51,6 +51,7 @@ impl Shared {
             since_ms: now.since_ms,
             code: None,
             way_out: None,
+            lost: None,
             ledger: "unknown".to_owned(),
             cluster_id: None,
             member_id: None,
@@ -182,6 +183,7 @@ impl Shared {
             status.since_ms = next.since_ms;
             status.code = halt.map(|halt| halt.code.as_str().to_owned());
             status.way_out = halt.map(|halt| halt.way_out.clone());
+            status.lost = halt.and_then(|halt| halt.lost.clone());
         });
         match halt {
             None => info!(%phase, "{}", next.cause),

@@ -1,7 +1,7 @@
 //! Makes the data dir of the only member from the store: the newest state that can be proven.
 //!
 //! **Invariant:** the ledger has the new ids before there is data with them, and nothing is set aside before the chain that
-//! replaces it was read to its end and held.
+//! replaces it was read to its end and held. What waits in the spool belongs to that chain.
 
 use std::hash::BuildHasher;
 
@@ -14,15 +14,16 @@ use quorate_etcd_formats::founding::{Form, Founding};
 use quorate_faults::{Code, Fault};
 use quorate_host::durable::RealDisk;
 use quorate_plan::Warning;
-use quorate_plan::chain::Target;
+use quorate_plan::chain::{Span, Target};
 use quorate_plan::ledger::{Identity, Ledger, LedgerSeen, Origin, State};
 use quorate_plan::restore_point::RestorePoint;
-use tracing::info;
+use tracing::{info, warn};
 
+use super::data::in_words;
 use super::node::Node;
 use super::publish::Shared;
 use crate::backups::restore::{LEASE_TTL, Progress, Restore, USUAL};
-use crate::backups::size;
+use crate::backups::{size, spooled};
 
 /// What was restored.
 #[derive(Debug)]
@@ -32,6 +33,22 @@ pub(super) struct Outcome {
     /// The newest one that the store mentions could not be proven, and why.
     pub(super) short: Option<String>,
     pub(super) warnings: Vec<Warning>,
+}
+
+/// Brings what was recorded and is not in the store yet there: it is part of the newest state. Nobody may follow meanwhile.
+/// Where the store does not take it, nothing may be restored: what is left would be lost.
+pub(super) fn flush(node: &Node) -> Result<Option<Span>, Fault> {
+    let Some(backup) = &node.spec.backup else { return Ok(None) };
+    let flushed = spooled::flush(&node.spool(), backup.spool_max, &backup.store)?;
+    match flushed.refused {
+        // What cannot be read any more is no reason to do without the rest.
+        Some(fault) if matches!(fault.code(), Code::SpoolDamaged | Code::SpoolBroken) => {
+            warn!(code = %fault.code(), "not all of the spool can be stored: {}", in_words(&fault));
+            Ok(flushed.stored)
+        }
+        Some(fault) => Err(fault),
+        None => Ok(flushed.stored),
+    }
 }
 
 /// Reads the chain to its end. Returns the revision that it leads to.

@@ -27,6 +27,9 @@ pub struct Status {
     /// What to do about it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub way_out: Option<String>,
+    /// What would be lost by going on, where something would.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lost: Option<String>,
     /// How far the ledger says that this node has come.
     pub ledger: String,
     /// The cluster that it is in.

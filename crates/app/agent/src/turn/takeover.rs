@@ -61,7 +61,7 @@ pub async fn adopt_member(node: &Node) -> Result<Adopted, Fault> {
     let state = node.state()?;
     let _lock = state.lock()?;
     let ledger = read_ledger(node)?;
-    let (seen, _) = observe_data(&node.target, None);
+    let seen = observe_data(&node.target, None);
     let (ids, client) = match seen {
         DataSeen::Absent => {
             let attempt = format!("cannot adopt `{}`: there is no data", node.target.data_dir().display());
@@ -156,7 +156,7 @@ fn remember(node: &Node, ledger: Ledger, ids: Ids) -> Result<bool, Fault> {
 pub fn reset_member(node: &Node) -> Result<Reset, Fault> {
     let state = node.state()?;
     let _lock = state.lock()?;
-    if let (DataSeen::Unknown(why), _) = observe_data(&node.target, None) {
+    if let DataSeen::Unknown(why) = observe_data(&node.target, None) {
         let attempt = format!("cannot reset `{}`: {why}", node.target.data_dir().display());
         return Err(Fault::new(Code::DataInUse, attempt).hint("stop etcd first: `quorate stop`"));
     }

@@ -81,6 +81,9 @@ impl Report for Shown {
         if let (Some(code), Some(way_out)) = (&status.code, &status.way_out) {
             page.line(format!("  {way_out} [{code}]"));
         }
+        if let Some(lost) = &status.lost {
+            page.line(format!("  going on would lose: {lost}"));
+        }
         page.gap();
         let mut pairs: Vec<(&str, String)> = Vec::new();
         if let (Some(cluster), Some(member)) = (&status.cluster_id, &status.member_id) {

@@ -154,6 +154,22 @@ impl Place {
         get(self.health.number(), path)
     }
 
+    /// Waits until the metrics have these values at least, and checks of what type they are.
+    #[track_caller]
+    pub(crate) fn assert_measured(&self, expected: &[(&str, &str, u64)]) {
+        for (name, kind, least) in expected {
+            let mut text = String::new();
+            wait_until(name, LIMIT, || {
+                text = self.health("/metrics").unwrap().1;
+                let mut values = text.lines().filter_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+                values.next().is_some_and(|value| value.parse::<f64>().unwrap() >= *least as f64)
+            });
+            let family = name.split('{').next().unwrap();
+            let family = ["_total", "_count"].iter().find_map(|end| family.strip_suffix(end)).unwrap_or(family);
+            assert!(text.contains(&format!("# TYPE {family} {kind}\n")), "{family}: {text}");
+        }
+    }
+
     pub(crate) fn is_ready(&self) -> bool {
         self.health("/readyz").is_some_and(|(code, _)| code == 200)
     }

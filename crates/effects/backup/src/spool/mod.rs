@@ -195,9 +195,9 @@ impl<D: Disk> Spool<D> {
         Ok(())
     }
 
-    /// Takes a pending segment out that proved to be damaged: it is renamed. Says its new path.
+    /// Takes a pending segment out that is not to be stored, whole as it is: it is renamed. Says its new path.
     pub fn set_aside(&mut self, segment: &Segment) -> Result<PathBuf> {
-        let to = self.rename_damaged(&segment.path)?;
+        let to = self.rename(&segment.path, recover::ASIDE_MARK)?;
         self.disk.sync_dir(&self.dir)?;
         self.pending.retain(|other| other != segment);
         Ok(to)
@@ -360,8 +360,12 @@ impl<D: Disk> Spool<D> {
     }
 
     fn rename_damaged(&self, path: &Path) -> Result<PathBuf> {
+        self.rename(path, recover::DAMAGED_MARK)
+    }
+
+    fn rename(&self, path: &Path, mark: &str) -> Result<PathBuf> {
         let mut name = path.file_name().unwrap_or_default().to_owned();
-        name.push(format!("{}{}", recover::DAMAGED_MARK, now_ms()));
+        name.push(format!("{mark}{}", now_ms()));
         let to = path.with_file_name(name);
         self.disk.rename_new(path, &to)?;
         Ok(to)

@@ -19,6 +19,9 @@ use super::{STATE, Segment, Spool, SpoolState, now_ms};
 /// What marks a file that cannot be used: `<name>.damaged-<ms>`.
 pub(super) const DAMAGED_MARK: &str = ".damaged-";
 
+/// What marks a segment that is whole and does not go into the store: `<name>.set-aside-<ms>`.
+pub(super) const ASIDE_MARK: &str = ".set-aside-";
+
 /// Bytes that are read at once.
 const PIECE_BYTES: usize = 256 << 10;
 
@@ -54,7 +57,7 @@ impl<D: Disk> Spool<D> {
                 Some(FileName::Open(found)) => open.push(found),
                 None if name == STATE && is_file => self.read_state(&mut recovered)?,
                 None if is_left_over(&name) && is_file => self.disk.remove_partial(&self.dir.join(&name))?,
-                None if name.contains(DAMAGED_MARK) => {}
+                None if name.contains(DAMAGED_MARK) || name.contains(ASIDE_MARK) => {}
                 None => recovered.foreign.push(name),
             }
         }

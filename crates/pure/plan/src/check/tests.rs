@@ -202,7 +202,6 @@ impl Foundings {
             data: self.data(random),
             ledger: self.ledger(random),
             end: EndSeen::Absent,
-            full_check: None,
             cluster: self.cluster_seen(random),
             peers,
             store: match random.below(6) {

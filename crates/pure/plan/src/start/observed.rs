@@ -1,7 +1,6 @@
 //! What was seen before a start is decided on. "Did not answer" is a value of its own, everywhere.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 use quorate_etcd_formats::membership::{ClusterId, MemberId};
 
@@ -16,8 +15,6 @@ pub struct Observed {
     pub ledger: LedgerSeen,
     /// How etcd last ended here.
     pub end: EndSeen,
-    /// How long a full check of the database would take, where it can be told.
-    pub full_check: Option<Duration>,
     /// The cluster, as its other members see it.
     pub cluster: ClusterSeen,
     /// The agents of the other declared members, by name. One that is missing here was not asked: unknown.

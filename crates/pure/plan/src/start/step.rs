@@ -68,7 +68,7 @@ pub enum Mode {
     Sanity,
     /// Every page and record.
     Full,
-    /// As much of a full check as fits into this time.
+    /// Every page and record, or as many of them as fit into this time.
     Within(Duration),
 }
 
@@ -117,7 +117,7 @@ impl std::fmt::Display for Mode {
         match self {
             Mode::Sanity => f.write_str("sanity"),
             Mode::Full => f.write_str("full"),
-            Mode::Within(span) => write!(f, "what fits into {}", duration_text(*span)),
+            Mode::Within(span) => write!(f, "full, for at most {}", duration_text(*span)),
         }
     }
 }

@@ -40,7 +40,6 @@ impl Fixture {
                 data: DataSeen::Absent,
                 ledger: LedgerSeen::Absent,
                 end: EndSeen::Clean,
-                full_check: None,
                 cluster: ClusterSeen::Unreachable("no quorum answers".to_owned()),
                 peers: BTreeMap::new(),
                 store: StoreSeen::NotDeclared,

@@ -12,19 +12,16 @@ use jiff::Timestamp;
 use quorate_backup::Base;
 use quorate_backup::events::ChainEvents;
 use quorate_backup::session::{Planned, Session, Wanted};
-use quorate_backup::spool::{Spool, SpoolSettings};
-use quorate_backup::store::{Store, is_temporary};
-use quorate_backup::write::{self, About};
+use quorate_backup::store::is_temporary;
 use quorate_etcd::aside::ensure_set_aside;
 use quorate_etcd::datadir::{self, Found, OpenDir};
 use quorate_etcd::init::Target as Place;
-use quorate_etcd_formats::delta::quorate::Origin;
 use quorate_etcd_formats::founding::{Form, Founding};
 use quorate_etcd_formats::inspect;
 use quorate_etcd_formats::verify::{self, Mode};
 use quorate_faults::{Code, Fault, Result, Severity};
 use quorate_host::durable::{PARTIAL_MARK, RealDisk};
-use quorate_plan::chain::{Layout, Target};
+use quorate_plan::chain::Target;
 use quorate_plan::restore_point::RestorePoint;
 use tracing::{info, warn};
 
@@ -32,7 +29,7 @@ use super::decide::{ClusterSeen, Data, Seen, Step, StoreSeen, decide};
 use super::etcdbr::{Act, Etcdbr};
 use super::{config, guard, in_words};
 use crate::backups::restore::{Progress, Restore, USUAL};
-use crate::backups::size;
+use crate::backups::{size, spooled};
 use crate::gardener::etcd_yaml::EtcdYaml;
 
 /// What an initialization needs to know.
@@ -207,24 +204,15 @@ fn observe_store(job: &Job, scratch: &Path) -> StoreSeen {
 
 /// Brings writes that wait in the spool into the store, so that a restore has them.
 fn flush(job: &Job) -> Result<()> {
-    let Some(url) = job.store.as_ref().filter(|_| job.spool.is_dir()) else { return Ok(()) };
-    let (mut spool, _) = Spool::open(&job.spool, SpoolSettings { max_bytes: job.spool_max_bytes })?;
-    spool.cut()?;
-    let store = Store::open(url, false)?;
-    for segment in spool.pending() {
-        let origin = Origin { cluster_id: segment.cluster_id, member_id: 0, etcd_version: String::new() };
-        let about = About { origin, epoch: segment.epoch, created_ms: segment.created_ms, ..About::default() };
-        match write::segment(&store, &about, &segment, Layout::Gardener) {
-            Ok(_) => spool.stored(&segment)?,
-            Err(fault) if is_temporary(&fault) => return Err(fault),
-            Err(fault) => {
-                warn!(code = %fault.code(), "the spool is not uploaded before the restore: {}", in_words(&fault));
-                return Ok(());
-            }
+    let Some(url) = &job.store else { return Ok(()) };
+    match spooled::flush(&job.spool, job.spool_max_bytes, url)?.refused {
+        Some(fault) if is_temporary(&fault) => Err(fault),
+        Some(fault) => {
+            warn!(code = %fault.code(), "the spool is not uploaded before the restore: {}", in_words(&fault));
+            Ok(())
         }
-        info!(first = segment.first, last = segment.last, "uploaded what waited in the spool");
+        None => Ok(()),
     }
-    Ok(())
 }
 
 /// Proves the newest chain, sets aside what is there, and makes the data dir.
