@@ -312,6 +312,7 @@ fn idle(log_dir: &Path) -> ShimSpec {
         config_hash: String::new(),
         etcd_version: String::new(),
         stopping_words: vec![],
+        kept_level: None,
         ladder: Rung::usual(),
     }
 }

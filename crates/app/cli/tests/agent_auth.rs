@@ -61,3 +61,21 @@ fn declared_users_are_there_soon_and_what_an_operator_added_is_said() {
         assert!(!agent.log().contains(secret));
     }
 }
+
+#[test]
+fn who_answers_is_known_where_auth_is_on_and_the_agent_is_nobody() {
+    let mut place = Place::new("sid");
+    place.more = "etcd: {heartbeat-interval: 10, election-timeout: 100, bcrypt-cost: 4}\n".to_owned();
+    let mut agent = place.start();
+    place.ctl(&["user", "add", "root:secret"]);
+    place.ctl(&["user", "grant-role", "root", "root"]);
+    place.ctl(&["auth", "enable"]);
+    assert!(place.quorate(&["stop", "--keep-running"]).status.success());
+    wait_until("the agent has ended", LIMIT, || agent.ended().is_some());
+    let mut agent = place.start();
+    assert!(place.tools.try_ctl(&place.seat.client_url(), &["get", "k"]).is_err(), "nobody may read");
+    // The revision comes with the answer that names the member: without one, whoever answers would be believed.
+    let status = place.status();
+    assert!(status["etcd"]["adopted"] == true && status["etcd"]["revision"].as_u64() >= Some(1), "{status}");
+    assert!(agent.stop().success());
+}

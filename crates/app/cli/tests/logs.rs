@@ -62,6 +62,7 @@ impl Member {
             config_hash: "hash".to_owned(),
             etcd_version: tools.version.clone(),
             stopping_words: vec![],
+            kept_level: None,
             ladder: Rung::usual(),
         };
         let running = spawn(Path::new(BINARY), &state, &spec).unwrap();

@@ -56,7 +56,7 @@ pub struct ExitRecord {
     pub config_hash: String,
     /// The version that it was started as.
     pub etcd_version: String,
-    /// The last revision that whoever asked for the stop knew of.
+    /// The last revision that was known: to whoever asked for the stop, or to the agent while it ran.
     pub last_revision: Option<u64>,
 }
 

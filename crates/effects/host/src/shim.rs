@@ -20,7 +20,7 @@ mod waiting;
 pub use adopt::{Adoption, adopt};
 pub use control::{Status, StopOrder};
 pub use keeper::keep;
-pub use running::{Ended, Running, spawn, spawn_boxed};
+pub use running::{Ended, Notes, Running, spawn, spawn_boxed};
 pub use spec::{ETCD_STOPPING, Rung, Send, ShimSpec, program_name};
 pub use take_over::{Process, take_over};
 pub(crate) use waiting::end_all;

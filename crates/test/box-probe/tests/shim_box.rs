@@ -86,6 +86,7 @@ impl Place {
             config_hash: "hash".to_owned(),
             etcd_version: String::new(),
             stopping_words: vec![],
+            kept_level: None,
             ladder: Rung::usual(),
         }
     }

@@ -41,6 +41,7 @@ pub(super) fn orders(name: &str, program: &Path, args: Vec<String>, state: &Stat
         config_hash,
         etcd_version: String::new(),
         stopping_words: Vec::new(),
+        kept_level: None,
         ladder: vec![rung(Send::Term, 5_000), rung(Send::Kill, 5_000)],
     }
 }

@@ -92,6 +92,7 @@ fn with_command(
         config_hash: hash(process),
         etcd_version: String::new(),
         stopping_words: Vec::new(),
+        kept_level: None,
         ladder,
     }
 }

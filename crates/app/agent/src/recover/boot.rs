@@ -102,6 +102,7 @@ fn spec(tools: &Tools, name: &str, copy: &Path, logs: &Path) -> ShimSpec {
         config_hash: "recovery".to_owned(),
         etcd_version: tools.version.clone(),
         stopping_words: ETCD_STOPPING.map(str::to_owned).to_vec(),
+        kept_level: None,
         ladder: Rung::usual(),
     }
 }

@@ -15,7 +15,7 @@ use quorate_host::durable::RealDisk;
 use quorate_host::logs::Rotation;
 use quorate_host::shim::{self, ETCD_STOPPING, Rung, Running, Send, ShimSpec};
 use quorate_host::state::StateDir;
-use quorate_plan::etcd_config::{EtcdConfig, Minor, render_for};
+use quorate_plan::etcd_config::{EtcdConfig, Minor, kept_level, render_for};
 use quorate_plan::server_log::{self, Level};
 use quorate_plan::spec::Stop;
 use quorate_plan::start::{classify, hindrance};
@@ -135,8 +135,13 @@ fn joining_config(node: &Node, program: &Program, join: Option<String>) -> Resul
     // A box that the file does not speak of is not part of its settings.
     let section = &node.spec.box_;
     let boxed = if section.is_default() { Vec::new() } else { serde_json::to_vec(section).unwrap_or_default() };
-    let hash = hex(&Sha256::digest([text(None)?.into_bytes(), boxed].concat()));
+    let hash = hex(&Sha256::digest([text(None)?.into_bytes(), boxed, level_mark(node).into_bytes()].concat()));
     Ok(Config { text: text(join)?, hash: hash + &trust.mark })
+}
+
+/// What is kept of its log is the shim's affair, and part of the settings all the same.
+pub(super) fn level_mark(node: &Node) -> String {
+    kept_level(&node.spec).map(|level| format!("log-level: {}\n", level.word())).unwrap_or_default()
 }
 
 /// Starts etcd through a shim, in its box. Returns when it has been executed. `join`: whom it joins, where it has no data.
@@ -169,6 +174,7 @@ pub(super) fn start(
         config_hash: config.hash,
         etcd_version: program.binary.version.clone(),
         stopping_words: ETCD_STOPPING.map(str::to_owned).to_vec(),
+        kept_level: kept_level(&node.spec),
         ladder: ladder(&node.spec.maintenance.stop),
     };
     shim::spawn_boxed(shim, state, &spec, boxed)

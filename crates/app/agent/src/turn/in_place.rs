@@ -21,6 +21,7 @@ use quorate_plan::taken::{Difference, Given, config_file};
 use sha2::{Digest, Sha256};
 
 use super::data::in_words;
+use super::etcd;
 use super::node::Node;
 
 /// No config file of etcd is longer.
@@ -87,14 +88,17 @@ pub(super) async fn take_over(
     }
     let wanted = EtcdConfig { spec: &node.spec, member: &node.member, join: None };
     let text = render_for(&wanted, &version)?;
-    let file = match Given::by_file(&text) {
+    let level = etcd::level_mark(node);
+    // Of its log, what runs keeps itself what our own would be kept of by the shim.
+    let asked = if level.is_empty() { text.clone() } else { text.replace("log-level: \"info\"\n", &level) };
+    let file = match Given::by_file(&asked) {
         Ok(file) => file,
         Err(why) => return Ok(Err(why)),
     };
     let mut differences = given.differences(&file);
     differences.extend(changed);
     differences.extend(binary(node, &process));
-    let mut hash = hex(&Sha256::digest(&text));
+    let mut hash = hex(&Sha256::digest(text + &level));
     if !differences.is_empty() {
         // No settings have this hash, so that the agent tells that they differ.
         hash = format!("not-{hash}");

@@ -65,7 +65,8 @@ pub(super) async fn run(node: Arc<Node>, told: watch::Sender<Probe>) {
     }
 }
 
-/// Who answers is asked for once for each connection; a user that may not read is no reason to call the member unready.
+/// Who answers is asked for once for each connection; a user that may not read, and none at all, is no reason to call the
+/// member unready, nor to believe whoever answers.
 async fn ask(node: &Node, client: &mut Option<(Client, Option<Answer>)>) -> Result<Option<Answer>, Fault> {
     if let Some((known, _)) = client {
         match known.serves().await {
@@ -79,7 +80,11 @@ async fn ask(node: &Node, client: &mut Option<(Client, Option<Answer>)>) -> Resu
     }
     let fresh = Client::connect(&node.client()?).await?;
     fresh.serves().await?;
-    let answer = fresh.header().await.ok().map(|header| Answer {
+    let header = match fresh.header().await {
+        Ok(header) => Some(header),
+        Err(_) => fresh.who().await.ok(),
+    };
+    let answer = header.map(|header| Answer {
         cluster: ClusterId(header.cluster_id),
         member: MemberId(header.member_id),
         revision: u64::try_from(header.revision).unwrap_or(0),

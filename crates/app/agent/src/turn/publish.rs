@@ -123,6 +123,11 @@ impl Shared {
         (phase, phase == Phase::Serving && fresh)
     }
 
+    /// The newest revision of etcd that was heard of.
+    pub(super) fn revision(&self) -> Option<u64> {
+        lock(&self.status).etcd.as_ref().and_then(|etcd| etcd.revision)
+    }
+
     /// Whether this node is a client at the moment.
     pub(crate) fn is_client(&self) -> bool {
         lock(&self.status).client.is_some()

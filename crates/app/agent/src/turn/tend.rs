@@ -54,6 +54,7 @@ impl Agent {
         let (told, mut probes) = watch::channel(Probe::None);
         let prober = tokio::spawn(probe::run(Arc::clone(&self.node), told));
         let (beside, shared) = (self.begin_beside(), Arc::clone(&self.shared));
+        let mut noted = None;
         let tended = loop {
             let end = watched(&running)?;
             tokio::select! {
@@ -73,7 +74,9 @@ impl Agent {
                 }
                 changed = probes.changed() => {
                     let probe = probes.borrow_and_update().clone();
-                    if changed.is_ok() && self.take(probe, (!adopted).then_some(began)) && self.once {
+                    let serves = changed.is_ok() && self.take(probe, (!adopted).then_some(began));
+                    self.note(&running, &mut noted);
+                    if serves && self.once {
                         break Some(Finish::Left);
                     }
                 }
@@ -99,6 +102,16 @@ impl Agent {
         drop(beside);
         self.shared.read(false);
         Ok(tended)
+    }
+
+    /// Has the shim know the newest revision, for the record of an end that nobody asks for.
+    fn note(&self, running: &Running, noted: &mut Option<u64>) {
+        let newest = self.shared.revision();
+        if let (Some(revision), Some(notes)) = (newest.filter(|_| newest != *noted), running.notes()) {
+            *noted = newest;
+            // Nobody waits for a shim that is slow.
+            drop(tokio::task::spawn_blocking(move || notes.revision(revision)));
+        }
     }
 
     /// What came of a read. Returns whether the member serves.

@@ -114,6 +114,21 @@ impl Client {
     }
 }
 
+impl Client {
+    /// Cluster, member and revision of whoever answers, also for those who may read nothing: a watch is turned down inside a
+    /// message, and that says who gives it. No quorum confirms it.
+    pub async fn who(&self) -> Result<ResponseHeader, Fault> {
+        let (open, _) = watch::channel(());
+        let from = WatchFrom { revision: 0, progress: false };
+        let asks = || create(KeyRange::one([0]), from, open.subscribe());
+        let (_, first) = self.open(WATCH, asks, |_, _: &WatchResponse| None, self.timeout()).await?;
+        first.header.ok_or_else(|| {
+            Fault::new(Code::EtcdRefused, "cannot ask who answers: the answer does not say who gave it")
+                .hint("what listens there is not etcd, or changes its answers on the way: use etcd's own client URL")
+        })
+    }
+}
+
 /// One request; the stream then stays open as long as the watch does, because its end would end the watch. Without an end
 /// it would outlive the watch and hold the connection, and an etcd that is asked to stop waits for open connections.
 fn create(

@@ -14,6 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use quorate_plan::server_log::{self, Level};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::net::sockopt::{Timeout, set_socket_send_buffer_size, set_socket_timeout};
@@ -64,6 +65,9 @@ pub(super) struct Reader {
     files: LogFiles,
     lines: Lines,
     words: Vec<String>,
+    kept_level: Option<Level>,
+    /// Whether the last line was kept: what begins nothing belongs to it.
+    kept_last: bool,
     log_dir: PathBuf,
     name: String,
     dump: Option<(File, u64)>,
@@ -74,7 +78,8 @@ impl Reader {
         let files = LogFiles::new(&spec.log_dir.join(format!("{}.log", spec.name)), spec.rotation);
         let words = spec.stopping_words.clone();
         let (log_dir, name) = (spec.log_dir.clone(), spec.name.clone());
-        Reader { socket, over, shared, files, lines: Lines::default(), words, log_dir, name, dump: None }
+        let (kept_level, lines) = (spec.kept_level, Lines::default());
+        Reader { socket, over, shared, files, lines, words, kept_level, kept_last: true, log_dir, name, dump: None }
     }
 
     pub(super) fn run(mut self) {
@@ -123,7 +128,9 @@ impl Reader {
     }
 
     fn line(&mut self, line: &[u8]) {
-        self.files.write(line);
+        if self.is_kept(line) {
+            self.files.write(line);
+        }
         if self.shared.stopping.load(Ordering::Acquire) && self.words.iter().any(|word| contains(line, word.as_bytes()))
         {
             self.shared.said_stopping.store(true, Ordering::Release);
@@ -131,6 +138,15 @@ impl Reader {
         if self.shared.dumping.load(Ordering::Acquire) {
             self.keep_dump(line);
         }
+    }
+
+    fn is_kept(&mut self, line: &[u8]) -> bool {
+        let Some(least) = self.kept_level else { return true };
+        let text = String::from_utf8_lossy(line);
+        if let Some(line) = server_log::parse(text.trim_end()) {
+            self.kept_last = line.level >= least;
+        }
+        self.kept_last
     }
 
     fn keep_dump(&mut self, line: &[u8]) {

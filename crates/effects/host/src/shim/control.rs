@@ -54,7 +54,13 @@ pub struct Status {
 pub(super) enum Ask {
     Status,
     Stop(StopOrder),
-    Dump { asked_by: String },
+    /// The newest revision that is known, for the exit record of an end that nobody asks for.
+    Note {
+        revision: u64,
+    },
+    Dump {
+        asked_by: String,
+    },
 }
 
 #[derive(Debug, Serialize, Deserialize)]

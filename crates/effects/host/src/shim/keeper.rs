@@ -94,6 +94,8 @@ struct Keeper {
     /// Closed to tell the log's reader that nothing more will come.
     log_over: OwnedFd,
     stop: Option<Stopping>,
+    /// The newest revision that we were told of.
+    noted: Option<u64>,
     _lock: Lock,
 }
 
@@ -139,7 +141,20 @@ fn start(spec: &Path) -> Result<Keeper, Fault> {
     let token = orders.token.clone();
     thread("control", move || serve(&listener, &token, &sender)).map_err(fail)?;
     let log_over = log_over.into();
-    Ok(Keeper { state, orders, running, main, kept, shared, events, log, log_over, stop: None, _lock: lock })
+    Ok(Keeper {
+        state,
+        orders,
+        running,
+        main,
+        kept,
+        shared,
+        events,
+        log,
+        log_over,
+        stop: None,
+        noted: None,
+        _lock: lock,
+    })
 }
 
 fn thread(name: &str, work: impl FnOnce() + std::marker::Send + 'static) -> io::Result<JoinHandle<()>> {
@@ -304,6 +319,7 @@ impl Keeper {
             Ask::Status => {}
             Ask::Stop(order) if order.ladder.is_empty() => return Answer::Refused("a stop without steps".to_owned()),
             Ask::Stop(order) => self.stop(order),
+            Ask::Note { revision } => self.noted = self.noted.max(Some(revision)),
             Ask::Dump { asked_by } => {
                 let ladder = Rung::usual().into_iter().filter(|rung| rung.send != Send::Term).collect();
                 self.stop(StopOrder { asked_by, ladder, last_revision: None });
@@ -374,7 +390,7 @@ impl Keeper {
             pid: self.running.child.pid,
             config_hash: spec.config_hash,
             etcd_version: spec.etcd_version,
-            last_revision: self.stop.as_ref().and_then(|stop| stop.order.last_revision),
+            last_revision: self.stop.as_ref().and_then(|stop| stop.order.last_revision).max(self.noted),
         };
         let written = write_record(&self.state.record(), &record);
         let _ = rustix::fs::unlink(self.state.socket());

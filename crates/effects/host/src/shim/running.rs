@@ -5,7 +5,7 @@
 use std::io::{self, Read};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::CommandExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -35,6 +35,21 @@ pub struct Running {
     pub(super) child: OwnedFd,
     /// `None`: the shim is gone and the program runs alone.
     pub(super) shim: Option<OwnedFd>,
+}
+
+/// A shim that writes down the newest revision of its program, should that end.
+#[derive(Debug, Clone)]
+pub struct Notes {
+    dir: PathBuf,
+    shim: u32,
+    token: String,
+}
+
+impl Notes {
+    /// Tells it. One of an earlier version does not listen to this; nothing else depends on it.
+    pub fn revision(&self, revision: u64) {
+        let _ = ask(&self.dir, self.shim, &self.token, Ask::Note { revision });
+    }
 }
 
 /// How it ended.
@@ -162,6 +177,13 @@ impl Running {
     /// Becomes readable when [`Running::wait`] has something to say.
     pub fn end_fd(&self) -> BorrowedFd<'_> {
         self.shim.as_ref().unwrap_or(&self.child).as_fd()
+    }
+
+    /// Who can be told of the program's newest revision, from any thread. `None`: there is no shim that could record it.
+    pub fn notes(&self) -> Option<Notes> {
+        let to =
+            || Notes { dir: self.state.path().to_owned(), shim: self.about.shim.pid, token: self.about.token.clone() };
+        self.is_kept().then(to)
     }
 
     /// Asks the shim how it is.

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use quorate_plan::boxes::BoxPlan;
+use quorate_plan::server_log::Level;
 use serde::{Deserialize, Serialize};
 
 use crate::logs::Rotation;
@@ -43,6 +44,9 @@ pub struct ShimSpec {
     pub etcd_version: String,
     /// Words one of which it says when it stops in its orderly way; none: its exit status says enough.
     pub stopping_words: Vec<String>,
+    /// Lines of etcd's that are less grave than this are read and not kept; `None`: all are kept.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kept_level: Option<Level>,
     /// How it is stopped when nobody says how.
     pub ladder: Vec<Rung>,
 }

@@ -46,6 +46,7 @@ impl Place {
             config_hash: "hash".to_owned(),
             etcd_version: "3.5.16".to_owned(),
             stopping_words: vec![],
+            kept_level: None,
             ladder: Rung::usual(),
         }
     }

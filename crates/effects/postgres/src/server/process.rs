@@ -47,6 +47,7 @@ pub fn server_orders(installation: &Installation, data: &Path, state: &Path) -> 
         config_hash: hex(&hash),
         etcd_version: installation.version.to_string(),
         stopping_words: Vec::new(),
+        kept_level: None,
         ladder: ladder(StopMode::Fast),
     }
 }

@@ -11,6 +11,7 @@ use quorate_faults::{Code, Fault};
 pub use render::{EtcdConfig, render, render_for, revocations};
 
 use crate::roster::{nearest, quoted};
+use crate::server_log::Level;
 use crate::spec::{Setting, Spec, Value, parse_duration};
 use table::{Form, GATES, OURS, RENAMED, ROWS, Row, SOCKET, SPELT};
 
@@ -84,6 +85,16 @@ pub fn check_release(spec: &Spec, version: &str) -> quorate_faults::Result<()> {
         return Err(Fault::new(Code::EtcdKeyVersion, attempt).hint(NO_HOSTNAME_HINT));
     }
     Ok(())
+}
+
+/// The gravest lines that etcd's log is to leave out are below this level; `None`: etcd is told as the file says. etcd itself
+/// always gets `info` at least: that it closed its files when it was stopped, it says in a line of that level alone.
+pub fn kept_level(spec: &Spec) -> Option<Level> {
+    let setting = spec.etcd.iter().find(|setting| setting.key == "log-level")?;
+    match &setting.value {
+        Value::Text(word) => Level::parse(word).filter(|level| *level > Level::Info),
+        _ => None,
+    }
 }
 
 /// What a setting takes.

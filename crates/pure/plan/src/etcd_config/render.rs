@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use quorate_faults::{Code, Fault, Result};
 use serde_json::{Value as Json, json};
 
-use super::{Minor, Placed, check_release, has_allowed_hostname, place};
+use super::{Minor, Placed, check_release, has_allowed_hostname, kept_level, place};
 use crate::spec::{Member, Spec, TlsFiles, for_member};
 
 /// What one start of etcd is told.
@@ -62,6 +62,9 @@ fn text(config: &EtcdConfig<'_>, version: Minor, knows_hostnames: bool) -> Resul
             Placed::Gate(gate, on) => gates.push(format!("{gate}={on}")),
             Placed::Socket(option, on) => drop(sockets.insert(option, on)),
         }
+    }
+    if kept_level(spec).is_some() {
+        keys.insert("log-level", json!("info"));
     }
     if !gates.is_empty() {
         keys.insert("feature-gates", json!(gates.join(",")));
