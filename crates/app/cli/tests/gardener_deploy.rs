@@ -14,8 +14,20 @@ use serde_json::Value;
 #[test]
 fn systemd_takes_the_unit_without_a_word() {
     let unit = std::fs::read_to_string(project_root().join("deploy/systemd/quorate@.service")).unwrap();
-    for line in ["Type=notify", "KillMode=process", "NoNewPrivileges=true", "RestartPreventExitStatus=4 5 64"] {
+    // What is stopped as asked (exit code 0) is not started again by systemd.
+    for line in ["Type=notify", "KillMode=process", "NoNewPrivileges=true", "Restart=on-failure"] {
         assert!(unit.lines().any(|other| other == line), "{line}");
+    }
+    // The guide shows these very lines, and all that decide over etcd's life.
+    let guide = std::fs::read_to_string(project_root().join("docs/guide/agent.md")).unwrap();
+    let (_, shown) = guide.split_once("```ini\n").unwrap();
+    let shown: Vec<&str> = shown.split_once("```").unwrap().0.lines().collect();
+    for line in &shown {
+        assert!(unit.lines().any(|other| other == *line), "the guide shows `{line}`, which the unit does not have");
+    }
+    let decides = ["Type=", "Exec", "Kill", "Timeout", "Restart"];
+    for line in unit.lines().filter(|line| decides.iter().any(|word| line.starts_with(word))) {
+        assert!(shown.contains(&line) || line.starts_with("Restrict"), "the guide does not show `{line}`");
     }
     // Only the program's place differs from what is installed: systemd looks whether it is there.
     let dir = tempfile::tempdir().unwrap();
@@ -64,23 +76,183 @@ fn words(list: &Value) -> Vec<String> {
     list.as_array().unwrap().iter().map(|word| word.as_str().unwrap().to_owned()).collect()
 }
 
-/// Keys that the API knows at this place, and those that must be there.
-#[track_caller]
-fn has_form(place: &Value, known: &[&str], needed: &[&str]) {
-    let keys: BTreeSet<&str> = place.as_object().unwrap().keys().map(String::as_str).collect();
-    for key in &keys {
-        assert!(known.contains(key) || needed.contains(key), "`{key}` is unknown in {place}");
+/// Of each place in a manifest, the keys that Kubernetes' API reference has for it and that are used here, with what stands
+/// behind them. `!` must be there, `:` may. `s`, `n`, `b`: text, number, truth; `p`: a port by number or name; `q`: a quantity; `m`:
+/// any keys with texts or quantities; `o`: an object, `l`: a list of objects or texts, each with a row of its own.
+const FORMS: &[(&str, &str)] = &[
+    ("ConfigMap", "apiVersion!s kind!s metadata!o data:m"),
+    ("ConfigMap.metadata", "name!s labels:m annotations:m namespace:s"),
+    ("Service", "apiVersion!s kind!s metadata!o spec!o"),
+    ("Service.metadata", "name!s labels:m annotations:m namespace:s"),
+    ("Service.spec", "selector!m ports!l clusterIP:s publishNotReadyAddresses:b type:s"),
+    ("Service.spec.ports[]", "name:s port!n targetPort:p protocol:s"),
+    ("StatefulSet", "apiVersion!s kind!s metadata!o spec!o"),
+    ("StatefulSet.metadata", "name!s labels:m annotations:m namespace:s"),
+    (
+        "StatefulSet.spec",
+        "selector!o serviceName!s template!o replicas:n podManagementPolicy:s volumeClaimTemplates:l updateStrategy:o",
+    ),
+    ("StatefulSet.spec.selector", "matchLabels!m"),
+    ("StatefulSet.spec.template", "metadata!o spec!o"),
+    ("StatefulSet.spec.template.metadata", "labels!m annotations:m"),
+    (
+        "StatefulSet.spec.template.spec",
+        "containers!l volumes:l securityContext:o hostAliases:l automountServiceAccountToken:b \
+         terminationGracePeriodSeconds:n",
+    ),
+    ("StatefulSet.spec.template.spec.hostAliases[]", "ip!s hostnames!l"),
+    (
+        "StatefulSet.spec.template.spec.securityContext",
+        "runAsNonRoot:b runAsUser:n runAsGroup:n fsGroup:n seccompProfile:o",
+    ),
+    ("StatefulSet.spec.template.spec.securityContext.seccompProfile", "type!s localhostProfile:s"),
+    (
+        "StatefulSet.spec.template.spec.containers[]",
+        "name!s image!s command:l args:l env:l ports:l readinessProbe:o livenessProbe:o resources:o securityContext:o \
+         volumeMounts:l lifecycle:o",
+    ),
+    ("StatefulSet.spec.template.spec.containers[].env[]", "name!s value:s valueFrom:o"),
+    ("StatefulSet.spec.template.spec.containers[].env[].valueFrom", "fieldRef!o"),
+    ("StatefulSet.spec.template.spec.containers[].env[].valueFrom.fieldRef", "fieldPath!s apiVersion:s"),
+    ("StatefulSet.spec.template.spec.containers[].ports[]", "containerPort!n name:s protocol:s"),
+    (
+        "StatefulSet.spec.template.spec.containers[].readinessProbe",
+        "httpGet!o initialDelaySeconds:n periodSeconds:n failureThreshold:n successThreshold:n timeoutSeconds:n",
+    ),
+    ("StatefulSet.spec.template.spec.containers[].readinessProbe.httpGet", "port!p path:s scheme:s host:s"),
+    ("StatefulSet.spec.template.spec.containers[].resources", "requests:m limits:m"),
+    (
+        "StatefulSet.spec.template.spec.containers[].securityContext",
+        "allowPrivilegeEscalation:b readOnlyRootFilesystem:b capabilities:o privileged:b",
+    ),
+    ("StatefulSet.spec.template.spec.containers[].securityContext.capabilities", "drop:l add:l"),
+    ("StatefulSet.spec.template.spec.containers[].volumeMounts[]", "name!s mountPath!s readOnly:b subPath:s"),
+    ("StatefulSet.spec.template.spec.volumes[]", "name!s emptyDir:m configMap:o secret:o"),
+    ("StatefulSet.spec.template.spec.volumes[].configMap", "name!s defaultMode:n optional:b"),
+    ("StatefulSet.spec.template.spec.volumes[].secret", "secretName!s items:l defaultMode:n optional:b"),
+    ("StatefulSet.spec.template.spec.volumes[].secret.items[]", "key!s path!s mode:n"),
+    ("StatefulSet.spec.volumeClaimTemplates[]", "metadata!o spec!o"),
+    ("StatefulSet.spec.volumeClaimTemplates[].metadata", "name!s labels:m"),
+    ("StatefulSet.spec.volumeClaimTemplates[].spec", "accessModes!l resources!o storageClassName:s volumeMode:s"),
+    ("StatefulSet.spec.volumeClaimTemplates[].spec.resources", "requests!m limits:m"),
+    ("PodDisruptionBudget", "apiVersion!s kind!s metadata!o spec!o"),
+    ("PodDisruptionBudget.metadata", "name!s labels:m annotations:m namespace:s"),
+    ("PodDisruptionBudget.spec", "selector!o minAvailable:p maxUnavailable:p"),
+    ("PodDisruptionBudget.spec.selector", "matchLabels!m"),
+    ("Container", "env:l lifecycle!o"),
+    ("Container.env[]", "name!s value:s valueFrom:o"),
+    ("Container.env[].valueFrom", "fieldRef!o"),
+    ("Container.env[].valueFrom.fieldRef", "fieldPath!s apiVersion:s"),
+    ("Container.lifecycle", "preStop!o"),
+    ("Container.lifecycle.preStop", "exec!o"),
+    ("Container.lifecycle.preStop.exec", "command!l"),
+];
+
+/// What is wrong with the form of a manifest, at `place`.
+fn complaints(place: &str, value: &Value, said: &mut Vec<String>) {
+    let Some((_, form)) = FORMS.iter().find(|(at, _)| *at == place) else {
+        return said.push(format!("`{place}` is not in the table"));
+    };
+    let Some(object) = value.as_object() else { return said.push(format!("`{place}` is no object: {value}")) };
+    let row = |word: &str| {
+        let at = word.find(['!', ':']).unwrap();
+        (word[..at].to_owned(), word[at..].to_owned())
+    };
+    let rows: Vec<(String, String)> = form.split_whitespace().map(row).collect();
+    for (key, kind) in &rows {
+        if kind.starts_with('!') && !object.contains_key(key) {
+            said.push(format!("`{place}.{key}` is missing"));
+        }
     }
-    for key in needed {
-        assert!(keys.contains(key), "`{key}` is missing in {place}");
+    for (key, value) in object {
+        let at = format!("{place}.{key}");
+        let Some((_, kind)) = rows.iter().find(|(name, _)| name == key) else {
+            said.push(format!("`{at}` is unknown"));
+            continue;
+        };
+        let fits = match &kind[1..] {
+            "s" => value.is_string(),
+            "n" => value.is_u64(),
+            "b" => value.is_boolean(),
+            "p" | "q" => value.is_u64() || value.is_string(),
+            "m" => value.as_object().is_some_and(|map| map.values().all(|one| one.is_string() || one.is_u64())),
+            "o" => {
+                complaints(&at, value, said);
+                true
+            }
+            "l" => {
+                for one in value.as_array().into_iter().flatten().filter(|one| !one.is_string()) {
+                    complaints(&format!("{at}[]"), one, said);
+                }
+                value.is_array()
+            }
+            other => panic!("{other}"),
+        };
+        if !fits {
+            said.push(format!("`{at}` has the wrong form: {value}"));
+        }
     }
+}
+
+fn complaints_about(manifest: &Value) -> Vec<String> {
+    let mut said = Vec::new();
+    complaints(manifest["kind"].as_str().unwrap_or("Container"), manifest, &mut said);
+    said
+}
+
+/// The same with one key misspelt, for each key that is not the operator's own to choose.
+fn misspelt(value: &Value) -> Vec<Value> {
+    let with = |object: &serde_json::Map<String, Value>, key: &str, new: Value, name: &str| {
+        let pairs = object.iter().filter(|(other, _)| *other != key);
+        let pairs = pairs.map(|(name, value)| (name.clone(), value.clone()));
+        Value::Object(pairs.chain([(name.to_owned(), new)]).collect())
+    };
+    match value {
+        Value::Object(object) => {
+            let mut all = Vec::new();
+            for (key, inside) in object {
+                all.push(with(object, key, inside.clone(), &format!("{}x", &key[..key.len() - 1])));
+                let free = ["labels", "matchLabels", "data", "requests", "emptyDir"].contains(&key.as_str());
+                let selects = key == "selector" && inside.get("matchLabels").is_none();
+                if !free && !selects {
+                    all.extend(misspelt(inside).into_iter().map(|inside| with(object, key, inside, key)));
+                }
+            }
+            all
+        }
+        Value::Array(list) => {
+            let one = |(at, inside): (usize, &Value)| {
+                let replaced = move |new: Value| {
+                    let mut list = list.clone();
+                    list[at] = new;
+                    Value::Array(list)
+                };
+                misspelt(inside).into_iter().map(replaced).collect::<Vec<_>>()
+            };
+            list.iter().enumerate().flat_map(one).collect()
+        }
+        _ => Vec::new(),
+    }
+}
+
+#[test]
+fn no_key_of_a_manifest_can_be_misspelt() {
+    let (mut tried, hook) = (0, hook());
+    for manifest in manifests().iter().chain([&hook]) {
+        assert_eq!(complaints_about(manifest), [] as [&str; 0]);
+        for wrong in misspelt(manifest) {
+            tried += 1;
+            // A kind that nobody knows is not looked at as one.
+            let named = wrong.get("kind").is_some() || manifest.get("kind").is_none();
+            assert!(!named || !complaints_about(&wrong).is_empty(), "{wrong}");
+        }
+    }
+    assert!(tried > 200, "{tried}");
 }
 
 #[test]
 fn manifests_have_the_form_that_kubernetes_asks_for() {
     for manifest in manifests() {
-        has_form(&manifest, &["spec", "data"], &["apiVersion", "kind", "metadata"]);
-        has_form(&manifest["metadata"], &["labels"], &["name"]);
         let version = match manifest["kind"].as_str().unwrap() {
             "ConfigMap" | "Service" => "v1",
             "StatefulSet" => "apps/v1",
@@ -91,60 +263,41 @@ fn manifests_have_the_form_that_kubernetes_asks_for() {
     }
     let set = of_kind("StatefulSet");
     let spec = &set["spec"];
-    has_form(
-        spec,
-        &["replicas", "podManagementPolicy", "volumeClaimTemplates"],
-        &["selector", "serviceName", "template"],
-    );
     assert_eq!(spec["selector"]["matchLabels"], spec["template"]["metadata"]["labels"]);
     let services: Vec<Value> = manifests().into_iter().filter(|manifest| manifest["kind"] == "Service").collect();
     assert!(services.iter().any(|service| service["metadata"]["name"] == spec["serviceName"]));
     for service in &services {
         assert_eq!(service["spec"]["selector"], spec["template"]["metadata"]["labels"]);
-        has_form(&service["spec"], &["clusterIP", "publishNotReadyAddresses"], &["ports", "selector"]);
     }
     let pod = &spec["template"]["spec"];
-    let known =
-        ["automountServiceAccountToken", "terminationGracePeriodSeconds", "hostAliases", "securityContext", "volumes"];
-    has_form(pod, &known, &["containers"]);
     let name = |value: &Value| value["name"].as_str().unwrap().to_owned();
     let volumes = pod["volumes"].as_array().unwrap().iter().map(name);
     let claims = spec["volumeClaimTemplates"].as_array().unwrap().iter().map(|claim| name(&claim["metadata"]));
     let volumes: BTreeSet<String> = volumes.chain(claims).collect();
     let mut used = BTreeSet::new();
     for container in pod["containers"].as_array().unwrap() {
-        let known =
-            ["args", "command", "env", "ports", "readinessProbe", "resources", "securityContext", "volumeMounts"];
-        has_form(container, &known, &["name", "image"]);
         assert_eq!(container["securityContext"]["readOnlyRootFilesystem"], true);
         let mut places = BTreeSet::new();
         for mount in container["volumeMounts"].as_array().unwrap() {
-            has_form(mount, &["readOnly"], &["name", "mountPath"]);
             assert!(volumes.contains(&name(mount)), "{mount}");
             assert!(places.insert(mount["mountPath"].to_string()), "{mount}");
             used.insert(name(mount));
-        }
-        for variable in container["env"].as_array().unwrap() {
-            has_form(variable, &["value", "valueFrom"], &["name"]);
         }
     }
     assert_eq!(used, volumes, "every volume is mounted");
 }
 
+fn hook() -> Value {
+    let text = std::fs::read_to_string(project_root().join("deploy/kubernetes/pre-stop.yaml")).unwrap();
+    serde_saphyr::from_str(&text).unwrap()
+}
+
 #[test]
 fn the_hook_has_the_form_that_kubernetes_asks_for() {
-    let text = std::fs::read_to_string(project_root().join("deploy/kubernetes/pre-stop.yaml")).unwrap();
-    let container: Value = serde_saphyr::from_str(&text).unwrap();
-    has_form(&container, &["env"], &["lifecycle"]);
-    has_form(&container["lifecycle"], &[], &["preStop"]);
-    has_form(&container["lifecycle"]["preStop"], &[], &["exec"]);
-    has_form(&container["lifecycle"]["preStop"]["exec"], &[], &["command"]);
+    let container = hook();
     let command = words(&container["lifecycle"]["preStop"]["exec"]["command"]);
     assert_eq!(command[..2], ["/usr/bin/quorate", "drain"]);
     // A variable in a command is one that the container has.
-    for variable in container["env"].as_array().unwrap() {
-        has_form(variable, &["value", "valueFrom"], &["name"]);
-    }
     let known = |word: &str| container["env"].as_array().unwrap().iter().any(|one| one["name"] == word);
     for word in &command {
         if let Some(variable) = word.strip_prefix("$(").and_then(|word| word.strip_suffix(')')) {
