@@ -7,7 +7,7 @@ mod gardener_support;
 use std::path::Path;
 
 use gardener_support::{LIMIT, Pki, Pod};
-use quorate_testkit::{Running, wait_until};
+use quorate_testkit::{Hosts, Running, quorate, wait_until};
 use serde_json::Value;
 
 /// A pod with certificates for everything.
@@ -39,8 +39,12 @@ impl Secure {
     }
 
     fn sidecar(&self) -> Running {
+        self.pod.sidecar(&self.sidecar_flags(), &[])
+    }
+
+    fn sidecar_flags(&self) -> Vec<String> {
         let pki = |name: &str| self.pki.path(name);
-        let flags = [
+        vec![
             format!("--server-cert={}", pki("server.pem")),
             format!("--server-key={}", pki("server.key")),
             format!("--server-client-ca={}", pki("ca.pem")),
@@ -53,8 +57,7 @@ impl Secure {
             "--store-prefix=etcd-main".to_owned(),
             "--schedule=0 0 1 1 *".to_owned(),
             "--delta-snapshot-period=1s".to_owned(),
-        ];
-        self.pod.sidecar(&flags, &[])
+        ]
     }
 
     fn wrap(&self) -> Running {
@@ -197,4 +200,45 @@ fn both_halves_carry_an_etcd_through_good_and_bad_days() {
     assert_eq!((secure.get("first").as_str(), secure.get("third").as_str()), ("1", "3"));
     assert_eq!(wrap.stop().code(), Some(0));
     assert_eq!(sidecar.stop().code(), Some(0));
+}
+
+#[test]
+fn from_another_machine_only_certificates_of_the_authority_may_ask() {
+    let (hosts, secure, stranger) = (Hosts::new(2), Secure::new(), Pki::new());
+    let (args, env) = secure.pod.sidecar_words(&secure.sidecar_flags(), &[]);
+    let mut sidecar = hosts[0].start(&quorate(), &args, &env);
+    let port = secure.pod.sidecar.number();
+    let ask = |host: usize, who: Option<&Pki>, method: &str, path: &str| {
+        // From the machine itself by its loopback address, from the other one over the wire.
+        let at = if host == 0 { ([127, 0, 0, 1], port).into() } else { (hosts[0].address(), port).into() };
+        hosts[host].within(|| secure.pki.ask_at(at, who, method, path)).map(|answer| (answer.code, answer.body))
+    };
+    wait_until("the sidecar to listen", LIMIT, || {
+        assert!(sidecar.ended().is_none(), "the sidecar ended:\n{}", sidecar.log_tail(30));
+        ask(0, None, "GET", "/healthz").is_some()
+    });
+    let fresh = Some((200, "New".to_owned()));
+    assert_eq!(ask(0, None, "GET", "/initialization/status"), fresh, "who is on the machine shows none");
+    // Probes and Prometheus come from elsewhere, and show none either.
+    for open in ["/healthz", "/metrics"] {
+        assert_ne!(ask(1, None, "GET", open).unwrap().0, 403, "{open}");
+    }
+    let closed = [
+        ("GET", "/initialization/status"),
+        ("GET", "/initialization/start?mode=full"),
+        ("GET", "/config"),
+        ("GET", "/snapshot/latest"),
+        ("GET", "/snapshot/full"),
+    ];
+    for (method, path) in closed {
+        assert_eq!(ask(1, None, method, path).unwrap().0, 403, "without a certificate: {path}");
+        // One of another authority is turned away before a word is said, or counts for nothing.
+        let answer = ask(1, Some(&stranger), method, path);
+        assert!(answer.as_ref().is_none_or(|(code, _)| *code == 403), "with a foreign one: {path}: {answer:?}");
+    }
+    assert_eq!(ask(1, Some(&secure.pki), "GET", "/initialization/status"), fresh, "nobody has started anything");
+    assert_eq!(ask(1, Some(&secure.pki), "GET", "/initialization/start?mode=full").unwrap().0, 200);
+    wait_until("the initialization that was asked for", LIMIT, || {
+        ask(1, Some(&secure.pki), "GET", "/initialization/status").is_some_and(|(_, said)| said == "Successful")
+    });
 }

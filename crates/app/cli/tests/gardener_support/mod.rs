@@ -54,6 +54,12 @@ impl Pod {
 
     /// `quorate sidecar server`, with what is mounted at `etcd.conf.yaml`.
     pub(crate) fn sidecar(&self, more: &[String], env: &[(&str, &str)]) -> Running {
+        let (args, env) = self.sidecar_words(more, env);
+        Running::start(&quorate(), &args, &env)
+    }
+
+    /// Its arguments and its environment.
+    pub(crate) fn sidecar_words(&self, more: &[String], env: &[(&str, &str)]) -> (Vec<String>, Vec<(String, String)>) {
         let mut args = vec!["sidecar".to_owned(), "server".to_owned()];
         args.push(format!("--server-port={}", self.sidecar));
         args.push(format!("--data-dir={}", self.data_dir().display()));
@@ -65,7 +71,7 @@ impl Pod {
             ("POD_NAMESPACE".to_owned(), "shoot".to_owned()),
         ];
         all.extend(env.iter().map(|(name, text)| ((*name).to_owned(), (*text).to_owned())));
-        Running::start(&quorate(), &args, &all)
+        (args, all)
     }
 
     /// Waits until the sidecar answers in clear text.
@@ -284,10 +290,28 @@ impl Pki {
 
     /// One request over TLS, without a certificate of ours.
     pub(crate) fn ask(&self, method: &str, port: u16, path: &str) -> Option<Answer> {
+        self.ask_at(([127, 0, 0, 1], port).into(), None, method, path)
+    }
+
+    /// The same at an address of another machine, which is called `localhost` all the same. `who`: whose certificate is shown.
+    pub(crate) fn ask_at(
+        &self,
+        at: std::net::SocketAddr,
+        who: Option<&Pki>,
+        method: &str,
+        path: &str,
+    ) -> Option<Answer> {
+        let port = at.port();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
             let ca = reqwest::Certificate::from_pem(&std::fs::read(self.path("ca.pem")).unwrap()).unwrap();
-            let client = reqwest::Client::builder().tls_certs_only([ca]).no_proxy().timeout(LIMIT).build().unwrap();
+            let mut client = reqwest::Client::builder().tls_certs_only([ca]).no_proxy().resolve("localhost", at);
+            if let Some(pki) = who {
+                let read = |name: &str| std::fs::read(pki.path(name)).unwrap();
+                let both = [read("client.pem"), read("client.key")].concat();
+                client = client.identity(reqwest::Identity::from_pem(&both).unwrap());
+            }
+            let client = client.timeout(LIMIT).build().unwrap();
             let method = reqwest::Method::from_bytes(method.as_bytes()).unwrap();
             let answer = client.request(method, format!("https://localhost:{port}{path}")).send().await.ok()?;
             let head = format!("{:?}", answer.headers());
