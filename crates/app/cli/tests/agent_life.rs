@@ -2,11 +2,13 @@
 
 mod agent_support;
 
+use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
+use std::process::Command;
 use std::time::Duration;
 
 use agent_support::{LIMIT, Place};
-use quorate_testkit::{VERSIONS, kill_hard, wait_until};
+use quorate_testkit::{Running, VERSIONS, kill_hard, quorate, wait_until};
 
 #[test]
 fn founds_serves_and_stops_on_every_release() {
@@ -51,7 +53,112 @@ fn an_etcd_that_is_killed_is_checked_in_full_and_started_again() {
     let status = place.status();
     assert_eq!((&status["checked"]["mode"], &status["restarts"]), (&"full".into(), &1.into()), "{status}");
     assert_eq!(status["last_end"], "ended by itself, with signal 9");
+    place.assert_measured(&[
+        ("quorate_etcd_starts_total", "counter", 2),
+        ("quorate_etcd_ends_total{result=\"failed\"}", "counter", 1),
+        ("quorate_validations_total{mode=\"full\",verdict=\"valid\"}", "counter", 1),
+        ("quorate_validation_seconds_count", "histogram", 1),
+        ("quorate_ready_seconds_count", "histogram", 2),
+        ("quorate_phase_entered_total{phase=\"validating\"}", "counter", 1),
+        ("quorate_phase{phase=\"serving\"}", "gauge", 1),
+        ("quorate_db_bytes", "gauge", 1),
+        ("quorate_db_used_bytes", "gauge", 1),
+        ("quorate_db_quota_bytes", "gauge", 2 << 30),
+    ]);
+    // Nobody asked for that end, and the record knows how far etcd was all the same.
+    let record = std::fs::read_to_string(place.state().join("exit-record.last")).unwrap();
+    let (_, revision) = record.split_once("\"last_revision\":").unwrap();
+    assert!(revision.starts_with(|c: char| c.is_ascii_digit()), "{record}");
     assert!(agent.stop().success());
+}
+
+#[test]
+fn an_etcd_that_ends_again_and_again_is_started_slower_and_reported() {
+    let place = Place::new("3.5.16");
+    let mut agent = place.start();
+    let mut status = place.status();
+    wait_until("it is called a crash loop", LIMIT, || {
+        if let Some(pid) = status["etcd"]["pid"].as_u64() {
+            kill_hard(u32::try_from(pid).unwrap());
+        }
+        status = place.status();
+        status["code"] == "Q0951"
+    });
+    assert_eq!((&status["phase"], status["restarts"].as_u64() >= Some(5)), (&"waiting".into(), true), "{status}");
+    let cause = status["cause"].as_str().unwrap();
+    assert!(cause.starts_with("etcd ended 5 times in a row (") && cause.contains("it is started again in"), "{cause}");
+    assert!(agent.log().contains("Q0951"), "{}", agent.log());
+    assert_eq!(place.health("/readyz").unwrap(), (503, r#"{"phase":"waiting"}"#.to_owned()));
+    assert!(agent.stop().success());
+}
+
+#[test]
+fn an_etcd_that_hangs_is_not_ready_and_outlives_an_agent_that_is_to_keep_it() {
+    let mut place = Place::new("3.5.16");
+    place.agent = "  ready-timeout: 1s\n".to_owned();
+    let mut agent = place.run(&["--keep-running"]);
+    place.wait_ready(&mut agent);
+    let etcd = place.etcd_pid();
+    let send = |signal: &str| {
+        assert!(Command::new("kill").args([signal, &etcd.to_string()]).status().unwrap().success());
+    };
+    send("-STOP");
+    wait_until("it is not ready", LIMIT, || {
+        place.health("/readyz").unwrap() == (503, r#"{"phase":"waiting"}"#.to_owned())
+    });
+    assert_eq!(place.status()["code"], "Q0601", "{}", place.status());
+    send("-CONT");
+    place.wait_ready_again(&mut agent);
+    assert_eq!(place.status()["restarts"], 0, "nobody restarts what hangs");
+    assert!(agent.stop().success(), "{}", agent.log());
+    let status = place.status();
+    assert!(status["cause"].as_str().unwrap().contains("etcd runs, kept by its shim"), "{status}");
+    assert_eq!(status["etcd"]["pid"].as_u64(), Some(etcd.into()), "{status}");
+    place.put("k", "v");
+}
+
+#[test]
+fn what_etcd_is_to_log_is_kept_and_its_end_is_clean_all_the_same() {
+    for version in VERSIONS {
+        let mut place = Place::new(version);
+        place.more = "etcd: {heartbeat-interval: 10, election-timeout: 100, log-level: warn}\n".to_owned();
+        let mut agent = place.start();
+        place.put("k", "v");
+        assert!(agent.stop().success(), "{}", agent.log());
+        assert_eq!(place.status()["last_end"], "stopped as asked by SIGTERM to the agent", "{version}");
+        let log = std::fs::read_to_string(place.state().join("logs/etcd.log")).unwrap_or_default();
+        assert!(!log.contains(r#""level":"info""#), "{version}: {log}");
+        let plan = place.json(&["plan"]);
+        assert_eq!(plan["steps"][0], "check the data (sanity): etcd closed it cleanly", "{version}: {plan}");
+    }
+}
+
+#[test]
+fn an_etcd_whose_shim_was_slow_to_say_so_is_found_and_taken_over() {
+    let place = Place::new("3.5.16");
+    let program = place.path("quorate");
+    std::fs::copy(quorate(), &program).unwrap();
+    let file = place.file().display().to_string();
+    let words = ["run", "--config", &file, "--name", "n1"].map(str::to_owned);
+    let mut agent = Running::start(&program, &words, &place.env);
+    place.wait_ready(&mut agent);
+    let before = place.etcd_pid();
+    // From now on whoever is started as the shim takes longer than the agent waits for it.
+    let slow = format!("#!/bin/sh\nsleep 10.2\nexec {} \"$@\"\n", quorate().display());
+    let script = place.path("slow");
+    std::fs::File::create(&script).unwrap().write_all(slow.as_bytes()).unwrap();
+    std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o755)).unwrap();
+    assert!(Command::new("mv").arg(&script).arg(&program).status().unwrap().success());
+    kill_hard(before);
+    wait_until("the agent has given up waiting", LIMIT, || agent.log().contains("Q0902"));
+    wait_until("it is found", LIMIT, || {
+        let status = place.status();
+        status["phase"] == "serving" && status["etcd"]["pid"].as_u64() != Some(before.into())
+    });
+    let etcd = place.etcd_pid();
+    assert!(agent.stop().success(), "{}", agent.log());
+    assert!(!std::path::Path::new(&format!("/proc/{etcd}")).exists(), "it is stopped with the agent");
+    assert_eq!(place.status()["last_end"], "stopped as asked by SIGTERM to the agent");
 }
 
 #[test]
@@ -160,15 +267,32 @@ fn systemd_is_told() {
     socket.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
     place.env.push(("NOTIFY_SOCKET".to_owned(), path.display().to_string()));
     let mut agent = place.start();
+    let etcd = place.etcd_pid();
+    // A changed file has etcd stopped and started again, which is no end of the service: systemd would kill the agent for it.
+    place.more = "etcd: {heartbeat-interval: 10, election-timeout: 100, max-txn-ops: 256}\n".to_owned();
+    place.file();
+    assert!(Command::new("kill").args(["-HUP", &agent.pid().to_string()]).status().unwrap().success());
+    place.wait_for_another_etcd(etcd);
+    let mut said = heard(&socket, |said| {
+        let again = said.split_once("STATUS=draining: etcd is being stopped, to be started again");
+        again.is_some_and(|(_, later)| later.contains("READY=1"))
+    });
+    assert!(!said.contains("STOPPING=1"), "{said}");
     assert!(agent.stop().success());
+    said += &heard(&socket, |said| said.contains("STATUS=stopped") && said.contains("STOPPING=1"));
+    assert!(said.contains("STATUS=serving: reads through this member succeed"), "{said}");
+    assert_eq!(said.matches("STOPPING=1").count(), 1, "{said}");
+}
+
+/// What systemd would have heard when `enough` holds.
+fn heard(socket: &std::os::unix::net::UnixDatagram, enough: impl Fn(&str) -> bool) -> String {
     let mut said = String::new();
     let mut buffer = [0; 4096];
-    while !said.contains("STATUS=stopped") {
-        let length = socket.recv(&mut buffer).unwrap();
+    while !enough(&said) {
+        let length = socket.recv(&mut buffer).unwrap_or_else(|error| panic!("{error} after: {said}"));
         said.push_str(&String::from_utf8_lossy(&buffer[..length]));
     }
-    let (ready, stopping) = (said.find("READY=1").unwrap(), said.find("STOPPING=1").unwrap());
-    assert!(said.contains("STATUS=serving: reads through this member succeed") && ready < stopping, "{said}");
+    said
 }
 
 #[test]

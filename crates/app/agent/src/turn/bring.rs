@@ -35,6 +35,8 @@ pub(super) enum Adopted {
 
 pub(super) enum Up {
     Running(Found),
+    /// It ran already: nobody had seen it when it was started.
+    Found(Found),
     /// This node runs no etcd, and carries its clients to those that do.
     Client,
     Finish(Finish),
@@ -103,8 +105,13 @@ impl Agent {
 
     /// Looks, decides and acts until etcd runs.
     pub(super) async fn bring_up(&mut self) -> Result<Up, Fault> {
-        let (mut wait, mut first) = (LOOK_AGAIN.0, true);
+        let (mut wait, mut first, mut unseen) = (LOOK_AGAIN.0, true, false);
         loop {
+            if std::mem::take(&mut unseen)
+                && let Some(running) = self.find_unseen().await
+            {
+                return Ok(Up::Found(running));
+            }
             if self.is_client() {
                 return Ok(Up::Client);
             }
@@ -145,6 +152,7 @@ impl Agent {
                 Did::Wished(wish) => return Ok(Up::Finish(self.leave(&wish))),
                 Did::Halted(phase, halt) => {
                     self.shared.halt(phase, &halt);
+                    unseen = true;
                     if std::mem::take(&mut first) && self.node.has_peers() {
                         wait = FIRST_AMONG_PEERS;
                     }
@@ -153,6 +161,24 @@ impl Agent {
                         return Ok(Up::Finish(finish));
                     }
                 }
+            }
+        }
+    }
+
+    /// An etcd of ours that runs and that nobody tends: its shim was slow to say so, when it was started or looked for.
+    pub(super) async fn find_unseen(&mut self) -> Option<Found> {
+        let state = self.state.clone();
+        let found = tokio::task::spawn_blocking(move || shim::adopt(&state)).await.ok()?;
+        match found {
+            Ok(Adoption::Running(running)) if self.is_ours().is_ok() => {
+                info!(pid = running.child().pid, "etcd runs already, and is taken over");
+                Some(Box::new(running))
+            }
+            // What else there is, is told by what is decided about the data.
+            Ok(_) => None,
+            Err(fault) => {
+                debug!(code = %fault.code(), "whether etcd runs is not known yet: {fault}");
+                None
             }
         }
     }
@@ -243,7 +269,7 @@ impl Agent {
             self.shared.phase(Phase::Observing, format!("asked by {}: reading the cluster file again", wish.asked_by));
             return Finish::Stopped;
         }
-        self.shared.phase(Phase::Stopped, format!("asked by {}; etcd was not running", wish.asked_by));
+        self.shared.phase(Phase::Stopped, format!("asked by {}; no etcd is tended", wish.asked_by));
         Finish::Stopped
     }
 }

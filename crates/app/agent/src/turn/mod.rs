@@ -126,6 +126,7 @@ pub async fn run(settings: RunSettings) -> Result<Finish, Fault> {
     let lock = state.lock()?;
     let wishes: Wishes = watch::Sender::new(Vec::new());
     listen_for_signals(&wishes, keep_running)?;
+    let ending = tokio::spawn(tell_the_end(wishes.subscribe()));
     let (mut done, mut ports) = (Vec::new(), Duration::ZERO);
     let peering = Arc::new(Peering::open(node.state_path()));
     let finish = loop {
@@ -143,8 +144,16 @@ pub async fn run(settings: RunSettings) -> Result<Finish, Fault> {
         wishes.send_modify(|wishes| wishes.retain(|wish| !reload(wish)));
         (node, ports) = (reread(node).await, PORT_LIMIT);
     };
+    ending.abort();
     drop(lock);
     finish
+}
+
+/// Tells systemd when someone wants the agent to end, and not merely its file to be read again.
+async fn tell_the_end(mut wished: watch::Receiver<Vec<Wish>>) {
+    if wished.wait_for(|wishes| wishes.iter().any(|wish| !wish.reload)).await.is_ok() {
+        systemd::ending();
+    }
 }
 
 /// The node by its file as it is now; a file that cannot be used changes nothing.
@@ -386,18 +395,19 @@ impl Agent {
         let mut found = match self.adopt().await? {
             bring::Adopted::Running(running) => Some((running, true)),
             bring::Adopted::Nothing => None,
-            bring::Adopted::Finish(finish) => return Ok(finish),
+            bring::Adopted::Finish(finish) => return self.end_untended(finish).await,
         };
         loop {
             let (running, adopted) = match found.take() {
                 Some(found) => found,
                 None => match self.bring_up().await? {
                     bring::Up::Running(running) => (running, false),
+                    bring::Up::Found(running) => (running, true),
                     bring::Up::Client => match self.be_client().await {
                         Some(finish) => return Ok(finish),
                         None => continue,
                     },
-                    bring::Up::Finish(finish) => return Ok(finish),
+                    bring::Up::Finish(finish) => return self.end_untended(finish).await,
                 },
             };
             if let Some(finish) = self.tend(*running, adopted).await? {
@@ -406,6 +416,16 @@ impl Agent {
             if self.once {
                 return Ok(Finish::Halted(Code::EtcdEnded));
             }
+        }
+    }
+
+    /// The end was asked for while no etcd was tended. One may run all the same, and it is then ended like any other.
+    async fn end_untended(&mut self, finish: Finish) -> Result<Finish, Fault> {
+        let wish = self.wished.borrow().first().cloned();
+        let Some(wish) = wish.filter(|wish| !wish.reload && finish == Finish::Stopped) else { return Ok(finish) };
+        match self.find_unseen().await {
+            Some(running) => self.stop(*running, &wish).await,
+            None => Ok(finish),
         }
     }
 

@@ -285,7 +285,7 @@ impl Agent {
     }
 
     /// Ends: backups first, then etcd, unless it is to go on.
-    async fn stop(&mut self, mut running: Running, wish: &super::Wish) -> Result<Finish, Fault> {
+    pub(super) async fn stop(&mut self, mut running: Running, wish: &super::Wish) -> Result<Finish, Fault> {
         if wish.keep_running {
             self.rest().await;
             if wish.reload {

@@ -24,8 +24,9 @@ use crate::process::{Identity, has_ended};
 use crate::sandbox::Held;
 use crate::state::StateDir;
 
-/// How long a shim may take to have started its program; it takes milliseconds unless the machine is in distress.
-const START_LIMIT: Duration = Duration::from_secs(30);
+/// How long a shim may take to have started its program; it takes milliseconds unless the machine is in distress. One that
+/// takes longer goes on, and is found later by [`adopt`].
+const START_LIMIT: Duration = Duration::from_secs(10);
 
 /// A program that runs and is ours.
 #[derive(Debug)]
