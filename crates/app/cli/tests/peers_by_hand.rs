@@ -66,6 +66,8 @@ fn grows_under_load(net: &mut ByHand) {
     let load = net.load(0, &[0]);
     let code = net.invite(0, "10m");
     net.join(1, &code);
+    // etcd was asked for its version, and its agent need not ask again.
+    assert!(net.state(1).join("etcd-version").exists());
     net.join(1, &code);
     net.start(1, &[]);
     net.wait_operation(0, "n2", "joined");

@@ -20,7 +20,7 @@ use super::show::operation_shown;
 use super::{PASSING_PORT, TO_CLIENT, TO_SERVER, VETO, client, keys, veto};
 use crate::cluster_file;
 use crate::peers::{Api, PeerError};
-use crate::turn::{may_remove, now_ms};
+use crate::turn::{Asked, may_remove, now_ms};
 
 /// A newcomer's time, and as much again for what it is to let go of, but no more than this.
 const MORE: Duration = Duration::from_secs(60);
@@ -161,11 +161,12 @@ async fn own_side(api: &Api) -> Option<Side> {
     let (node, address) = (std::sync::Arc::clone(&api.node), api.peering.local()?.address);
     let looked = tokio::task::spawn_blocking(move || {
         let state_dir = node.spec.agent.state_dir.clone();
+        let asked = Asked::find(node.spec.agent.etcd_binary.as_deref().map(Path::new));
         let side = guest(Guest {
             address: &address,
             data_dir: Path::new(&node.member.data_dir),
             state_dir: Path::new(&state_dir),
-            etcd_binary: node.spec.agent.etcd_binary.as_deref().map(Path::new),
+            etcd: asked.map(|asked| asked.version().to_owned()),
             is_member: true,
             cluster: None,
             veto: None,

@@ -5,7 +5,6 @@ use std::net::{IpAddr, SocketAddr, TcpListener, ToSocketAddrs, UdpSocket};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use quorate_etcd::binary::{Binary, Places};
 use quorate_host::durable::{Access, Disk, DiskFile, RealDisk, partial_path};
 use quorate_plan::peering::{API_VERSIONS, Side};
 
@@ -23,7 +22,8 @@ pub(super) struct Guest<'a> {
     pub(super) address: &'a str,
     pub(super) data_dir: &'a Path,
     pub(super) state_dir: &'a Path,
-    pub(super) etcd_binary: Option<&'a Path>,
+    /// The version of its etcd, if it has one.
+    pub(super) etcd: Option<String>,
     /// Whether it will run an etcd.
     pub(super) is_member: bool,
     pub(super) cluster: Option<String>,
@@ -32,16 +32,13 @@ pub(super) struct Guest<'a> {
 
 /// Looks at this machine for a newcomer. Blocks for a moment.
 pub(super) fn guest(guest: Guest<'_>) -> Side {
-    let path = std::env::var_os("PATH");
-    let places = Places { named: guest.etcd_binary, path: path.as_deref(), near: Vec::new() };
-    let find = || Binary::find(&places).ok().map(|binary| binary.version);
     let mut ports = Ports::look(guest.address, &AGENT_PORTS);
     if guest.is_member {
         ports.and(Ports::look(guest.address, &MEMBER_PORTS)).and(Ports::look("127.0.0.1", &[2379]));
     }
     Side {
         api: API_VERSIONS,
-        etcd: guest.is_member.then(find).flatten(),
+        etcd: guest.etcd,
         now_ms: now_ms(),
         cluster: guest.cluster,
         state_dir: guest.state_dir.display().to_string(),

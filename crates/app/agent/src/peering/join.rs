@@ -29,7 +29,7 @@ use super::standalone::set_aside;
 use super::store::keep_own;
 use super::veto;
 use crate::cluster_file;
-use crate::turn::{client_of, in_words, now_ms};
+use crate::turn::{Asked, client_of, in_words, now_ms};
 
 /// What tells this attempt from that of another who has the same code, in the node's folder.
 const CLAIM: &str = "claim";
@@ -104,6 +104,8 @@ struct Attempt {
     before: Option<LocalState>,
     claim: String,
     request: JoinAsk,
+    /// The etcd that is to run here.
+    asked: Option<Asked>,
 }
 
 impl Attempt {
@@ -135,11 +137,12 @@ impl Attempt {
         let (binary, is_member) = (settings.etcd_binary.clone(), code.role == Role::Server);
         let carries = code.role == Role::Client;
         let side = tokio::task::spawn_blocking(move || {
+            let asked = is_member.then(|| Asked::find(binary.as_deref())).flatten();
             let mut side = guest(Guest {
                 address: &address,
                 data_dir: &data_dir,
                 state_dir: &state_dir,
-                etcd_binary: binary.as_deref(),
+                etcd: asked.as_ref().map(|asked| asked.version().to_owned()),
                 is_member,
                 cluster: belongs,
                 veto: objection,
@@ -151,13 +154,14 @@ impl Attempt {
                 side.taken.extend(ports.taken);
                 side.unfit.extend(ports.unfit);
             }
-            side
+            (side, asked)
         });
-        let side = side.await.map_err(|_| Fault::new(Code::Internal, "looking at this node came to a halt"))?;
+        let (side, asked) =
+            side.await.map_err(|_| Fault::new(Code::Internal, "looking at this node came to a halt"))?;
         let claim = claim(&place)?;
         let token = hex(&code.token);
         let request = JoinAsk { token, claim: claim.clone(), role: code.role, side, newcomer, requests: None };
-        Ok(Attempt { place, before, claim, request })
+        Ok(Attempt { place, before, claim, request, asked })
     }
 
     fn ask(&self, requests: Option<String>) -> JoinAsk {
@@ -238,6 +242,9 @@ impl Attempt {
             notes: notes.clone(),
         };
         self.place.ensure_local(&local)?;
+        if let Some(asked) = &self.asked {
+            asked.keep(&self.place.dir());
+        }
         Ok(Joined { place: self.place, local, notes, already: false })
     }
 

@@ -30,7 +30,7 @@ use super::drift;
 use super::etcd::{self, Program};
 use super::execute::halted;
 use super::first_word::{self, FirstWord};
-use super::membership::{Through, prove, through};
+use super::membership::{Through, prove_by, through};
 use super::node::Node;
 use super::publish::{Shared, now_ms};
 use super::recovering;
@@ -43,6 +43,8 @@ use crate::peers::Peers;
 const SURVEY_EVERY: Duration = Duration::from_secs(2);
 /// Between two looks at a member that starts or learns.
 const SOON: Duration = Duration::from_millis(100);
+/// The same for one that joins, at first: somebody waits for it, and it has nothing else to do.
+const NEWCOMER: Duration = Duration::from_millis(20);
 /// How long another member may take to tell its status.
 const STATUS_LIMIT: Duration = Duration::from_secs(2);
 /// The time of a confirmed list is written anew no more often than this.
@@ -62,6 +64,8 @@ pub(super) struct Beside {
     client: Option<Client>,
     /// That of a newcomer may get lost.
     first_word: FirstWord,
+    /// The connection of a newcomer to the others, for as long as they answer.
+    others: Option<Client>,
 }
 
 /// What one turn came to.
@@ -93,12 +97,15 @@ impl Beside {
             hashed: None,
             program: None,
             client: None,
+            others: None,
         }
     }
 
     /// Goes on until it is dropped.
     pub(super) async fn run(mut self) {
-        let mut wait = SOON;
+        let joins =
+            matches!(self.book.read(), LedgerSeen::There(ledger) if matches!(ledger.state, State::PendingAdd(_)));
+        let mut wait = if joins { NEWCOMER } else { SOON };
         loop {
             let turn = self.turn().await;
             if turn.is_err() {
@@ -124,10 +131,14 @@ impl Beside {
                         self.shared.order_restart(first_word::WHY);
                     }
                     self.heed_recovery().await;
+                    if joins {
+                        // While etcd starts there is time for it, if it is short.
+                        let _ = tokio::time::timeout(SOON * 3, self.others()).await;
+                    }
                 }
             }
             if self.first_word.waits() {
-                wait = SOON / 2;
+                wait = NEWCOMER;
             }
             // Soon at first, since most starts and most learners are quick.
             tokio::time::sleep(wait).await;
@@ -157,8 +168,11 @@ impl Beside {
         let status = self.status(&client).await?;
         self.first_word.heard();
         if status.is_learner {
-            self.promote(&status).await?;
-            return Ok(Turn::Learns);
+            let promoted = self.promote(&status).await;
+            if promoted.is_err() {
+                self.others = None;
+            }
+            return promoted.map(|()| Turn::Learns);
         }
         self.finish_joining().await?;
         let storage = Some(status.storage_version.clone()).filter(|version| !version.is_empty());
@@ -182,21 +196,38 @@ impl Beside {
     }
 
     /// The status of this member. A newcomer keeps who asks waiting until it serves.
-    async fn status(&self, client: &Client) -> Result<StatusResponse, Fault> {
+    async fn status(&mut self, client: &Client) -> Result<StatusResponse, Fault> {
         if !self.first_word.waits() {
             return client.status().await;
         }
-        let late = || Fault::new(Code::EtcdUnreachable, "etcd does not serve yet");
-        tokio::time::timeout(SOON, client.status()).await.map_err(|_| late())?
+        tokio::select! {
+            status = client.status() => status,
+            () = self.first_word.lost() => {
+                self.shared.order_restart(first_word::WHY);
+                Err(Fault::new(Code::EtcdUnreachable, "etcd does not serve yet"))
+            }
+        }
+    }
+
+    /// The others, connected.
+    async fn others(&mut self) -> Result<Client, Fault> {
+        if let Some(others) = &self.others {
+            return Ok(others.clone());
+        }
+        let others = Client::connect(&self.node.client_of_others()?).await?;
+        others.serves().await?;
+        self.others = Some(others.clone());
+        Ok(others)
     }
 
     /// Asks the others to let this learner vote; etcd says no while it is behind.
-    async fn promote(&self, status: &StatusResponse) -> Result<(), Fault> {
+    async fn promote(&mut self, status: &StatusResponse) -> Result<(), Fault> {
         let Some(me) = status.header.as_ref().map(|header| header.member_id) else { return Ok(()) };
-        self.copy_memory().await?;
-        let others = Client::connect(&self.node.client_of_others()?).await?;
-        let Through { client, list } = through(&others, &self.book.read()).await?;
-        prove(&self.node, &list, Change::Promote, self.node.name()).await?;
+        let (others, ledger) = (self.others().await?, self.book.read());
+        let (_, through) = tokio::try_join!(self.copy_memory(), through(&others, &ledger))?;
+        let Through { client, list } = through;
+        let connected: Vec<&Client> = self.client.iter().chain([&client]).collect();
+        prove_by(&self.node, &list, Change::Promote, self.node.name(), &connected).await?;
         match client.member_promote(me).await {
             Ok(_) => {
                 point("promoted");

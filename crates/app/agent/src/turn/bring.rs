@@ -1,11 +1,12 @@
 //! Brings etcd up: takes over what already runs, or decides and acts until something does.
 
 use std::hash::BuildHasher;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use quorate_faults::{Code, Fault};
 use quorate_host::shim::{self, Adoption};
 use quorate_plan::ledger::{LedgerSeen, State};
+use quorate_plan::peering::Role;
 use quorate_plan::phase::Phase;
 use quorate_plan::quorum;
 use quorate_plan::spec::duration_text;
@@ -24,6 +25,8 @@ const LOOK_AGAIN: (Duration, Duration) = (Duration::from_secs(1), Duration::from
 
 /// The same where others are involved, at first: they may be a moment behind us.
 const FIRST_AMONG_PEERS: Duration = Duration::from_millis(50);
+/// The same for a node that was just invited, and for how long: its inviter is about to take the file that declares it.
+const INVITED: (Duration, Duration) = (Duration::from_millis(25), Duration::from_secs(2));
 /// And at most: who was down tells us nothing, and is asked.
 const AMONG_PEERS: Duration = Duration::from_secs(2);
 
@@ -105,7 +108,7 @@ impl Agent {
 
     /// Looks, decides and acts until etcd runs.
     pub(super) async fn bring_up(&mut self) -> Result<Up, Fault> {
-        let (mut wait, mut first, mut unseen) = (LOOK_AGAIN.0, true, false);
+        let (mut wait, mut first, mut unseen, begun) = (LOOK_AGAIN.0, true, false, Instant::now());
         loop {
             if std::mem::take(&mut unseen)
                 && let Some(running) = self.find_unseen().await
@@ -156,6 +159,9 @@ impl Agent {
                     if std::mem::take(&mut first) && self.node.has_peers() {
                         wait = FIRST_AMONG_PEERS;
                     }
+                    if begun.elapsed() < INVITED.1 && self.was_invited() {
+                        wait = INVITED.0;
+                    }
                     // What was found in the data may be another thing the next time; only a verdict that led nowhere stays.
                     if let Some(finish) = self.pause(&mut wait, halt.code).await {
                         return Ok(Up::Finish(finish));
@@ -181,6 +187,16 @@ impl Agent {
                 None
             }
         }
+    }
+
+    /// Whether this node joins a cluster by hand.
+    fn was_invited(&self) -> bool {
+        let joins = match self.book.read() {
+            LedgerSeen::Absent => true,
+            LedgerSeen::There(ledger) => matches!(ledger.state, State::Empty | State::PendingAdd(_)),
+            LedgerSeen::Unreadable(_) => false,
+        };
+        joins && self.peering.role() == Some(Role::Server)
     }
 
     /// Shows what was decided.

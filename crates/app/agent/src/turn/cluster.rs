@@ -17,7 +17,7 @@ use tokio::task::JoinSet;
 
 use super::data::in_words;
 use super::node::Node;
-use crate::peers::{NodeAnswer, PeerError, Peers};
+use crate::peers::{FoundingAnswer, NodeAnswer, PeerError, Peers};
 
 /// How long the members may take to confirm their list: a linearizable read of a healthy cluster takes milliseconds.
 const CONFIRM_LIMIT: Duration = Duration::from_secs(2);
@@ -99,12 +99,16 @@ pub(super) fn seen(heard: &Heard, me: &str, ledger: &LedgerSeen) -> BTreeMap<Str
     heard.iter().map(|(name, answer)| (name.clone(), one(answer))).collect()
 }
 
-/// Asks the etcd of others for a list that a quorum confirms. Members whose agents say that they do not serve are not asked.
+/// Asks the etcd of others for a list that a quorum confirms. Members whose agents say that they do not serve are not asked, but by
+/// who is of no cluster yet: the agent that invited it has just begun anew, and its etcd goes on meanwhile.
 pub(super) async fn observe_cluster(node: &Arc<Node>, heard: &Heard, ledger: &LedgerSeen) -> ClusterSeen {
     let mut asked = JoinSet::new();
     for member in node.spec.members.iter().filter(|member| member.name != node.name()) {
         let serves = match heard.get(&member.name) {
-            Some(Ok(answer)) => answer.phase == Phase::Serving.word(),
+            Some(Ok(answer)) => {
+                let founded = matches!(answer.founding, FoundingAnswer::Founded { .. });
+                answer.phase == Phase::Serving.word() || (founded && ours(ledger).is_none())
+            }
             // etcd goes on without its agent.
             Some(Err(_)) | None => true,
         };
@@ -172,7 +176,7 @@ async fn confirm(node: &Node, url: String) -> Result<ClusterSeen, Fault> {
         let cluster = header.map(|header| ClusterId(header.cluster_id)).ok_or_else(|| {
             Fault::new(Code::EtcdUnreachable, "a member list without a cluster").hint("see etcd's log")
         })?;
-        Ok(ClusterSeen::Confirmed { cluster, members: listed(node, &list).await })
+        Ok(ClusterSeen::Confirmed { cluster, members: listed(node, &list, &[&client]).await })
     };
     match tokio::time::timeout(CONFIRM_LIMIT, ask).await {
         Ok(confirmed) => confirmed,
@@ -186,15 +190,22 @@ pub(super) async fn quorum_list(client: &Client) -> Result<MemberListResponse, F
     client.member_list(Consistency::Linearizable).await
 }
 
-/// The members of a list, and how each of them is: whoever answers takes part.
-pub(super) async fn listed(node: &Node, list: &MemberListResponse) -> Vec<ListedMember> {
+/// The members of a list, and how each of them is: whoever answers takes part. Those to whom there is a connection are asked on it.
+pub(super) async fn listed(node: &Node, list: &MemberListResponse, connected: &[&Client]) -> Vec<ListedMember> {
     let mut asked = JoinSet::new();
     for (at, member) in list.members.iter().enumerate() {
         let Some(url) = member.client_urls.first().cloned() else { continue };
+        let known =
+            connected.iter().find(|client| client.endpoints().eq([url.as_str()])).map(|client| (*client).clone());
         let Ok(mut settings) = node.client_at(vec![url]) else { continue };
         settings.timeout = settings.timeout.min(CONFIRM_LIMIT);
         asked.spawn(async move {
-            let status = async { Client::connect(&settings).await?.status().await };
+            let status = async {
+                match known {
+                    Some(client) => client.with_timeout(settings.timeout).status().await,
+                    None => Client::connect(&settings).await?.status().await,
+                }
+            };
             (at, status.await.map_err(|fault| in_words(&fault)))
         });
     }

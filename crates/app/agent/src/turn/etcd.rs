@@ -108,6 +108,37 @@ impl Program {
     }
 }
 
+/// An etcd that was asked for its version before there is an agent here, which then need not ask it again.
+#[derive(Debug)]
+pub(crate) struct Asked {
+    binary: Binary,
+    stamp: Option<remembered::Stamp>,
+}
+
+impl Asked {
+    /// Finds it, and asks it.
+    pub(crate) fn find(named: Option<&Path>) -> Option<Asked> {
+        let path = std::env::var_os("PATH");
+        let places = Places { named, path: path.as_deref(), near: Vec::new() };
+        let path = Binary::locate(&places).ok()?;
+        // Before it is asked: one that is replaced meanwhile is another one.
+        let stamp = remembered::Stamp::of(&path);
+        Some(Asked { binary: Binary::at(&path).ok()?, stamp })
+    }
+
+    /// What it said.
+    pub(crate) fn version(&self) -> &str {
+        &self.binary.version
+    }
+
+    /// Keeps that for the agent of the node whose folder this is.
+    pub(crate) fn keep(&self, dir: &Path) {
+        if let Some(stamp) = &self.stamp {
+            remembered::keep(&dir.join(VERSION_FILE), &self.binary, stamp);
+        }
+    }
+}
+
 /// Where the program of a release is: releases lie side by side, and `{version}` stands for theirs.
 fn for_release(binary: &str, version: Option<&str>) -> PathBuf {
     PathBuf::from(binary.replace("{version}", version.unwrap_or_default().trim_start_matches('v')))

@@ -101,7 +101,7 @@ impl Agent {
     pub(super) async fn add_learner(&mut self) -> Result<Option<Did>, Fault> {
         self.is_expected().await?;
         let Through { client, list } = self.others().await?;
-        prove(&self.node, &list, Change::AddLearner, self.node.name()).await?;
+        prove_by(&self.node, &list, Change::AddLearner, self.node.name(), &[&client]).await?;
         let urls = self.node.member.peer_urls.clone();
         let added = client.member_add(urls.clone(), Joins::Learning).await?;
         let (Some(header), Some(member)) = (added.header, added.member) else {
@@ -210,7 +210,18 @@ pub(super) async fn through(client: &Client, ledger: &LedgerSeen) -> Result<Thro
 
 /// Proves, with what was seen this very moment, that a change leaves a quorum. `who`: the node that it is about.
 pub(super) async fn prove(node: &Node, list: &MemberListResponse, change: Change, who: &str) -> Result<(), Fault> {
-    let mut members = listed(node, list).await;
+    prove_by(node, list, change, who, &[]).await
+}
+
+/// The same; members to whom there is a connection are asked on it.
+pub(super) async fn prove_by(
+    node: &Node,
+    list: &MemberListResponse,
+    change: Change,
+    who: &str,
+    connected: &[&Client],
+) -> Result<(), Fault> {
+    let mut members = listed(node, list, connected).await;
     // One that never started has no name in the list, and is known by its address.
     for member in members.iter_mut().filter(|member| member.name.is_empty()) {
         let at = |declared: &&Member| member.peer_urls.iter().any(|url| declared.peer_urls.contains(url));

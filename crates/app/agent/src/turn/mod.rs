@@ -67,6 +67,7 @@ pub(crate) use beside::hand_over_now;
 pub(crate) use book::Book;
 pub(crate) use boxed::{level_of, usual_level};
 pub(crate) use data::in_words;
+pub(crate) use etcd::Asked;
 pub use execute::stamp;
 pub(crate) use listen::Wishes;
 pub use listen::{Wish, ask_status, ask_stop};
