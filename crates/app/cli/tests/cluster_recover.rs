@@ -308,7 +308,7 @@ fn with_no_data_left_the_backup_is_taken_and_a_silent_store_is_not_passed_over()
 
 #[test]
 fn an_etcd_that_answers_nothing_is_not_taken_for_less_than_an_older_backup() {
-    for version in VERSIONS {
+    for version in ["3.4.23", "3.5.30"] {
         let places = tempfile::tempdir().unwrap();
         let (store, older) = (places.path().join("store"), places.path().join("older"));
         std::fs::create_dir(&store).unwrap();
