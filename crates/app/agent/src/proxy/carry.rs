@@ -5,6 +5,7 @@
 //! one soon.
 
 use std::io;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -13,6 +14,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::net::tcp::{ReadHalf, WriteHalf};
 use tokio::sync::Notify;
+use tokio_util::task::AbortOnDropHandle;
 use tracing::debug;
 
 use super::{Shared, lock};
@@ -37,27 +39,25 @@ const TICK: Duration = Duration::from_millis(50);
 const BUFFER: usize = 64 << 10;
 
 /// Carries one connection to its end.
-pub(super) async fn carry(shared: &Shared, mut client: TcpStream) {
+pub(super) async fn carry(shared: &Arc<Shared>, client: TcpStream) {
     let _ = client.set_nodelay(true);
-    let Some((mut server, member)) = connect(shared).await else {
+    let Some((server, member)) = connect(shared).await else {
         shared.measures.failed();
         debug!("no member took a connection");
         return;
     };
     let _ = server.set_nodelay(true);
     let _carried = Carried::new(shared, &member);
-    let clock = Clock::new();
-    let both = async {
-        let ((from_client, to_client), (from_server, to_server)) = (client.split(), server.split());
-        tokio::try_join!(
-            pass(from_client, to_server, &clock, |bytes| shared.measures.up(bytes)),
-            pass(from_server, to_client, &clock, |bytes| shared.measures.down(bytes)),
-        )
-    };
+    let line = Arc::new(Line::default());
+    // A task of its own, which wakes for bytes and for nothing else; what is minded beside them is minded here.
+    let mut both =
+        AbortOnDropHandle::new(tokio::spawn(pass_both(Arc::clone(shared), client, server, Arc::clone(&line))));
     tokio::select! {
-        ended = both => if let Err(error) = ended { debug!(member = member.name, "a connection broke: {error}") },
-        () = lingers(&clock) => debug!(member = member.name, "a connection was half closed, and silent"),
-        () = moved(shared, &member.address, &clock) => {
+        ended = &mut both => if let Ok(Err(error)) = ended {
+            debug!(member = member.name, "a connection broke: {error}");
+        },
+        () = lingers(&line) => debug!(member = member.name, "a connection was half closed, and silent"),
+        () = moved(shared, &member.address, &line) => {
             shared.measures.drained();
             debug!(member = member.name, "a connection was closed: its member is ill or gone, or the proxy ends");
         }
@@ -101,43 +101,64 @@ fn candidates(shared: &Shared, known: &[Upstream]) -> Vec<Upstream> {
     order(&members, |member| carried.get(&member.address).copied().unwrap_or(0)).into_iter().cloned().collect()
 }
 
-/// One way.
-async fn pass(mut from: ReadHalf<'_>, mut to: WriteHalf<'_>, clock: &Clock, count: impl Fn(u64)) -> io::Result<()> {
+/// Both ways.
+async fn pass_both(
+    shared: Arc<Shared>,
+    mut client: TcpStream,
+    mut server: TcpStream,
+    line: Arc<Line>,
+) -> io::Result<()> {
+    let ((from_client, to_client), (from_server, to_server)) = (client.split(), server.split());
+    tokio::try_join!(
+        pass(from_client, to_server, &line, |bytes| shared.measures.up(bytes)),
+        pass(from_server, to_client, &line, |bytes| shared.measures.down(bytes)),
+    )
+    .map(|_| ())
+}
+
+/// One way. A read that does not fill the buffer has emptied the socket, and the next one waits without asking the kernel.
+async fn pass(mut from: ReadHalf<'_>, mut to: WriteHalf<'_>, line: &Line, count: impl Fn(u64)) -> io::Result<()> {
     let mut buffer = vec![0_u8; BUFFER];
     loop {
         let length = from.read(&mut buffer).await?;
+        line.touch();
         let Some(bytes) = buffer.get(..length).filter(|bytes| !bytes.is_empty()) else {
             // The other way may still have something to say.
-            clock.touch();
-            clock.half.notify_one();
+            line.half.notify_one();
             return to.shutdown().await;
         };
-        clock.touch();
         to.write_all(bytes).await?;
         count(u64::try_from(length).unwrap_or(0));
     }
 }
 
 /// Waits until one side has ended and the other one is silent.
-async fn lingers(clock: &Clock) {
-    clock.half.notified().await;
-    while clock.quiet() < SILENT {
-        tokio::time::sleep(SILENT.saturating_sub(clock.quiet())).await;
+async fn lingers(line: &Line) {
+    line.half.notified().await;
+    let mut sampled = Sampled::new(line);
+    while sampled.quiet(line) < SILENT {
+        tokio::time::sleep(SILENT / 5).await;
     }
 }
 
 /// Waits until the connection has to move.
-async fn moved(shared: &Shared, address: &str, clock: &Clock) {
+async fn moved(shared: &Shared, address: &str, line: &Line) {
     let (mut members, mut wanted) = (shared.members.subscribe(), shared.wanted.subscribe());
-    let mut since: Option<Instant> = None;
+    let (mut since, mut sampled): (Option<Instant>, Sampled) = (None, Sampled::new(line));
     loop {
         let leaves = wanted.borrow_and_update().is_empty() || is_drained(&members.borrow_and_update(), address);
         since = leaves.then(|| since.unwrap_or_else(Instant::now));
         let pause = match since.map(|since| since.elapsed()) {
             None => Duration::MAX,
-            Some(age) if age < GRACE => GRACE - age,
-            Some(age) if age >= GRACE + QUIET.0 || clock.quiet() >= QUIET.1 => return,
-            Some(_) => TICK,
+            // Looked at early enough to know at its end whether the moment is a quiet one.
+            Some(age) if age + QUIET.1 < GRACE => GRACE - QUIET.1 - age,
+            Some(age) => {
+                let quiet = sampled.quiet(line) >= QUIET.1;
+                if age >= GRACE + QUIET.0 || (age >= GRACE && quiet) {
+                    return;
+                }
+                TICK
+            }
         };
         tokio::select! {
             changed = members.changed() => if changed.is_err() { return },
@@ -147,29 +168,40 @@ async fn moved(shared: &Shared, address: &str, clock: &Clock) {
     }
 }
 
-/// When bytes last passed.
-struct Clock {
-    began: Instant,
-    last_ms: AtomicU64,
+/// What a connection tells of itself while it carries bytes: as little as can be, since it is told for each piece.
+#[derive(Default)]
+struct Line {
+    /// How many pieces have passed. No clock is asked: whoever wants to know since when nothing passes looks twice.
+    pieces: AtomicU64,
     /// One side has nothing more to say.
     half: Notify,
 }
 
-impl Clock {
-    fn new() -> Clock {
-        Clock { began: Instant::now(), last_ms: AtomicU64::new(0), half: Notify::new() }
-    }
-
+impl Line {
     fn touch(&self) {
-        self.last_ms.store(self.now_ms(), Ordering::Relaxed);
+        // Both ways are one task, so nothing is lost between the two.
+        self.pieces.store(self.pieces.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+    }
+}
+
+/// A line as it was looked at.
+struct Sampled {
+    pieces: u64,
+    at: Instant,
+}
+
+impl Sampled {
+    fn new(line: &Line) -> Sampled {
+        Sampled { pieces: line.pieces.load(Ordering::Relaxed), at: Instant::now() }
     }
 
-    fn quiet(&self) -> Duration {
-        Duration::from_millis(self.now_ms().saturating_sub(self.last_ms.load(Ordering::Relaxed)))
-    }
-
-    fn now_ms(&self) -> u64 {
-        u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX)
+    /// For how long nothing has passed, at least: as far as was looked.
+    fn quiet(&mut self, line: &Line) -> Duration {
+        let now = Sampled::new(line);
+        if now.pieces != self.pieces {
+            *self = now;
+        }
+        self.at.elapsed()
     }
 }
 
