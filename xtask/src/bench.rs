@@ -15,6 +15,7 @@ mod found;
 mod measure;
 mod peers;
 mod postgres;
+mod proxied;
 mod restore;
 
 use std::path::Path;

@@ -1,34 +1,23 @@
-//! Clusters by hand: how soon an empty node votes, beside the same by etcd's own commands; and what the proxy of a client node costs,
-//! beside no proxy and beside etcd's.
+//! Clusters by hand: how soon an empty node takes part, beside the same by etcd's own commands. What the proxy of a client node costs
+//! is in `proxied.rs`.
 //!
-//! **Rule:** all ways to the same etcd are used in turns of a second, by the same programs, so that whatever the machine does
-//! meanwhile hits all of them. They are measured twice: with a core for etcd and one for the clients and the proxy beside them, as
-//! on two machines; and with everything on all cores, where whatever a proxy needs is taken from etcd. Both joins begin on a cluster of one that has been quiet for as long, and end when the newcomer votes.
+//! **Rule:** both joins begin on a cluster of one that has been quiet for as long, and end when the newcomer itself answers a read
+//! that a quorum confirms: a learner answers none, so it votes by then, and whoever was to use it can. When the others let it
+//! vote is told beside that: etcd's own word for it comes before the newcomer serves anybody.
 
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use quorate_agent::proxy::Proxy;
-use quorate_etcd::client::{Client, Settings};
-use quorate_plan::peering::Upstream;
-use quorate_testkit::{Hosts, Port, Running, Tools, free_port};
-use tokio::runtime::Runtime;
+use quorate_testkit::{Hosts, Tools};
 
 use super::certificates::certify;
 use super::measure::Sample;
-use super::{Row, fresh, known};
+use super::{Row, fresh, known, proxied};
 
 /// Joins of each kind, unless `QUORATE_BENCH_PAIRS` says otherwise.
 const PAIRS: usize = 5;
-/// Turns of each way, and how long one is; the first ones do not count.
-const TURNS: usize = 15;
-const WARM_UP: usize = 2;
-const TURN: Duration = Duration::from_secs(1);
-const WRITERS: usize = 16;
-/// Bytes of a value.
-const VALUE: usize = 256;
 const LIMIT: Duration = Duration::from_secs(120);
 const ASK_EVERY: Duration = Duration::from_millis(20);
 /// etcd changes members only after five quiet seconds, whoever asks.
@@ -40,23 +29,11 @@ pub(super) fn rows(quorate: &Path, tools: &Tools, work: &Path) -> Result<Vec<Row
     let work = work.join("peers");
     fresh(&work)?;
     let mut rows: Vec<Row> = join(quorate, tools, &work)?.into_iter().map(known).collect();
-    let cores = std::thread::available_parallelism()?.get();
-    ensure!(cores >= 2, "etcd and its clients need a core each");
-    pin("1")?;
-    let apart = proxies(tools, &work.join("apart"), "0", true);
-    pin(&format!("0-{}", cores - 1))?;
-    rows.extend(apart?.into_iter().map(known));
-    rows.extend(proxies(tools, &work.join("together"), &format!("0-{}", cores - 1), false)?.into_iter().map(known));
+    rows.extend(proxied::rows(tools, &work)?.into_iter().map(known));
     Ok(rows)
 }
 
-/// Lets this process, and what it starts from now on, run on these cores alone.
-fn pin(cores: &str) -> Result<()> {
-    let own = std::process::id().to_string();
-    said(Command::new("taskset").args(["--all-tasks", "--pid", "--cpu-list", cores, &own])).map(|_| ())
-}
-
-fn pairs(usual: usize) -> usize {
+pub(super) fn pairs(usual: usize) -> usize {
     std::env::var("QUORATE_BENCH_PAIRS").ok().and_then(|pairs| pairs.parse().ok()).unwrap_or(usual)
 }
 
@@ -69,6 +46,14 @@ enum Like {
     Bare,
 }
 
+/// How long a join took, in seconds.
+struct Took {
+    /// Until the list of the others has it as a voter.
+    votes: f64,
+    /// Until it answers itself.
+    serves: f64,
+}
+
 /// The second node of a cluster, empty.
 fn join(quorate: &Path, tools: &Tools, work: &Path) -> Result<Vec<Row>> {
     let (mut ours, mut like, mut bare) = (Vec::new(), Vec::new(), Vec::new());
@@ -77,31 +62,35 @@ fn join(quorate: &Path, tools: &Tools, work: &Path) -> Result<Vec<Row>> {
         like.push(by_hand(tools, &work.join(format!("like-{round}")), Like::Ours)?);
         bare.push(by_hand(tools, &work.join(format!("bare-{round}")), Like::Bare)?);
     }
-    let ours = middle(ours);
-    let row = |theirs: Vec<f64>, what: &str| {
-        let theirs = middle(theirs);
-        Row {
-            work: "an empty node joins, from `quorate peer join --run` until it votes and serves, with mutual TLS"
-                .into(),
-            ours,
-            peer: format!("`etcdctl member add --learner`, start `etcd`, promote as soon as it lets; {what}"),
-            theirs: Some(theirs),
-            reach: "≤ 1.5 times theirs".into(),
-            met: ours.seconds <= 1.5 * theirs.seconds,
-        }
+    let theirs =
+        [(like, "a restored cluster with mutual TLS"), (bare, "a cluster that etcd has just founded, without TLS")];
+    let row = |of: fn(&Took) -> f64, until: &str, most: Option<f64>| {
+        let taken = |all: &[Took]| middle(all.iter().map(of).collect());
+        let ours = taken(&ours);
+        let rows = theirs.iter().map(|(all, what)| {
+            let theirs = taken(all);
+            Row {
+                work: format!("an empty node joins, from `quorate peer join --run` {until}, with mutual TLS"),
+                ours,
+                peer: format!("`etcdctl member add --learner`, start `etcd`, promote as soon as it lets; {what}"),
+                theirs: Some(theirs),
+                reach: most.map_or_else(|| "–".to_owned(), |most| format!("≤ {most} times theirs")),
+                met: most.is_none_or(|most| ours.seconds <= most * theirs.seconds),
+            }
+        });
+        rows.collect::<Vec<_>>()
     };
-    Ok(vec![
-        row(like, "a restored cluster with mutual TLS"),
-        row(bare, "a cluster that etcd has just founded, without TLS"),
-    ])
+    let mut rows = row(|took| took.serves, "until a read through it succeeds", Some(1.5));
+    rows.extend(row(|took| took.votes, "until the others let it vote, whoever serves", None));
+    Ok(rows)
 }
 
-fn middle(mut times: Vec<f64>) -> Sample {
+pub(super) fn middle(mut times: Vec<f64>) -> Sample {
     times.sort_by(f64::total_cmp);
     Sample { seconds: times.get(times.len() / 2).copied().unwrap_or_default(), rss_mib: 0.0 }
 }
 
-fn by_code(quorate: &Path, tools: &Tools, dir: &Path) -> Result<f64> {
+fn by_code(quorate: &Path, tools: &Tools, dir: &Path) -> Result<Took> {
     fresh(dir)?;
     let hosts = Hosts::new(2);
     let state = dir.join("state").display().to_string();
@@ -114,14 +103,14 @@ fn by_code(quorate: &Path, tools: &Tools, dir: &Path) -> Result<f64> {
     let first = ["run", "--standalone", "--box", "off"].map(str::to_owned).into_iter().chain(place(0)).chain(own(0));
     let first = hosts[0].start(quorate, &first.collect::<Vec<_>>(), &[]);
     let pki = |name: &str| dir.join("state/n1/pki").join(name).display().to_string();
-    let ctl = |args: &[&str]| {
+    let ctl = |at: usize, args: &[&str]| {
         let mut command = hosts[0].command(&tools.etcdctl);
-        let url = format!("https://{}:2379", hosts[0].address());
+        let url = format!("https://{}:2379", hosts[at].address());
         command.env("ETCDCTL_API", "3").args(["--endpoints", &url, "--cacert", &pki("client-ca.crt")]);
         command.args(["--cert", &pki("admin.crt"), "--key", &pki("admin.key")]).args(args);
         said(&mut command)
     };
-    wait("the first node serves", || ctl(&["endpoint", "health"]).is_ok())?;
+    wait("the first node serves", || ctl(0, &["endpoint", "health"]).is_ok())?;
     std::thread::sleep(QUIET);
     let mut invite = hosts[0].command(quorate);
     let code = said(invite.args(["peer", "invite"]).args(place(0)))?;
@@ -131,13 +120,21 @@ fn by_code(quorate: &Path, tools: &Tools, dir: &Path) -> Result<f64> {
     let words = words.chain([file.display().to_string()]).chain(place(1)).chain(own(1));
     let began = Instant::now();
     let second = hosts[1].start(quorate, &words.collect::<Vec<_>>(), &[]);
-    let voted = wait("the newcomer votes", || ctl(&["member", "list"]).is_ok_and(|list| voters(&list) == 2));
-    let seconds = began.elapsed().as_secs_f64();
-    voted.with_context(|| format!("{}\n{}", first.log_tail(20), second.log_tail(20)))?;
-    Ok(seconds)
+    let took = taken_in(began, ctl);
+    took.with_context(|| format!("{}\n{}", first.log_tail(20), second.log_tail(20)))
 }
 
-fn by_hand(tools: &Tools, dir: &Path, like: Like) -> Result<f64> {
+/// Waits until the second node takes part. `ctl` asks the first node or the second one, by its number.
+fn taken_in(began: Instant, ctl: impl Fn(usize, &[&str]) -> Result<String>) -> Result<Took> {
+    wait("the newcomer votes", || ctl(0, &["member", "list"]).is_ok_and(|list| voters(&list) == 2))?;
+    let votes = began.elapsed().as_secs_f64();
+    // What it does not answer at once it is asked again: a client that waits for a connection backs off for longer.
+    let read = ["--dial-timeout=200ms", "--command-timeout=500ms", "get", "k"];
+    wait("the newcomer serves", || ctl(1, &read).is_ok())?;
+    Ok(Took { votes, serves: began.elapsed().as_secs_f64() })
+}
+
+fn by_hand(tools: &Tools, dir: &Path, like: Like) -> Result<Took> {
     fresh(dir)?;
     let hosts = Hosts::new(2);
     let scheme = if like == Like::Ours { "https" } else { "http" };
@@ -168,15 +165,16 @@ fn by_hand(tools: &Tools, dir: &Path, like: Like) -> Result<f64> {
         }
         hosts[at].start(&tools.etcd, &args, &[])
     };
-    let ctl = |args: &[&str]| {
+    let ctl_at = |at: usize, args: &[&str]| {
         let mut command = hosts[0].command(&tools.etcdctl);
-        command.env("ETCDCTL_API", "3").args(["--endpoints", &url(0, 2379)]);
+        command.env("ETCDCTL_API", "3").args(["--endpoints", &url(at, 2379)]);
         if like == Like::Ours {
             command.args(["--cacert", &pki(0, "client-ca.crt"), "--cert", &pki(0, "client.crt")]);
             command.args(["--key", &pki(0, "client.key")]);
         }
         said(command.args(args))
     };
+    let ctl = |args: &[&str]| ctl_at(0, args);
     let list = format!("n1={}", url(0, 2380));
     let mut first = start(0, "founded", &list, "new");
     wait("the first member serves", || ctl(&["endpoint", "health"]).is_ok())?;
@@ -197,17 +195,16 @@ fn by_hand(tools: &Tools, dir: &Path, like: Like) -> Result<f64> {
     let id = added.split_whitespace().nth(1).context("`etcdctl member add` names no member")?.to_owned();
     let _second = start(1, "joined", &format!("n1={},n2={}", url(0, 2380), url(1, 2380)), "existing");
     wait("the learner is promoted", || ctl(&["member", "promote", &id]).is_ok())?;
-    wait("the newcomer votes", || ctl(&["member", "list"]).is_ok_and(|list| voters(&list) == 2))?;
-    let seconds = began.elapsed().as_secs_f64();
+    let took = taken_in(began, ctl_at);
     drop(first);
-    Ok(seconds)
+    took
 }
 
 fn voters(list: &str) -> usize {
     list.lines().filter(|line| line.contains(" started,") && line.ends_with("false")).count()
 }
 
-fn said(command: &mut Command) -> Result<String> {
+pub(super) fn said(command: &mut Command) -> Result<String> {
     let output = command.output()?;
     if output.status.success() {
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
@@ -216,140 +213,11 @@ fn said(command: &mut Command) -> Result<String> {
     }
 }
 
-fn wait(what: &str, mut ready: impl FnMut() -> bool) -> Result<()> {
+pub(super) fn wait(what: &str, mut ready: impl FnMut() -> bool) -> Result<()> {
     let begun = Instant::now();
     while !ready() {
         ensure!(begun.elapsed() < LIMIT, "waited {LIMIT:?} in vain for: {what}");
         std::thread::sleep(ASK_EVERY);
     }
     Ok(())
-}
-
-/// One way to etcd, and what was measured on it.
-struct Way {
-    clients: Vec<Client>,
-    /// Requests in each turn, for puts and gets.
-    counts: [Vec<f64>; 2],
-    /// Of all requests, in seconds.
-    times: [Vec<f64>; 2],
-}
-
-/// The same etcd, directly, through our proxy, and through etcd's.
-fn proxies(tools: &Tools, work: &Path, cores: &str, apart: bool) -> Result<Vec<Row>> {
-    fresh(work)?;
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let (client, peer, ours, theirs) = (free_port(), free_port(), free_port(), free_port());
-    let url = |port: &Port| format!("http://127.0.0.1:{port}");
-    let args = [
-        "--cpu-list".to_owned(),
-        cores.to_owned(),
-        tools.etcd.display().to_string(),
-        format!("--data-dir={}", work.join("proxied").display()),
-        format!("--listen-client-urls={}", url(&client)),
-        format!("--advertise-client-urls={}", url(&client)),
-        format!("--listen-peer-urls={}", url(&peer)),
-    ];
-    let _server = Running::start(Path::new("/usr/bin/taskset"), &args, &[]);
-    let args = ["grpc-proxy".to_owned(), "start".to_owned(), format!("--endpoints={}", url(&client))];
-    let at = [format!("--listen-addr=127.0.0.1:{theirs}"), format!("--advertise-client-url=127.0.0.1:{theirs}")];
-    let grpc = Running::start(&tools.etcd, &args.into_iter().chain(at).collect::<Vec<_>>(), &[]);
-    let proxy = Proxy::default();
-    let address = format!("127.0.0.1:{client}");
-    proxy.set_members(vec![Upstream { name: "n1".to_owned(), address, healthy: true, rtt_us: None }]);
-    proxy.listen(vec![format!("127.0.0.1:{ours}").parse()?])?;
-    let mut ways = Vec::new();
-    for port in [&client, &ours, &theirs] {
-        let way = Way { clients: Vec::new(), counts: Default::default(), times: Default::default() };
-        ways.push(open(&runtime, way, &url(port)).with_context(|| grpc.log_tail(10))?);
-    }
-    for turn in 0..WARM_UP + pairs(TURNS) {
-        for what in [0, 1] {
-            for way in &mut ways {
-                take_turn(&runtime, way, what, turn >= WARM_UP)?;
-            }
-        }
-    }
-    let [direct, ours, theirs] = <[Way; 3]>::try_from(ways).map_err(|_| anyhow::anyhow!("three ways were opened"))?;
-    let mut rows = Vec::new();
-    for (what, name) in [(0, "puts"), (1, "gets")] {
-        let (name, most, reach) = match apart {
-            true => (format!("{name}, a core for etcd and one for the rest,"), 1.0 / 0.95, "≥ 95 % of direct"),
-            false => (format!("{name}, etcd and the rest on the same cores,"), f64::MAX, "–"),
-        };
-        rows.push(throughput(&name, what, &ours, &direct, ("directly", most, reach)));
-        rows.push(throughput(&name, what, &ours, &theirs, ("`etcd grpc-proxy`", 1.0, "not slower")));
-        rows.push(p99(&name, what, &ours, &direct, ("directly", 2.0, "≤ 2 times direct")));
-        rows.push(p99(&name, what, &ours, &theirs, ("`etcd grpc-proxy`", 1.0, "not slower")));
-    }
-    Ok(rows)
-}
-
-fn open(runtime: &Runtime, mut way: Way, url: &str) -> Result<Way> {
-    wait("etcd answers on this way", || {
-        runtime.block_on(async { Client::connect(&Settings::new([url])).await?.serves().await }).is_ok()
-    })?;
-    for _ in 0..WRITERS {
-        way.clients.push(runtime.block_on(Client::connect(&Settings::new([url])))?);
-    }
-    Ok(way)
-}
-
-fn take_turn(runtime: &Runtime, way: &mut Way, what: usize, counts: bool) -> Result<()> {
-    let until = Instant::now() + TURN;
-    let times: Result<Vec<Vec<f64>>> = runtime.block_on(async {
-        let mut work = tokio::task::JoinSet::new();
-        for (number, client) in way.clients.iter().cloned().enumerate() {
-            work.spawn(async move {
-                let (mut times, key) = (Vec::new(), format!("bench/{number:02}"));
-                while Instant::now() < until {
-                    let began = Instant::now();
-                    match what {
-                        0 => drop(client.put(key.clone(), vec![b'v'; VALUE]).await?),
-                        _ => drop(client.get(key.clone()).await?),
-                    }
-                    times.push(began.elapsed().as_secs_f64());
-                }
-                anyhow::Ok(times)
-            });
-        }
-        work.join_all().await.into_iter().collect()
-    });
-    let times: Vec<f64> = times?.into_iter().flatten().collect();
-    if counts {
-        way.counts[what].push(times.len() as f64 / TURN.as_secs_f64());
-        way.times[what].extend(times);
-    }
-    Ok(())
-}
-
-/// How long a thousand requests take; each turn is compared with the one beside it.
-fn throughput(name: &str, what: usize, ours: &Way, theirs: &Way, (peer, most, reach): (&str, f64, &str)) -> Row {
-    let per_thousand = |way: &Way| middle(way.counts[what].iter().map(|rate| 1000.0 / rate).collect());
-    let ratios = ours.counts[what].iter().zip(&theirs.counts[what]).map(|(ours, theirs)| theirs / ours);
-    let ratio = middle(ratios.collect()).seconds;
-    Row {
-        work: format!("1000 {name} by {WRITERS} clients through the proxy ({:.1} % of theirs)", 100.0 / ratio),
-        ours: per_thousand(ours),
-        peer: peer.into(),
-        theirs: Some(per_thousand(theirs)),
-        reach: reach.into(),
-        met: ratio <= most,
-    }
-}
-
-fn p99(name: &str, what: usize, ours: &Way, theirs: &Way, (peer, most, reach): (&str, f64, &str)) -> Row {
-    let worst = |way: &Way| {
-        let mut times = way.times[what].clone();
-        times.sort_by(f64::total_cmp);
-        Sample { seconds: times.get(times.len() * 99 / 100).copied().unwrap_or_default(), rss_mib: 0.0 }
-    };
-    let (ours, theirs) = (worst(ours), worst(theirs));
-    Row {
-        work: format!("p99 of {name} by {WRITERS} clients through the proxy"),
-        ours,
-        peer: peer.into(),
-        theirs: Some(theirs),
-        reach: reach.into(),
-        met: ours.seconds <= most * theirs.seconds,
-    }
 }
