@@ -165,5 +165,9 @@ fn local(clock: &str) -> Option<When> {
     clock.parse::<civil::DateTime>().ok().map(When::Local)
 }
 
+mod others;
+
+pub use others::{Other, parse_other};
+
 #[cfg(test)]
 mod tests;

@@ -31,8 +31,10 @@ Examples:
   quorate logs --state-dir /var/lib/quorate/n1 -f
   quorate logs --log-dir /var/log/etcd --output json | jq .msg
 
+Levels and times are read as etcd, PostgreSQL, pgbouncer, haproxy and syslog write them, and
+where a line begins with a time; a note tells of lines that have none.
 With --output json every line is a JSON object: those of etcd as they are, others with
-`level` and `msg` (and `ts` where the line has a time). Lines of 3.4's text form are read
+`msg` (and `level` and `ts` where they can be told). Lines of 3.4's text form are read
 in this machine's time zone. Only files are read: no agent and no etcd is asked.")]
 pub(crate) struct Args {
     /// The process, where none of the flags below names its place: `etcd`, or `n1/etcd`
@@ -77,7 +79,7 @@ pub(crate) fn run(args: &Args, printer: &mut Printer) -> Result<Exit, Fault> {
     };
     let since = args.since.as_deref().map(|text| moment(text, Timestamp::now())).transpose()?;
     let level = args.level.as_deref().and_then(Level::parse).unwrap_or(Level::Debug);
-    let mut filter = Filter { level, since, zone: TimeZone::system(), json: printer.is_json(), shown: true };
+    let mut filter = Filter::new(level, since, TimeZone::system(), printer.is_json());
     let mut reader = LogReader::open(&path, since.map(SystemTime::from)).map_err(fail)?;
     let mut text = String::new();
     loop {
@@ -93,7 +95,12 @@ pub(crate) fn run(args: &Args, printer: &mut Printer) -> Result<Exit, Fault> {
             Reached::More => {}
             Reached::Gap => printer.note("some lines are missing here: their file was rotated away before it was read"),
             Reached::End if args.follow && printer.is_heard() => std::thread::sleep(LOOK_EVERY),
-            Reached::End => return Ok(Exit::Done),
+            Reached::End => {
+                if let Some(note) = filter.note() {
+                    printer.note(&note);
+                }
+                return Ok(Exit::Done);
+            }
         }
         if !printer.is_heard() {
             return Ok(Exit::Done);
@@ -139,36 +146,76 @@ struct Filter {
     json: bool,
     /// Whether the last line that began something was shown.
     shown: bool,
+    /// Whether its time was right; a line without one is as old as the one before.
+    in_time: bool,
+    /// Lines that were shown because their level, or their time, could not be told.
+    without_level: u64,
+    without_time: u64,
+    /// Whether a line has had a time yet.
+    timed: bool,
 }
 
 impl Filter {
+    fn new(level: Level, since: Option<Timestamp>, zone: TimeZone, json: bool) -> Filter {
+        let (shown, in_time, timed) = (true, true, false);
+        Filter { level, since, zone, json, shown, in_time, without_level: 0, without_time: 0, timed }
+    }
+
     fn add(&mut self, line: &[u8], text: &mut String) {
         let line = String::from_utf8_lossy(line);
         let line = line.trim_end_matches('\n');
-        let Some(parsed) = server_log::parse(line) else {
-            if self.shown {
-                let kept = if self.json { as_json(None, None, line) } else { printable(line) };
-                text.push_str(&kept);
-                text.push('\n');
-            }
+        let parsed = server_log::parse(line);
+        let known = match &parsed {
+            Some(parsed) => Some((Some(parsed.level), parsed.at)),
+            None => server_log::parse_other(line).map(|other| (other.level, other.at)),
+        };
+        let at = known.and_then(|(_, at)| at).and_then(|at| at.in_zone(&self.zone));
+        self.judge(known.map(|(level, _)| level), at);
+        if !self.shown {
             return;
+        }
+        let shown = match (&parsed, self.json) {
+            (Some(_), true) if line.starts_with('{') => line.to_owned(),
+            (Some(parsed), true) => as_json(Some(parsed.level), at, &parsed.text),
+            (Some(parsed), false) => as_text(parsed, at),
+            // Lines of others are theirs: only what could be told of them is added.
+            (None, true) => as_json(known.and_then(|(level, _)| level), at, line),
+            (None, false) => printable(line),
         };
-        let at = parsed.at.and_then(|at| at.in_zone(&self.zone));
-        // A line without a time is as old as the one before.
-        let in_time = match (self.since, at) {
-            (Some(since), Some(at)) => at >= since,
-            (Some(_), None) => self.shown,
-            (None, _) => true,
-        };
-        self.shown = in_time && parsed.level >= self.level;
-        if self.shown {
-            let shown = match (self.json, line.starts_with('{')) {
-                (true, true) => line.to_owned(),
-                (true, false) => as_json(Some(parsed.level), at, &parsed.text),
-                (false, _) => as_text(&parsed, at),
-            };
-            text.push_str(&shown);
-            text.push('\n');
+        text.push_str(&shown);
+        text.push('\n');
+    }
+
+    /// `level`: `None` where the line begins nothing, and belongs to the one before.
+    fn judge(&mut self, level: Option<Option<Level>>, at: Option<Timestamp>) {
+        let begun = self.timed || self.without_level + self.without_time > 0;
+        self.timed |= at.is_some();
+        if let (Some(since), Some(at)) = (self.since, at) {
+            self.in_time = at >= since;
+        }
+        match level {
+            Some(level) => {
+                self.shown = self.in_time && level.is_none_or(|level| level >= self.level);
+                self.without_level += u64::from(self.shown && level.is_none());
+                self.without_time += u64::from(self.shown && !self.timed);
+            }
+            // A program that writes nothing that can be told.
+            None if self.shown && (!begun || !self.timed) => {
+                self.without_level += 1;
+                self.without_time += 1;
+            }
+            None => {}
+        }
+    }
+
+    /// What has to be said about lines that were shown though nobody knows whether they were asked for.
+    fn note(&self) -> Option<String> {
+        let said = |count: u64, what: &str| format!("{count} lines have no {what} that can be told, and are shown");
+        match (self.level > Level::Debug && self.without_level > 0, self.since.is_some() && self.without_time > 0) {
+            (true, true) => Some(said(self.without_level.max(self.without_time), "level or no time")),
+            (true, false) => Some(said(self.without_level, "level")),
+            (false, true) => Some(said(self.without_time, "time")),
+            (false, false) => None,
         }
     }
 }
@@ -207,7 +254,7 @@ mod tests {
 
     fn shown(level: Level, since: Option<&str>, json: bool, log: &str) -> String {
         let since = since.map(|at| at.parse().unwrap());
-        let mut filter = Filter { level, since, zone: TimeZone::UTC, json, shown: true };
+        let mut filter = Filter::new(level, since, TimeZone::UTC, json);
         let mut text = String::new();
         log.split_inclusive('\n').for_each(|line| filter.add(line.as_bytes(), &mut text));
         text
@@ -254,6 +301,28 @@ mod tests {
         assert_eq!(lines[1], LOG.lines().nth(1).unwrap());
         assert_eq!(lines[3], r#"{"level":"fatal","msg":"panic: failed"}"#);
         assert!(lines.iter().all(|line| serde_json::from_str::<serde_json::Value>(line).is_ok()));
+    }
+
+    #[test]
+    fn lines_of_other_programs_are_filtered_and_what_cannot_be_is_said() {
+        let log = "2026-11-16 02:14:36.000 UTC [4] LOG:  ready\n2026-11-16 02:14:37.000 UTC [4] ERROR:  no table\n\
+                   2026-11-16 02:14:37.000 UTC [4] STATEMENT:  select 1\n2026-11-16 02:14:38.000 UTC [4] LOG:  end\n";
+        let lines: Vec<&str> = log.lines().collect();
+        assert_eq!(shown(Level::Warn, None, false, log), format!("{}\n{}\n", lines[1], lines[2]));
+        assert_eq!(shown(Level::Debug, Some("2026-11-16T02:14:38Z"), false, log), format!("{}\n", lines[3]));
+        let json = shown(Level::Error, None, true, log);
+        assert!(json.starts_with(r#"{"level":"error","msg":"2026-11-16 02:14:37.000 UTC [4] ERROR:  no table","ts":"#));
+        let noted = |level: Level, since: Option<&str>, log: &str| {
+            let since = since.map(|at| at.parse().unwrap());
+            let mut filter = Filter::new(level, since, TimeZone::UTC, false);
+            log.lines().for_each(|line| filter.add(line.as_bytes(), &mut String::new()));
+            filter.note()
+        };
+        assert_eq!(noted(Level::Warn, None, log), None);
+        assert_eq!(noted(Level::Debug, None, "hello\nworld\n"), None);
+        let said = noted(Level::Warn, None, "hello\nworld\n").unwrap();
+        assert_eq!(said, "2 lines have no level that can be told, and are shown");
+        assert!(noted(Level::Debug, Some("2026-11-16T02:14:38Z"), "hello\n").unwrap().contains("no time"));
     }
 
     #[test]
