@@ -207,6 +207,9 @@ fn an_agent_may_end_alone_and_stop_works_without_one() {
     assert!(said.starts_with("no agent runs; etcd stopped as asked by `quorate stop`"), "{said}");
     assert_eq!(place.phase(), "stopped");
     assert_eq!(place.json(&["stop"])["what"], "no agent runs");
+    let audited = std::fs::read_to_string(place.state().join("audit.log")).unwrap();
+    let stops = audited.lines().filter(|line| line.contains(r#""command":"stop""#)).count();
+    assert!(stops == 3 && audited.contains("--keep-running"), "{audited}");
     // What ended cleanly is not doubted.
     let plan = place.json(&["plan"]);
     assert_eq!(plan["steps"][0], "check the data (sanity): etcd closed it cleanly", "{plan}");

@@ -65,12 +65,15 @@ fn etcdctl_is_told_the_endpoints_that_there_are_now() {
     assert_eq!(local[0]["Endpoint"], Value::from(place.seat.client_url()));
     assert_eq!(local.as_array().unwrap().len(), 1, "{local}");
 
-    // What changes something is on record, and no value is.
+    // What changes something, or reads more than a key, is on record, and no value is.
+    good(&operate(&place, &["ctl", "get", "--keys-only", "--prefix", "k"]));
+    good(&operate(&place, &["ctl", "get", "--from-key", ""]));
     let lines = audited(&state(&place));
     let words: Vec<String> = lines.iter().map(|line| line["words"].to_string()).collect();
-    assert_eq!(lines.len(), 2, "{words:?}");
+    assert_eq!(lines.len(), 4, "{words:?}");
     assert_eq!(words[0], r#"["put","key","***"]"#);
     assert!(words[1].starts_with(r#"["member","add","n2","#), "{words:?}");
+    assert_eq!(words[2..], [r#"["get","--keys-only","--prefix","k"]"#, r#"["get","--from-key",""]"#]);
 
     without_etcdctl(&place);
     drop(second);

@@ -26,8 +26,9 @@ Examples:
   quorate audit --name n1 --last 20
   quorate audit --output json | jq '.entries[] | select(.command == \"shell\")'
 
-`trace`, `exec`, `shell` and, where it changes something, `ctl` leave a line each in
-`audit.log` of the member's state dir before they act. Values and passwords are left out.")]
+`trace`, `exec`, `shell`, `stop` and, where it changes something or reads more than a key,
+`ctl` leave a line each in `audit.log` of the member's state dir before they act. Values
+and passwords are left out.")]
 pub(crate) struct Args {
     #[command(flatten)]
     place: Place,

@@ -1,7 +1,7 @@
 //! `quorate ctl`: etcdctl with the right certificates and the endpoints of the members that there are now.
 //!
 //! **Invariant:** etcdctl's argv is exactly what was typed; certificates, endpoints and passwords go through its environment.
-//! What changes something is in the audit log first.
+//! What changes something, and what reads more than a key, is in the audit log first.
 
 mod builtin;
 mod live;
@@ -78,7 +78,7 @@ pub(crate) fn run(args: &Args, printer: &mut Printer) -> Result<Exit, Fault> {
         return Err(Fault::new(Code::CtlMissing, "cannot find the program `etcdctl`")
             .hint("install it (Debian and Ubuntu: `apt install etcd-client`), or put it beside etcd"));
     }
-    if words::changes(&args.words) {
+    if words::changes(&args.words) || words::reads_many(&args.words) {
         record(&node, &args.words, printer)?;
     }
     match program {

@@ -6,6 +6,7 @@ use quorate_agent::turn::{self, Wish};
 use quorate_faults::{Code, Exit, Fault};
 use serde::Serialize;
 
+use super::audit;
 use super::run::NodeArgs;
 use crate::printer::Printer;
 use crate::render::{Page, Report};
@@ -31,6 +32,13 @@ pub(crate) struct Args {
 /// Ends it.
 pub(crate) fn run(args: &Args, printer: &mut Printer) -> Result<Exit, Fault> {
     let node = args.node.node(printer)?;
+    if node.state_path().is_dir() {
+        let words: Vec<String> = args.keep_running.then(|| "--keep-running".to_owned()).into_iter().collect();
+        // Nobody is kept from stopping by a full disk.
+        if let Err(fault) = audit::note_in(node.state_path(), "stop", node.name(), None, &words) {
+            printer.warning(Code::NotAudited, &format!("this stop is not in the audit log: {fault}"));
+        }
+    }
     let asked_by = format!("`quorate stop` (process {})", std::process::id());
     let wish = Wish { asked_by: asked_by.clone(), keep_running: args.keep_running, reload: false };
     let Some(status) = turn::ask_stop(node.state_path(), &wish)? else {

@@ -72,6 +72,13 @@ pub(super) fn changes(words: &[String]) -> bool {
     !plain.is_empty() && !READS.iter().any(|read| plain.starts_with(read))
 }
 
+/// Whether it only reads, but more than the one key that it names: a prefix, a range, everything.
+pub(super) fn reads_many(words: &[String]) -> bool {
+    let plain: Vec<&str> = plain(words).into_iter().map(|(_, word)| word).collect();
+    let ["get" | "watch", keys @ ..] = plain.as_slice() else { return false };
+    gives(words, "prefix") || gives(words, "from-key") || keys.len() > 1 || keys == [""]
+}
+
 /// The same words with values and passwords left out.
 pub(super) fn hide_values(words: &[String]) -> Vec<String> {
     let mut shown = words.to_vec();
@@ -127,6 +134,17 @@ mod tests {
         }
         for change in ["put k v", "member remove 1", "del k", "snapshot save f", "alarm disarm", "check perf", "new"] {
             assert!(changes(&words(change)), "{change}");
+        }
+    }
+
+    #[test]
+    fn whoever_reads_more_than_a_key_is_known() {
+        for many in ["get k --prefix", "get --from-key=true k", "watch --prefix k", "get a b", "get ", "--cert a get "]
+        {
+            assert!(reads_many(&words(many)), "{many}");
+        }
+        for one in ["get k", "watch k", "get k -w json", "member list", "put a b"] {
+            assert!(!reads_many(&words(one)), "{one}");
         }
     }
 
