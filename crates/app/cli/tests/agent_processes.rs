@@ -78,9 +78,18 @@ fn open_dir(place: &Place, name: &str) -> PathBuf {
 fn each_waits_for_what_it_needs_and_ends_before_it() {
     let mut place = place("");
     let flags = open_dir(&place, "flags");
-    let dir = flags.display();
+    let (dir, port) = (flags.display(), free_port());
+    let proxy = format!("defaults\n  mode tcp\n  timeout client 1s\nfrontend web\n  bind 127.0.0.1:{port}\n");
+    std::fs::File::create(flags.join("haproxy.cfg")).unwrap().write_all(proxy.as_bytes()).unwrap();
     place.more = format!(
         "processes:
+  web:
+    executable: /usr/sbin/haproxy
+    args: [-db, -f, {dir}/haproxy.cfg]
+    volumes: [{{path: {dir}}}]
+    ports: {{bind: {port}}}
+    syscalls: {{deny: [symlink], allow: [seccomp]}}
+    health: {{tcp: '127.0.0.1:{port}', every: 100ms}}
   app: {{executable: /usr/bin/sleep, args: ['86399'], after: [store, etcd]}}
   store:
     executable: /usr/bin/sleep
@@ -102,6 +111,11 @@ fn each_waits_for_what_it_needs_and_ends_before_it() {
     assert!(app["started_ms"].as_u64() >= store["since_ms"].as_u64(), "{app} {store}");
     let level = if rustix::process::geteuid().is_root() { "strict" } else { "basic" };
     assert_eq!((&app["box"], &store["box"]), (&level.into(), &level.into()));
+    // A real proxy, with a list of system calls of its own.
+    assert_eq!(wait_state(&place, &agent, "web", "ready")["box"], level);
+    let explained = place.quorate(&["box", "explain", "web"]);
+    let explained = String::from_utf8(explained.stdout).unwrap();
+    assert!(explained.contains("only those of the list `default`, with seccomp, without symlink (271)"), "{explained}");
     // In reverse, etcd last.
     assert!(agent.stop().success(), "{}", agent.log());
     let log = agent.log();

@@ -137,7 +137,19 @@ fn a_name_that_is_no_process_and_has_no_list_is_refused() {
     // etcd has a list, and where none runs that is said.
     let output = explain(&["etcd", "--output", "json"]);
     let document: Value = serde_json::from_slice(&output.stdout).unwrap();
-    assert!(document["process"].is_null() && said(&output).contains("one would get"), "{output:?}");
+    assert!(document["process"].is_null() && said(&output).contains("list of system calls alone"), "{output:?}");
+    // With a cluster file it is the box of its next start.
+    let dir = empty.path().join("etc/quorate");
+    std::fs::create_dir_all(&dir).unwrap();
+    let text = "token: t\nplaintext: true\nmembers: [{name: n1, address: 127.0.0.1}]\nbox: {level: basic, limits: {open-files: \
+                4711}}\n";
+    std::io::Write::write_all(&mut std::fs::File::create(dir.join("cluster.yaml")).unwrap(), text.as_bytes()).unwrap();
+    let output = explain(&["etcd", "--output", "json"]);
+    let document: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert!(document["level"] == "basic" && said(&output).contains("its next start by"), "{output:?}");
+    for part in ["listens on 2379, 2380", "4711 open files", "/n1"] {
+        assert!(document["rows"].to_string().contains(part), "{part}: {document}");
+    }
 }
 
 #[test]

@@ -4,6 +4,7 @@
 
 use std::io;
 
+use quorate_plan::boxes::{BoxPlan, Part};
 use serde::Serialize;
 
 use crate::process::Identity;
@@ -44,17 +45,29 @@ pub struct Confinement {
     pub capabilities: u64,
     /// The namespaces that it does not share with us.
     pub namespaces: Vec<&'static str>,
+    /// Whether its namespaces may not be seen.
+    #[serde(skip)]
+    pub hidden: bool,
 }
 
 impl Confinement {
-    /// In one word, as `box:` levels are called: by what is enforced.
-    pub fn level(&self) -> &'static str {
-        let apart = |name: &str| self.namespaces.contains(&name);
-        match (self.no_new_privs, self.seccomp) {
-            (true, true) if apart("mnt") && apart("pid") && self.capabilities == 0 => "strict",
-            (true, _) | (_, true) => "basic",
-            (false, false) => "off",
-        }
+    /// Parts of the box that it was started in and that the kernel does not show of it now. What the kernel does not show to us
+    /// is not claimed to be missing.
+    pub fn lacks(&self, plan: &BoxPlan) -> Vec<Part> {
+        let apart = |name: &str| self.namespaces.contains(&name) || self.hidden;
+        let shown = |part: Part| match part {
+            Part::Privileges => self.no_new_privs,
+            Part::Capabilities => self.capabilities == 0 || !plan.spec.capabilities.is_empty(),
+            Part::Root => apart("mnt"),
+            Part::Processes => apart("pid"),
+            Part::Ipc => apart("ipc"),
+            Part::Hostname => apart("uts"),
+            Part::Syscalls => self.seccomp,
+            // Of these the kernel tells nothing about another process.
+            Part::User | Part::Proc | Part::Files | Part::Ports | Part::Scope | Part::Rlimits => true,
+            Part::Memory | Part::Pids | Part::Cpu | Part::OomScore => true,
+        };
+        Part::ALL.into_iter().filter(|part| plan.has(*part) && !shown(*part)).collect()
     }
 }
 
@@ -91,6 +104,7 @@ fn facts_of(pid: u32) -> io::Result<Facts> {
             seccomp: number("Seccomp").is_some_and(|mode| mode > 0),
             capabilities: capabilities.ok_or_else(missing)?,
             namespaces: NAMESPACES.into_iter().filter(|name| is_apart(pid, name)).collect(),
+            hidden: std::fs::read_link(format!("/proc/{pid}/ns/mnt")).is_err(),
         },
     })
 }
@@ -144,19 +158,26 @@ mod tests {
     }
 
     #[test]
-    fn the_level_is_what_is_enforced() {
-        let held = |no_new_privs, seccomp, namespaces: &[&'static str], capabilities| Confinement {
+    fn what_a_box_has_and_the_kernel_does_not_show_is_missing() {
+        use quorate_plan::boxes::{BoxSpec, Level, Machine, Offer, plan_box};
+        let offers = Part::ALL.map(|part| (part, Offer::Full)).to_vec();
+        let machine = Machine { kernel: "6.18".to_owned(), user_namespace: false, offers };
+        let plan = plan_box(&BoxSpec::new(Level::Strict), &machine).unwrap();
+        let whole = Confinement {
             uid: 1,
-            no_new_privs,
-            seccomp,
-            capabilities,
-            namespaces: namespaces.to_vec(),
+            no_new_privs: true,
+            seccomp: true,
+            capabilities: 0,
+            namespaces: vec!["mnt", "pid", "ipc", "uts"],
+            hidden: false,
         };
-        assert_eq!(held(true, true, &["mnt", "pid"], 0).level(), "strict");
-        assert_eq!(held(true, true, &["mnt", "pid"], 1).level(), "basic");
-        assert_eq!(held(true, true, &["mnt"], 0).level(), "basic");
-        assert_eq!(held(true, false, &[], 0).level(), "basic");
-        assert_eq!(held(false, false, &["mnt", "pid"], 0).level(), "off");
+        assert_eq!(whole.lacks(&plan), []);
+        let less = Confinement { seccomp: false, capabilities: 1, namespaces: vec!["mnt"], ..whole };
+        let missing = [Part::Capabilities, Part::Processes, Part::Ipc, Part::Hostname, Part::Syscalls];
+        assert_eq!(less.lacks(&plan), missing);
+        let unseen = Confinement { hidden: true, ..less };
+        assert_eq!(unseen.lacks(&plan), [Part::Capabilities, Part::Syscalls]);
+        assert_eq!(unseen.lacks(&plan_box(&BoxSpec::new(Level::Off), &machine).unwrap()), []);
     }
 
     #[test]

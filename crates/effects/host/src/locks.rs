@@ -51,15 +51,22 @@ impl Lock {
     }
 }
 
-/// Asks whether someone holds an exclusive `flock`, as etcd does on its db.
+/// Asks whether someone holds an exclusive `flock`, as etcd does on its db, and who.
 pub fn probe_flock(file: &File) -> LockState {
+    match is_flocked(file) {
+        Ok(false) => LockState::Free,
+        Ok(true) => LockState::Held { pid: flock_holder(file) },
+        Err(error) => LockState::Unknown(error),
+    }
+}
+
+/// The same without the question who it is: the kernel makes a table of all locks of the machine for that, and whoever
+/// reads it waits for milliseconds.
+pub(crate) fn is_flocked(file: &File) -> io::Result<bool> {
     match rustix::fs::flock(file, FlockOperation::NonBlockingLockShared) {
-        Ok(()) => match rustix::fs::flock(file, FlockOperation::Unlock) {
-            Ok(()) => LockState::Free,
-            Err(errno) => LockState::Unknown(errno.into()),
-        },
-        Err(Errno::WOULDBLOCK) => LockState::Held { pid: flock_holder(file) },
-        Err(errno) => LockState::Unknown(errno.into()),
+        Ok(()) => Ok(rustix::fs::flock(file, FlockOperation::Unlock).map(|()| false)?),
+        Err(Errno::WOULDBLOCK) => Ok(true),
+        Err(errno) => Err(errno.into()),
     }
 }
 

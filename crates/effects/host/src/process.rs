@@ -268,7 +268,7 @@ pub fn log_tail(path: &Path, lines: usize) -> io::Result<Vec<String>> {
 pub(crate) struct Stat {
     pub(crate) started_ticks: u64,
     /// Dead, but not yet buried by its parent.
-    ended: bool,
+    pub(crate) ended: bool,
     pub(crate) parent: u32,
     /// 0 if the process that leads the group is in a pid namespace that we do not see, as for what a container runtime
     /// starts.

@@ -10,6 +10,7 @@
 mod adopt;
 mod capture;
 mod control;
+mod inner;
 mod keeper;
 mod running;
 mod spec;
@@ -19,6 +20,7 @@ mod waiting;
 
 pub use adopt::{Adoption, adopt};
 pub use control::{Status, StopOrder};
+pub use inner::{Inner, note_inner};
 pub use keeper::keep;
 pub use running::{Ended, Notes, Running, spawn, spawn_boxed};
 pub use spec::{ETCD_STOPPING, Rung, Send, ShimSpec, program_name};

@@ -106,6 +106,34 @@ fn what_the_program_leaves_behind_ends_with_it() {
     assert!(!alive(one) && !alive(two), "{one} {two}");
 }
 
+#[test]
+fn what_it_leaves_behind_ends_with_it_though_its_shim_was_killed() {
+    let place = Place::new();
+    for adopted in [false, true] {
+        let ready = format!("ready {adopted}");
+        let script = format!("sleep 300 & echo left $!; echo {ready}; while :; do sleep 0.01; done");
+        let mut running = place.run(&script);
+        wait_until("ready", LIMIT, || place.log().lines().last() == Some(&ready));
+        let log = place.log();
+        let left: u32 = log.lines().filter_map(|line| line.strip_prefix("left ")).last().unwrap().parse().unwrap();
+        assert!(alive(left));
+        kill_hard(running.shim().pid);
+        wait_until("the shim is gone", LIMIT, || !alive(running.shim().pid));
+        signal(running.child().pid, Signal::KILL);
+        if adopted {
+            // Nobody waited for it, and who only looks ends nothing.
+            wait_until("it is lost", LIMIT, || matches!(adopt(&place.state).unwrap(), Adoption::Lost(_)));
+            assert!(alive(left));
+            let mut next = place.idle();
+            next.stop(&order(&[(Send::Kill, 1000)])).unwrap();
+            record(&mut next);
+        } else {
+            assert!(matches!(ended(&mut running), Ended::NoRecord(_)));
+        }
+        assert!(!alive(left), "{left} lives on");
+    }
+}
+
 /// The reader loses a line only when it is not let run for a quarter of a second while the socket is full; the writer, which
 /// is told so, says here how many of its lines that cost.
 #[test]

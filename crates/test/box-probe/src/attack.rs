@@ -14,7 +14,7 @@ use std::process::{Command, ExitCode};
 
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 
-use crate::raw::{call, exit_now, fork};
+use crate::raw::{call, call_five, exit_now, fork};
 
 /// More processes than any box of a test may have.
 const BOMB: usize = 300;
@@ -33,6 +33,9 @@ struct Surroundings {
     socket: String,
 }
 
+/// What no rule of the kernel tells from a program that maps its own libraries.
+const BY_THE_LOADER: &str = "execute a file of the library directories, by the loader";
+
 /// Every attempt, with the words that the table has for it.
 const ATTEMPTS: &[(&str, Attempt)] = &[
     ("read `/etc/shadow`", |_| read(Path::new("/etc/shadow"))),
@@ -43,7 +46,9 @@ const ATTEMPTS: &[(&str, Attempt)] = &[
     ("write into `/etc`", |_| make(Path::new("/etc/quorate-probe"))),
     ("write into `/usr/lib`", |_| make(Path::new("/usr/lib/quorate-probe"))),
     ("execute what it has written", execute_written),
+    ("execute what it has written, from memory", execute_from_memory),
     ("execute another program", |_| Command::new("/usr/bin/env").output().map(drop)),
+    (BY_THE_LOADER, by_the_loader),
     ("make a device node", make_node),
     ("trace a process outside", |near| {
         call(libc::SYS_ptrace, [0x4206, near.pid.into(), 0, 0]).and_then(|_| detach(near.pid))
@@ -130,6 +135,39 @@ fn execute_written(near: &Surroundings) -> io::Result<()> {
     let executed = Command::new(&copy).output().map(drop);
     std::fs::remove_file(&copy)?;
     executed
+}
+
+/// A file in memory belongs to no directory that a rule could be about.
+fn execute_from_memory(_: &Surroundings) -> io::Result<()> {
+    use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+    let plain = call(libc::SYS_memfd_create, [c"written".as_ptr() as libc::c_long, 0, 0, 0])?;
+    // SAFETY: the kernel has just made it, and nobody else knows of it.
+    #[expect(unsafe_code, reason = "a new descriptor from a system call")]
+    let mut file = File::from(unsafe { OwnedFd::from_raw_fd(i32::try_from(plain).map_err(Error::other)?) });
+    file.write_all(&std::fs::read(std::env::current_exe()?)?)?;
+    // By its number first: `execveat` is the other way, and asks for the same.
+    let by_name = Command::new(format!("/proc/self/fd/{}", file.as_raw_fd())).output().map(drop);
+    by_name.or_else(|_| {
+        in_a_copy(|| {
+            let number = libc::c_long::from(file.as_raw_fd());
+            let _ = call_five(libc::SYS_execveat, [number, c"".as_ptr() as libc::c_long, 0, 0, 0x1000]);
+            false
+        })
+    })
+}
+
+/// The C library can be run as a program, and lies where every program has its libraries from.
+fn by_the_loader(_: &Surroundings) -> io::Result<()> {
+    let maps = std::fs::read_to_string("/proc/self/maps")?;
+    let mapped = |part: &str| {
+        let path = maps.lines().filter_map(|line| line.split_whitespace().nth(5)).find(|path| path.contains(part));
+        path.map(PathBuf::from).ok_or_else(|| Error::other(format!("no {part}")))
+    };
+    let output = Command::new(mapped("/ld-")?).arg(mapped("/libc.so")?).output()?;
+    match output.status.success() {
+        true => Ok(()),
+        false => Err(Error::other(String::from_utf8_lossy(&output.stderr).into_owned())),
+    }
 }
 
 fn make_node(near: &Surroundings) -> io::Result<()> {

@@ -7,9 +7,15 @@ use std::io;
 /// Makes a system call with up to four plain arguments.
 pub(crate) fn call(number: libc::c_long, arguments: [libc::c_long; 4]) -> io::Result<libc::c_long> {
     let [a, b, c, d] = arguments;
+    call_five(number, [a, b, c, d, 0])
+}
+
+/// The same with a fifth one.
+pub(crate) fn call_five(number: libc::c_long, arguments: [libc::c_long; 5]) -> io::Result<libc::c_long> {
+    let [a, b, c, d, e] = arguments;
     // SAFETY: the callers pass numbers, null pointers, and pointers to structures that outlive the call.
     #[expect(unsafe_code, reason = "an attacker uses system calls that have no safe wrapper")]
-    let answer = unsafe { libc::syscall(number, a, b, c, d, 0, 0) };
+    let answer = unsafe { libc::syscall(number, a, b, c, d, e, 0) };
     if answer < 0 { Err(io::Error::last_os_error()) } else { Ok(answer) }
 }
 

@@ -49,7 +49,7 @@ impl Boxed {
         let mut spec = BoxSpec::etcd(level, &data, &[self.pki("")], ports);
         spec.limits.memory_bytes = Some(1 << 30);
         spec.limits.pids = Some(256);
-        spec.syscalls = Syscalls { list: List::Etcd, audit };
+        spec.syscalls = Syscalls { audit, ..Syscalls::of(List::Etcd) };
         spec
     }
 

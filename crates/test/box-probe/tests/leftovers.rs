@@ -127,6 +127,8 @@ fn audit_lets_through_and_tells_once() {
     let lines = said.lines().filter(|line| line.contains("would deny `unshare` to unshare")).count();
     assert_eq!(lines, 1, "{said}");
     assert!(!said.contains("clone3"), "{said}");
+    // What is to be written to allow it, once at the end.
+    assert_eq!(said.matches("not to be allowed by name: unshare").count(), 1, "{said}");
 }
 
 #[test]

@@ -10,16 +10,19 @@ use quorate_faults::{Code, Fault};
 use quorate_host::durable::{Access, Disk, RealDisk};
 use quorate_host::logs::Rotation;
 use quorate_host::owners;
-use quorate_host::sandbox::observe_machine;
+use quorate_host::sandbox::known_machine;
 use quorate_host::shim::{Rung, Send, ShimSpec};
-use quorate_plan::boxes::{BoxPlan, BoxSpec, Level, List, Part, Ports, Syscalls, plan_box};
-use quorate_plan::spec::{Calls, Check, ProcessSpec, ProcessStop, VolumeAccess, for_member};
+use quorate_plan::boxes::{BoxPlan, BoxSpec, Level, Part, Ports, plan_box};
+use quorate_plan::spec::{Check, ProcessSpec, ProcessStop, VolumeAccess, for_member};
 use sha2::{Digest, Sha256};
 
 use crate::turn::{Node, usual_level};
 
 /// A program looks for others there unless its declaration says otherwise.
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+/// The log of a hook or a health check: one file of this size, and one before it.
+const COMMAND_LOG_BYTES: u64 = 1 << 20;
 
 /// The processes that are declared for this member, with its name filled in.
 pub(super) fn declared(node: &Node) -> Vec<ProcessSpec> {
@@ -61,7 +64,11 @@ pub(super) fn orders(process: &ProcessSpec, dir: &Path) -> ShimSpec {
 pub(super) fn command_orders(process: &ProcessSpec, dir: &Path, which: &str, command: &[String]) -> ShimSpec {
     let (program, args) = (command.first().cloned().unwrap_or_default(), command.iter().skip(1).cloned().collect());
     let ladder = vec![rung(Send::Kill, Duration::from_secs(10))];
-    with_command(process, dir, &format!("{}-{which}", process.name), program, args, ladder)
+    let mut orders = with_command(process, dir, &format!("{}-{which}", process.name), program, args, ladder);
+    // It says little, and is not to cost as much disk as the process again.
+    orders.rotation.bytes_max = orders.rotation.bytes_max.min(COMMAND_LOG_BYTES);
+    orders.rotation.keep = orders.rotation.keep.min(1);
+    orders
 }
 
 fn with_command(
@@ -87,7 +94,8 @@ fn with_command(
         rotation: Rotation {
             bytes_max: logs.max_size,
             age_max_s: (logs.max_age / logs.max_files.max(1)).as_secs().max(1),
-            keep: logs.max_files,
+            // Beside the one that is being written.
+            keep: logs.max_files.saturating_sub(1),
         },
         config_hash: hash(process),
         etcd_version: String::new(),
@@ -128,12 +136,12 @@ pub(super) fn ensure_box(process: &ProcessSpec) -> Result<Option<BoxPlan>, Fault
         writes: paths(VolumeAccess::Write),
         execs: paths(VolumeAccess::Execute),
         ports: Ports { bind: process.ports.bind.clone(), connect: process.ports.connect.clone(), connect_any: false },
-        syscalls: Syscalls { list: List::Default, audit: process.syscalls == Calls::Audit },
+        syscalls: process.syscalls.syscalls(),
         limits: process.limits.limits(),
         capabilities: process.capabilities.clone(),
         escapes: process.escapes.clone(),
     };
-    let plan = plan_box(&spec, &observe_machine()).map_err(|why| {
+    let plan = plan_box(&spec, &known_machine()).map_err(|why| {
         let parts = why.parts.iter().map(|(part, _)| part.name()).collect::<Vec<_>>().join(", ");
         let whys = why.parts.iter().map(|(part, why)| format!("{}: {why}", part.name())).collect::<Vec<_>>();
         Fault::new(Code::BoxRefused, format!("a strict box cannot be had here; it lacks: {parts}"))

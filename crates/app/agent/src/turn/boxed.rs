@@ -8,9 +8,9 @@ use std::path::{Path, PathBuf};
 use quorate_faults::{Code, Fault};
 use quorate_host::durable::{Access, Disk, Owner, RealDisk};
 use quorate_host::owners::{self, May, ensure_may, ensure_owner};
-use quorate_host::sandbox::observe_machine;
+use quorate_host::sandbox::known_machine;
 use quorate_host::shim::Running;
-use quorate_plan::boxes::{BoxPlan, BoxSpec, Level, List, Machine, Offer, Part, Refused, Syscalls, plan_box};
+use quorate_plan::boxes::{BoxPlan, BoxSpec, Level, List, Machine, Offer, Part, Ports, Refused, Syscalls, plan_box};
 use quorate_plan::spec::{Calls, TlsFiles, for_member};
 
 use super::node::Node;
@@ -42,7 +42,7 @@ pub(super) fn ensure_box(node: &Node, joining: bool) -> Result<Option<BoxPlan>, 
     if level == Level::Off {
         return Ok(None);
     }
-    let machine = observe_machine();
+    let machine = known_machine();
     let mut spec = declared(node, level, user(node, level, &machine)?);
     // Whether it can be had does not depend on what it sees.
     let plan = plan_box(&spec, &machine).map_err(|why| refused(&why))?;
@@ -51,6 +51,37 @@ pub(super) fn ensure_box(node: &Node, joining: bool) -> Result<Option<BoxPlan>, 
     spec.writes = ensure_data(node, owner, joining)?;
     spec.reads = readable(node, owner)?;
     plan_box(&spec, &machine).map(Some).map_err(|why| refused(&why))
+}
+
+/// The box that etcd's next start would have by the file, with nothing changed for it.
+pub fn describe_box(node: &Node) -> Result<BoxSpec, Fault> {
+    let level = level(node);
+    if level == Level::Off {
+        return Ok(BoxSpec::new(level));
+    }
+    let mut spec = declared(node, level, user(node, level, &known_machine())?);
+    let dirs = [Some(node.target.data_dir()), node.target.wal_dir()];
+    spec.writes = dirs.into_iter().flatten().map(text).collect::<Result<_, _>>()?;
+    spec.reads = readable(node, None)?;
+    Ok(spec)
+}
+
+/// The box of the etcd that a recovery starts on a copy: it sees that copy alone, which is its user's, and no port.
+pub(crate) fn ensure_recovery_box(node: &Node, copy: &Path) -> Result<Option<BoxPlan>, Fault> {
+    let level = level(node);
+    if level == Level::Off {
+        return Ok(None);
+    }
+    let machine = known_machine();
+    let mut spec = declared(node, level, user(node, level, &machine)?);
+    spec.ports = Ports::default();
+    spec.writes = vec![text(copy)?];
+    let plan = plan_box(&spec, &machine).map_err(|why| refused(&why))?;
+    let user = spec.user.as_deref().filter(|_| plan.has(Part::User));
+    if let Some(owner) = user.map(owners::find_user).transpose()? {
+        ensure_owner(copy, owner)?;
+    }
+    Ok(Some(plan))
 }
 
 fn refused(why: &Refused) -> Fault {
@@ -71,7 +102,7 @@ fn declared(node: &Node, level: Level, user: Option<String>) -> BoxSpec {
     BoxSpec {
         user,
         ports: node.spec.etcd_ports(&node.member),
-        syscalls: Syscalls { list: List::Etcd, audit: section.syscalls == Calls::Audit },
+        syscalls: Syscalls { audit: section.syscalls == Calls::Audit, ..Syscalls::of(List::Etcd) },
         limits,
         escapes: section.escapes.clone(),
         ..BoxSpec::new(level)

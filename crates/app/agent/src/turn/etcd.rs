@@ -200,7 +200,8 @@ pub(super) fn start(
         rotation: Rotation {
             bytes_max: logs.max_size,
             age_max_s: (logs.max_age / logs.max_files.max(1)).as_secs().max(1),
-            keep: logs.max_files,
+            // Beside the one that is being written.
+            keep: logs.max_files.saturating_sub(1),
         },
         config_hash: config.hash,
         etcd_version: program.binary.version.clone(),

@@ -65,7 +65,8 @@ use tracing::{info, warn};
 
 pub(crate) use beside::hand_over_now;
 pub(crate) use book::Book;
-pub(crate) use boxed::{level_of, usual_level};
+pub use boxed::describe_box;
+pub(crate) use boxed::{ensure_recovery_box, level_of, usual_level};
 pub(crate) use data::in_words;
 pub(crate) use etcd::Asked;
 pub use execute::stamp;

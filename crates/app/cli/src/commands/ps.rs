@@ -8,6 +8,8 @@ use jiff::Timestamp;
 use quorate_agent::turn::ProcessNow;
 use quorate_faults::{Exit, Fault};
 use quorate_host::facts::{Facts, observe_facts};
+use quorate_host::sandbox::Held;
+use quorate_plan::boxes::{Level, Part};
 use quorate_plan::spec::duration_text;
 use serde::Serialize;
 
@@ -24,7 +26,8 @@ Examples:
   quorate ps --output json | jq -r '.processes[] | select(.running) | .pid'
 
 Memory is the process's share (PSS) where that may be seen, else what it has in RAM (RSS).
-BOX is what the kernel enforces now, not what was asked for. Also works when no agent runs.
+BOX is the box that it was started in, with its holes; where the kernel shows less of it now,
+that is said below. Also works when no agent runs.
 
 Exit code 0: all of them run. 3: at least one does not.")]
 pub(crate) struct Args {
@@ -70,8 +73,15 @@ struct Row {
     /// The share of a processor since its start.
     #[serde(skip_serializing_if = "Option::is_none")]
     cpu_percent: Option<f64>,
+    /// The box that it was started in; `off`: none.
     #[serde(rename = "box", skip_serializing_if = "Option::is_none")]
     level: Option<&'static str>,
+    /// The holes of its box.
+    #[serde(rename = "box_unsafe", skip_serializing_if = "Vec::is_empty")]
+    holes: Vec<&'static str>,
+    /// Parts of its box that the kernel does not show of it now.
+    #[serde(rename = "box_lacks", skip_serializing_if = "Vec::is_empty")]
+    lacks: Vec<&'static str>,
     #[serde(flatten)]
     facts: Option<Facts>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -98,6 +108,8 @@ impl Row {
             restarts: agent.map(|agent| agent.restarts),
             cpu_percent: None,
             level: None,
+            holes: Vec::new(),
+            lacks: Vec::new(),
             facts: None,
             agent_pid: agent.and_then(|agent| agent.agent.as_ref()).map(|agent| agent.pid),
             cause: agent.map(|agent| agent.cause.clone()),
@@ -113,7 +125,12 @@ impl Row {
                 row.uptime_seconds = Some(age_ms / 1000);
                 row.cpu_percent =
                     facts.as_ref().map(|facts| (facts.cpu_ms as f64 * 1000.0 / age_ms.max(1) as f64).round() / 10.0);
-                row.level = facts.as_ref().map(|facts| facts.confinement.level());
+                let plan = process.held().map(Held::plan);
+                row.level = Some(plan.map_or(Level::Off, |plan| plan.spec.level).name());
+                if let (Some(plan), Some(facts)) = (plan, &facts) {
+                    row.holes = plan.spec.escapes.iter().map(|escape| escape.name()).collect();
+                    row.lacks = facts.confinement.lacks(plan).into_iter().map(Part::name).collect();
+                }
                 row.facts = facts;
                 match agent {
                     Some(_) => row.cause = None,
@@ -167,7 +184,7 @@ impl Row {
             self.restarts.map_or_else(dash, |restarts| restarts.to_string()),
             memory.map_or_else(dash, bytes),
             self.cpu_percent.map_or_else(dash, |percent| format!("{percent}%")),
-            self.level.map_or_else(dash, str::to_owned),
+            self.level.map_or_else(dash, |level| [&[level], self.holes.as_slice()].concat().join(",")),
             since.map_or_else(dash, |since| format!("{since:.0}")),
         ]
     }
@@ -183,6 +200,13 @@ impl Report for List {
         for row in &self.processes {
             if let Some(cause) = &row.cause {
                 page.line(format!("{}/{}: {cause}", row.member, row.process));
+            }
+            if !row.lacks.is_empty() {
+                let lacks = row.lacks.join(", ");
+                page.line(format!(
+                    "warning: {}/{}: of its box the kernel does not show: {lacks}",
+                    row.member, row.process
+                ));
             }
         }
     }

@@ -12,6 +12,8 @@ use rustix::net::{
     recvmsg, sendmsg,
 };
 
+use quorate_plan::boxes::{DANGEROUS, DEFAULT, MORE};
+
 use super::numbers::{name_of, number_of};
 
 /// Receive a question; send an answer. The kernel's numbers for structures of 80 and 24 bytes.
@@ -88,6 +90,13 @@ impl Audit {
         true
     }
 
+    /// What would have to be written to allow all of it, once there is nothing more to be seen.
+    pub(super) fn sum_up(&self) {
+        let numbers: BTreeSet<i32> = self.said.iter().map(|(_, number)| *number).collect();
+        let names: BTreeSet<String> = numbers.into_iter().map(|number| name_of(number.into())).collect();
+        let _ = io::stderr().write_all(to_allow(&names).as_bytes());
+    }
+
     fn say(&mut self, pid: u32, number: i32) {
         let comm = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
         let comm = comm.trim().to_owned();
@@ -95,5 +104,39 @@ impl Audit {
             let line = format!("quorate: the box would deny `{}` to {comm} (process {pid})\n", name_of(number.into()));
             let _ = io::stderr().write_all(line.as_bytes());
         }
+    }
+}
+
+/// The lines that a declaration takes, and what none takes.
+fn to_allow(names: &BTreeSet<String>) -> String {
+    let is = |list: &[&str], name: &str| list.contains(&name);
+    let pick = |keep: &dyn Fn(&str) -> bool| {
+        names.iter().map(String::as_str).filter(|name| keep(name)).collect::<Vec<&str>>().join(", ")
+    };
+    let allowed = pick(&|name| is(DEFAULT, name) || is(MORE, name));
+    let never = pick(&|name| is(DANGEROUS, name) || name.starts_with("number "));
+    let mut lines = String::new();
+    if !allowed.is_empty() {
+        lines += &format!("quorate: to allow them: `syscalls: {{allow: [{allowed}]}}`\n");
+    }
+    if !never.is_empty() {
+        lines += &format!("quorate: not to be allowed by name: {never}\n");
+    }
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_seen_is_summed_up_as_a_declaration_takes_it() {
+        let names = |names: &[&str]| names.iter().map(ToString::to_string).collect::<BTreeSet<String>>();
+        assert_eq!(to_allow(&names(&[])), "");
+        assert_eq!(
+            to_allow(&names(&["wait4", "mount", "execveat", "number 999"])),
+            "quorate: to allow them: `syscalls: {allow: [execveat, wait4]}`\n\
+             quorate: not to be allowed by name: mount, number 999\n"
+        );
     }
 }

@@ -7,6 +7,7 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use quorate_plan::boxes::Limits;
@@ -23,6 +24,9 @@ const REMOVE_LIMIT: Duration = Duration::from_secs(5);
 const FOREIGN_AGE: Duration = Duration::from_secs(600);
 /// The span over which processor time is counted, in microseconds; the kernel's own default.
 const PERIOD_US: u64 = 100_000;
+
+/// What the last plan saw, for the box that is made of it.
+static SEEN: Mutex<Option<Places>> = Mutex::new(None);
 
 /// Where groups can be made, for each kind of limit.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -45,6 +49,18 @@ impl Places {
         let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
         let own = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
         Places::read(&mounts, &own)
+    }
+
+    /// The same while a box is planned: what was seen is kept for whoever makes it.
+    pub(super) fn observe_for_plan() -> Places {
+        let places = Places::observe();
+        *SEEN.lock().unwrap_or_else(PoisonError::into_inner) = Some(places.clone());
+        places
+    }
+
+    /// What was seen when the box was planned, in the same process; else it is looked at now.
+    pub(super) fn planned() -> Places {
+        SEEN.lock().unwrap_or_else(PoisonError::into_inner).take().unwrap_or_else(Places::observe)
     }
 
     fn read(mounts: &str, own: &str) -> Places {

@@ -6,7 +6,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use quorate_plan::boxes::{BoxPlan, List, Part, Syscalls};
+use quorate_plan::boxes::{BoxPlan, Escape, List, Part, Syscalls};
 use serde::{Deserialize, Serialize};
 
 use super::raw::close_on_exec_from;
@@ -65,8 +65,11 @@ impl Held {
         let mut view = self.view.clone();
         view.seen.extend(lent.iter().map(|dir| Seen { path: dir.clone(), is_dir: true, may: Use::Execute }));
         // Programs start others and wait for them, which a list for one server has no calls for.
-        let list = if lent.is_empty() { self.plan.spec.syscalls.list } else { List::Default };
-        let filter = self.filters().then(|| Filter::new(Syscalls { list, audit: false })).transpose()?;
+        let own = &self.plan.spec.syscalls;
+        let list = if lent.is_empty() { own.list } else { List::Default };
+        let syscalls = Syscalls { list, audit: false, ..own.clone() };
+        let filter = self.filters().then(|| Filter::new(&syscalls, self.plan.spec.has(Escape::ExecutableData)));
+        let filter = filter.transpose()?;
         Ok(Hold { plan: self.plan.clone(), view, filter })
     }
 }

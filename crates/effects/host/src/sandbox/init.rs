@@ -125,6 +125,9 @@ fn watch(program: u32, mut audit: Option<Audit>, apart: bool) -> End {
         }
         // After the signals: one that came before this is seen here, one after it wakes the poll.
         if let Some(end) = bury(program) {
+            if let Some(audit) = &audit {
+                audit.sum_up();
+            }
             return end;
         }
         let mut fds = vec![PollFd::new(signals.fd(), PollFlags::IN)];
@@ -136,8 +139,9 @@ fn watch(program: u32, mut audit: Option<Audit>, apart: bool) -> End {
         drop(fds);
         let gone = asked.contains(PollFlags::HUP)
             || (asked.contains(PollFlags::IN) && !audit.as_mut().is_some_and(Audit::answer));
-        if gone {
-            audit = None;
+        // Nobody is left that could ask.
+        if gone && let Some(audit) = audit.take() {
+            audit.sum_up();
         }
     }
 }

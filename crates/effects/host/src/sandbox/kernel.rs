@@ -4,6 +4,8 @@
 //! believed from a version number.
 
 use std::path::Path;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use quorate_plan::boxes::{Machine, Offer, Part};
 use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change};
@@ -27,6 +29,11 @@ pub(super) const USER_NAMESPACE: u64 = libc::CLONE_NEWUSER as u64;
 const LANDLOCK_PORTS: i32 = 4;
 const LANDLOCK_SCOPE: i32 = 6;
 
+/// What this machine can give changes with its administrator's settings, seldom enough.
+const BELIEVED: Duration = Duration::from_secs(300);
+
+static KNOWN: Mutex<Option<(Instant, Machine)>> = Mutex::new(None);
+
 const MAY_MOUNT: i32 = 1;
 const MAY_PROC: i32 = 2;
 
@@ -40,6 +47,21 @@ pub fn observe_machine() -> Machine {
 /// is believed to get them. To try takes as long as to make the box, and the box is a trial itself.
 pub fn expect_machine() -> Machine {
     if may_all() { machine(true, Ok(MAY_MOUNT | MAY_PROC)) } else { observe_machine() }
+}
+
+/// The same for an agent that starts one program after the other: what was seen a while ago is believed, since looking takes as
+/// long as making a box. A box that cannot be made has the next one look again.
+pub fn known_machine() -> Machine {
+    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    match &*known {
+        Some((seen, machine)) if seen.elapsed() < BELIEVED => machine.clone(),
+        _ => known.insert((Instant::now(), observe_machine())).1.clone(),
+    }
+}
+
+/// What was seen is not believed any longer.
+pub(crate) fn forget_machine() {
+    *KNOWN.lock().unwrap_or_else(PoisonError::into_inner) = None;
 }
 
 fn may_all() -> bool {
@@ -58,7 +80,7 @@ fn machine(root: bool, namespaces: Result<i32, String>) -> Machine {
         0 => Offer::No("this kernel is built or booted without Landlock".to_owned()),
         _ => when(version >= from, Offer::No(format!("Landlock has it from kernel {kernel} on"))),
     };
-    let groups = Places::observe();
+    let groups = Places::observe_for_plan();
     let less = |why: &str| Offer::Less(why.to_owned());
     let no = |why: &str| Offer::No(why.to_owned());
     let offer = |part: Part| match part {

@@ -11,7 +11,7 @@ use libc::sock_filter;
 /// Makes a process as `fork` does, in new namespaces. `None`: this is the new process.
 ///
 /// Refused when this process has several threads: the new one would have the locks of those that it does not have.
-pub(super) fn clone_process(namespaces: u64) -> io::Result<Option<u32>> {
+pub(crate) fn clone_process(namespaces: u64) -> io::Result<Option<u32>> {
     is_alone()?;
     clone_careless(namespaces)
 }
@@ -60,7 +60,7 @@ fn threads() -> io::Result<usize> {
 }
 
 /// Ends this process at once: nothing is flushed, nothing is dropped, which is right for a copy of another process.
-pub(super) fn exit_now(code: i32) -> ! {
+pub(crate) fn exit_now(code: i32) -> ! {
     // SAFETY: it has no condition, and never returns.
     #[expect(unsafe_code, reason = "a copied process must not run what its original will run")]
     unsafe {
@@ -147,7 +147,7 @@ pub(super) fn drop_bounding_set(keep: u64) -> io::Result<()> {
 }
 
 /// Lets every signal through and gives each its usual meaning, as a program expects it.
-pub(super) fn usual_signals() {
+pub(crate) fn usual_signals() {
     for signal in 1..=31 {
         // SAFETY: the default action has no code of ours; SIGKILL and SIGSTOP are refused, which is ignored.
         #[expect(unsafe_code, reason = "no safe wrapper for signal actions")]
@@ -230,7 +230,7 @@ impl Signals {
 }
 
 /// Has every descriptor from `first` on closed when a program is executed.
-pub(super) fn close_on_exec_from(first: u32) -> io::Result<()> {
+pub(crate) fn close_on_exec_from(first: u32) -> io::Result<()> {
     // SAFETY: nothing is closed now, only marked, so no owner of a descriptor is deceived.
     #[expect(unsafe_code, reason = "no safe wrapper for close_range")]
     let answer = unsafe { libc::syscall(libc::SYS_close_range, first, u32::MAX, libc::CLOSE_RANGE_CLOEXEC) };

@@ -9,7 +9,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use quorate_faults::{Code, Fault};
-use quorate_plan::boxes::{BoxPlan, Part};
+use quorate_plan::boxes::{BoxPlan, Escape, Part};
 use rustix::net::RecvFlags;
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 use rustix::thread::CapabilitySet;
@@ -66,7 +66,7 @@ pub fn prepare(plan: &BoxPlan, launch: Launch) -> Result<Waiting, Fault> {
     let recipe = recipe(plan, launch)?;
     let failed = |what: &str, error: io::Error| not_made(&shown, what, &error.to_string());
     let mut groups =
-        Groups::make(&Places::observe(), &whole_limits(plan)).map_err(|error| failed("make its cgroups", error))?;
+        Groups::make(&Places::planned(), &whole_limits(plan)).map_err(|error| failed("make its cgroups", error))?;
     let (ours, theirs) = pair().map_err(|error| failed("make a socket", error))?;
     let init = match groups.clone_process(namespaces(plan)).map_err(|error| failed("make its namespaces", error))? {
         Some(init) => init,
@@ -122,7 +122,9 @@ fn recipe(plan: &BoxPlan, launch: Launch) -> Result<Recipe, Fault> {
     let view = View::new(&plan.spec, &needs)?;
     let user = plan.spec.user.as_deref().filter(|_| plan.has(Part::User)).map(User::find).transpose()?;
     let keep = if plan.has(Part::Capabilities) { kept(&plan.spec.capabilities)? } else { CapabilitySet::empty() };
-    let filter = plan.has(Part::Syscalls).then(|| Filter::new(plan.spec.syscalls)).transpose();
+    let filter =
+        plan.has(Part::Syscalls).then(|| Filter::new(&plan.spec.syscalls, plan.spec.has(Escape::ExecutableData)));
+    let filter = filter.transpose();
     let filter = filter.map_err(|error| Fault::new(Code::Internal, "cannot make a filter").caused_by(error))?;
     let text = |bytes: &[u8]| {
         CString::new(bytes).map_err(|error| Fault::new(Code::Usage, "an argument holds a zero byte").caused_by(error))
@@ -223,11 +225,27 @@ impl Kept {
         }
     }
 
-    /// Ends what has been made and waits for that.
-    fn end(&mut self) {
+    /// How the program ended, if all of the box has.
+    pub fn try_wait(&mut self) -> io::Result<Option<End>> {
+        let Some(init) = i32::try_from(self.init).ok().and_then(Pid::from_raw) else { return Ok(self.ended()) };
+        match waitpid(Some(init), WaitOptions::NOHANG) {
+            Ok(Some((_, status))) => {
+                // It is buried: its number may be another's.
+                self.init = 0;
+                let own = status.terminating_signal().map_or(End::Code(125), End::Signal);
+                Ok(Some(self.ended().unwrap_or(own)))
+            }
+            Ok(None) | Err(rustix::io::Errno::INTR) => Ok(None),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+
+    /// Ends all of the box and waits for that.
+    pub fn end(&mut self) {
         let Some(init) = i32::try_from(self.init).ok().and_then(Pid::from_raw) else { return };
         let _ = kill_process(init, Signal::KILL);
         while matches!(waitpid(Some(init), WaitOptions::empty()), Err(rustix::io::Errno::INTR)) {}
+        self.init = 0;
     }
 }
 

@@ -14,7 +14,7 @@ use super::control::{Answer, Ask, WRONG_TOKEN, ask};
 use super::running::Running;
 use super::spec::RunningFile;
 use crate::exit_record::{ExitRecord, Recorded, read};
-use crate::locks::{LockState, probe_flock};
+use crate::locks::is_flocked;
 use crate::process::{Identity, Seen, stat};
 use crate::state::StateDir;
 
@@ -67,11 +67,7 @@ pub(super) fn shim_holds(state: &StateDir) -> Result<bool, Fault> {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(false),
         Err(error) => return Err(fail(error)),
     };
-    match probe_flock(&file) {
-        LockState::Free => Ok(false),
-        LockState::Held { .. } => Ok(true),
-        LockState::Unknown(error) => Err(fail(error)),
-    }
+    is_flocked(&file).map_err(fail)
 }
 
 fn look(state: &StateDir) -> Result<Adoption, Fault> {

@@ -3,13 +3,13 @@
 //! **Invariant:** which process the program is stands in the state dir before its first instruction, and the exit record
 //! is written after the last of its processes is gone.
 
+use std::ffi::CString;
 use std::fs::File;
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
-use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -23,18 +23,24 @@ use serde::{Deserialize, Serialize};
 
 use super::capture::{Reader, Shared, pair};
 use super::control::{Answer, Ask, Status, StopOrder, listen, serve};
+use super::inner::INNER;
 use super::spec::{Orders, Rung, RunningFile, Send, now_ms};
 use super::stopping::Stopping;
-use super::waiting::{End, end_all, hold_signals, next_signal, release_signals, wait_for};
+use super::waiting::{End, end_all, end_session, hold_signals, next_signal, wait_for};
 use crate::durable::RealDisk;
-use crate::exit_record::{self, ExitRecord, Reason};
+use crate::exit_record::{self, ExitRecord, Reason, Recorded};
 use crate::locks::Lock;
 use crate::process::{Identity, Seen, boot_id, stat};
-use crate::sandbox::{Kept, Launch, give_back_memory, prepare, share_heap};
+use crate::sandbox::{
+    Kept, Launch, clone_process, close_on_exec_from, execute as become_program, exit_now, give_back_memory, prepare,
+    share_heap, usual_signals,
+};
 use crate::state::{ORDERS, StateDir, take};
 
 /// The shim's threads do little; the usual 2 MiB of stack each would only be address space, but say so.
 const STACK: usize = 256 << 10;
+/// What every shell says when a program cannot be executed.
+const NOT_EXECUTED: i32 = 126;
 /// How often the record is tried again when the disk is full.
 const RECORD_TRIES: u32 = 20;
 
@@ -56,7 +62,8 @@ pub(super) enum Greeting {
 /// Runs the shim until its program has ended and the record is written.
 pub fn keep(spec: &Path) -> Result<(), Fault> {
     share_heap();
-    let started = start(spec);
+    let apart = begin_session();
+    let started = apart.and_then(|()| start(spec));
     let greeting = match &started {
         Ok(_) => Greeting::Started,
         Err(fault) => Greeting::Fault {
@@ -69,6 +76,18 @@ pub fn keep(spec: &Path) -> Result<(), Fault> {
     drop(greeting);
     give_back_memory();
     started?.run()
+}
+
+/// Neither Ctrl-C nor a closed terminal of whoever started us is for us.
+fn begin_session() -> Result<(), Fault> {
+    match rustix::process::setsid() {
+        Ok(_) => Ok(()),
+        // It leads one already.
+        Err(_) if rustix::process::getsid(None).is_ok_and(|session| session == rustix::process::getpid()) => Ok(()),
+        Err(errno) => {
+            Err(Fault::new(Code::ShimFailed, "the shim cannot begin a session").caused_by(io::Error::from(errno)))
+        }
+    }
 }
 
 /// Says the one line on stdout, and then lets go of it: whoever reads it may die without us noticing.
@@ -176,6 +195,12 @@ fn lock(state: &StateDir) -> Result<Lock, Fault> {
         match running.child.look() {
             Seen::Running(handle) => return Err(busy(format!("process {} without a shim", handle.pid()))),
             Seen::Unknown(error) => return Err(fail(error)),
+            // Its shim was killed, and could not end what it left.
+            Seen::Gone if !running.taken && exit_record::read(&state.record()) == Recorded::Absent => {
+                if !end_session(&running.shim) {
+                    return Err(busy("something that an earlier one left does not end".to_owned()));
+                }
+            }
             Seen::Gone => {}
         }
     }
@@ -234,31 +259,51 @@ fn execute_boxed(
     })
 }
 
-/// Starts the program. Between fork and exec the new process writes down who it is, so that there is no moment in which
-/// it runs and nobody could find it.
+/// Starts the program without a box. The new process writes down who it is before it becomes the program, so that there is no
+/// moment in which it runs and nobody could find it.
 fn execute(state: &StateDir, orders: &Orders, output: &OwnedFd) -> io::Result<RunningFile> {
     let spec = &orders.spec;
     let mut running = about(orders)?;
-    let mut command = Command::new(&running.child.executable);
-    command.arg0(&spec.program).args(&spec.args).env_clear().envs(spec.env.iter().map(|(name, value)| (name, value)));
-    command.current_dir(&spec.dir).process_group(0).stdin(Stdio::null());
-    command.stdout(output.as_fd().try_clone_to_owned()?).stderr(output.as_fd().try_clone_to_owned()?);
-    let (mut own, path) = (running.clone(), state.running());
-    // SAFETY: this process has one thread until the program runs, so no lock of the allocator or the library can be held
-    // by another at the fork, and the new process may do whatever any process may.
-    #[expect(unsafe_code, reason = "the new process itself must write down who it is before it becomes the program")]
-    unsafe {
-        command.pre_exec(move || {
-            release_signals();
-            own.child.pid = std::process::id();
-            own.child.started_ticks = stat(own.child.pid)?.started_ticks;
-            own.write(&path)
-        });
+    let text = |bytes: &[u8]| CString::new(bytes).map_err(io::Error::from);
+    let program = text(running.child.executable.as_os_str().as_bytes())?;
+    let name = std::iter::once(spec.program.as_os_str().as_bytes());
+    let args = name.chain(spec.args.iter().map(String::as_bytes)).map(text).collect::<io::Result<Vec<CString>>>()?;
+    let env = spec.env.iter().map(|(name, value)| text(format!("{name}={value}").as_bytes()));
+    let env = env.collect::<io::Result<Vec<CString>>>()?;
+    let (mut failures, mut failure) = io::pipe()?;
+    let Some(pid) = clone_process(0)? else {
+        drop(failures);
+        let ready = prepare_alone(state, &running, &spec.dir, output);
+        let why = ready.err().unwrap_or_else(|| become_program(&program, &args, &env));
+        let _ = failure.write_all(why.to_string().as_bytes());
+        exit_now(NOT_EXECUTED)
+    };
+    drop(failure);
+    let mut said = String::new();
+    failures.read_to_string(&mut said)?;
+    if !said.is_empty() {
+        let _ = rustix::process::waitpid(Pid::from_raw(pid.cast_signed()), rustix::process::WaitOptions::empty());
+        return Err(io::Error::other(said));
     }
-    let child = command.spawn()?;
-    running.child.pid = child.id();
-    running.child.started_ticks = stat(child.id())?.started_ticks;
+    running.child.pid = pid;
+    running.child.started_ticks = stat(pid)?.started_ticks;
     Ok(running)
+}
+
+/// What the process that becomes the program does before: signals, a group and descriptors as it expects them, and its name on
+/// record.
+fn prepare_alone(state: &StateDir, running: &RunningFile, dir: &Path, output: &OwnedFd) -> io::Result<()> {
+    usual_signals();
+    rustix::process::setpgid(None, None)?;
+    rustix::stdio::dup2_stdin(File::open("/dev/null")?)?;
+    rustix::stdio::dup2_stdout(output)?;
+    rustix::stdio::dup2_stderr(output)?;
+    rustix::process::chdir(dir)?;
+    close_on_exec_from(3)?;
+    let mut own = running.clone();
+    own.child.pid = std::process::id();
+    own.child.started_ticks = stat(own.child.pid)?.started_ticks;
+    own.write(&state.running())
 }
 
 fn not_started(state: &StateDir, orders: &Orders, error: io::Error) -> Fault {
@@ -361,6 +406,10 @@ impl Keeper {
     /// Ends what is left, takes the last lines, and writes the record.
     fn conclude(self, end: io::Result<End>) -> Result<(), Fault> {
         let gone = end_all(self.main);
+        // The program had a box made for a child, and may have been killed before it could clear away.
+        if rustix::fs::unlink(self.state.path().join(INNER)).is_ok() {
+            crate::sandbox::clear_after(&self.running.child);
+        }
         let end = end.map(|end| self.kept.as_ref().and_then(Kept::ended).map_or(end, End::from));
         drop(self.kept);
         drop(self.log_over);

@@ -4,7 +4,6 @@
 
 use std::io::{self, Read};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -12,15 +11,16 @@ use std::time::{Duration, Instant};
 use quorate_faults::{Code, Fault};
 use quorate_plan::boxes::BoxPlan;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::{Pid, Signal, kill_process_group, pidfd_send_signal};
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open, pidfd_send_signal};
 
 use super::adopt::{Adoption, adopt};
 use super::control::{Answer, Ask, Status, StopOrder, ask};
 use super::keeper::Greeting;
 use super::spec::{Orders, Rung, RunningFile, Send, ShimSpec};
 use super::stopping::Stopping;
+use super::waiting::end_session;
 use crate::exit_record::{ExitRecord, Recorded, read};
-use crate::process::{Identity, has_ended};
+use crate::process::{Identity, Seen, has_ended};
 use crate::sandbox::Held;
 use crate::state::StateDir;
 
@@ -75,25 +75,32 @@ pub fn spawn_boxed(
     boxed: Option<BoxPlan>,
 ) -> Result<Running, Fault> {
     let failed = |error: io::Error| Fault::new(Code::ShimFailed, "cannot start the shim").caused_by(error);
-    Orders { spec: spec.clone(), token: fresh_token().map_err(failed)?, boxed }.write(&state.spec()).map_err(failed)?;
+    let token = fresh_token().map_err(failed)?;
+    Orders { spec: spec.clone(), token: token.clone(), boxed }.write(&state.spec()).map_err(failed)?;
     let mut command = Command::new(shim_program);
+    // It begins a session of its own: asked for here, the agent would be copied for it with all of its memory.
     command.arg("__shim").arg(state.spec()).current_dir("/").env_clear();
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
-    // SAFETY: between fork and exec only calls that are safe in a signal handler may be made; setsid is one system call
-    // and allocates nothing.
-    #[expect(unsafe_code, reason = "the standard library has no stable way to start a new session")]
-    unsafe {
-        command.pre_exec(|| rustix::process::setsid().map(drop).map_err(io::Error::from));
-    }
     let mut shim = command.spawn().map_err(failed)?;
     let greeting = shim.stdout.take().map(OwnedFd::from).map_or(Ok(Vec::new()), read_greeting);
+    // Nobody has buried it yet, so the number is its own.
+    let (shim_pid, shim_fd) = (shim.id(), open(shim.id()));
     // Whoever starts a process must bury it; the shim outlives every handle to it.
     let burial = std::thread::Builder::new().name("shim".to_owned()).stack_size(64 << 10);
     burial.spawn(move || drop(shim.wait())).map_err(failed)?;
     match serde_json::from_slice(&greeting.map_err(failed)?) {
         Ok(Greeting::Started) => {}
-        Ok(Greeting::Fault { code, said, cause }) => return Err(told(&code, said, cause)),
+        Ok(Greeting::Fault { code, said, cause }) => {
+            let fault = told(&code, said, cause);
+            if fault.code() == Code::BoxFailed {
+                crate::sandbox::forget_machine();
+            }
+            return Err(fault);
+        }
         Err(_) => return Err(failed(io::Error::other("it ended without a word"))),
+    }
+    if let Some(running) = just_started(state, shim_pid, shim_fd, &token) {
+        return Ok(running);
     }
     match adopt(state)? {
         Adoption::Running(running) => Ok(running),
@@ -104,6 +111,26 @@ pub fn spawn_boxed(
                 .caused_by(describe(&record)))
         }
         other => Err(failed(io::Error::other(format!("what was started cannot be found again: {other:?}")))),
+    }
+}
+
+fn open(pid: u32) -> io::Result<OwnedFd> {
+    let pid = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or(io::ErrorKind::InvalidInput)?;
+    Ok(pidfd_open(pid, PidfdFlags::empty())?)
+}
+
+/// What our own child has just told of: nobody else can have written this token down, so there is no one to be asked. `None`:
+/// it is not as simple as that, for example because the program has ended already.
+fn just_started(state: &StateDir, pid: u32, shim: io::Result<OwnedFd>, token: &str) -> Option<Running> {
+    let about = RunningFile::read(&state.running()).ok()??.ok()?;
+    if about.shim.pid != pid || about.token != token {
+        return None;
+    }
+    match about.child.look() {
+        Seen::Running(child) => {
+            Some(Running { state: state.clone(), about, child: child.into_pidfd(), shim: Some(shim.ok()?) })
+        }
+        Seen::Gone | Seen::Unknown(_) => None,
     }
 }
 
@@ -220,6 +247,9 @@ impl Running {
             return Ok(None);
         }
         let recorded = read(&self.state.record());
+        if recorded == Recorded::Absent && !self.about.taken && !end_session(&self.about.shim) {
+            return Err(Fault::new(Code::NotEnding, "something of the program does not end, not even by SIGKILL"));
+        }
         if recorded == Recorded::Absent && self.about.held.is_some() {
             crate::sandbox::clear_after(&self.about.shim);
         }

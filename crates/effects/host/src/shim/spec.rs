@@ -138,7 +138,7 @@ pub fn program_name(state: &StateDir) -> Option<String> {
 }
 
 /// Replaces a small private file in one step. It need not outlive a power cut: what it speaks of does not either.
-fn put(path: &Path, bytes: &[u8]) -> io::Result<()> {
+pub(super) fn put(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let mut name = path.as_os_str().to_owned();
     name.push(format!("{}{}", crate::durable::PARTIAL_MARK, std::process::id()));
     let partial = PathBuf::from(name);

@@ -141,7 +141,13 @@ mod tests {
         let state = StateDir::open(dir.path()).unwrap();
         let mut command = std::process::Command::new("/bin/sleep");
         let mut foreign = command.arg("61").env("ETCD_NAME", "n1").spawn().unwrap();
-        let process = Process::read(foreign.id()).unwrap();
+        // For a moment after its start a process has no arguments.
+        let process = loop {
+            match Process::read(foreign.id()).unwrap() {
+                process if process.args.is_empty() => std::thread::yield_now(),
+                process => break process,
+            }
+        };
         assert_eq!(process.args, ["61"]);
         assert!(process.env.contains(&("ETCD_NAME".to_owned(), "n1".to_owned())));
         assert!(matches!(adopt(&state).unwrap(), Adoption::None));

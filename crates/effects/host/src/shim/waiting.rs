@@ -5,9 +5,9 @@
 use std::io;
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Signal, kill_process, kill_process_group};
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process, kill_process_group, pidfd_open, pidfd_send_signal};
 
-use crate::process::stat;
+use crate::process::{Identity, Stat, boot_id, stat};
 
 /// How long what is left of a process group may take to die from SIGKILL.
 const KILL_LIMIT: Duration = Duration::from_secs(10);
@@ -67,6 +67,47 @@ pub(crate) fn end_all(main: u32) -> bool {
     false
 }
 
+/// Kills what is left of the session of a shim that is gone, and waits for its end. What has begun a session of its own meanwhile
+/// cannot be found: a box is what holds such programs. `false`: the kernel could not end something.
+pub(super) fn end_session(shim: &Identity) -> bool {
+    if !boot_id().is_ok_and(|boot| boot == shim.boot_id) {
+        return true;
+    }
+    let start = Instant::now();
+    loop {
+        // Its number is given to nobody as long as the session has a process; once it is another's, so is the session.
+        if stat(shim.pid).is_ok_and(|now| now.started_ticks != shim.started_ticks || !now.ended) {
+            return true;
+        }
+        let left = members(shim);
+        if left.is_empty() {
+            return true;
+        }
+        if start.elapsed() > KILL_LIMIT {
+            return false;
+        }
+        for pid in left {
+            let Some(number) = i32::try_from(pid).ok().and_then(Pid::from_raw) else { continue };
+            let Ok(pidfd) = pidfd_open(number, PidfdFlags::empty()) else { continue };
+            // Looked at again while it is held, so that it is this one that is killed.
+            if stat(pid).is_ok_and(|stat| is_member(&stat, shim)) {
+                let _ = pidfd_send_signal(&pidfd, Signal::KILL);
+            }
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+fn is_member(stat: &Stat, shim: &Identity) -> bool {
+    stat.session == shim.pid && stat.started_ticks >= shim.started_ticks && !stat.ended
+}
+
+fn members(shim: &Identity) -> Vec<u32> {
+    let Ok(entries) = std::fs::read_dir("/proc") else { return Vec::new() };
+    let pids = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    pids.filter(|pid| stat(*pid).is_ok_and(|stat| is_member(&stat, shim))).collect()
+}
+
 fn kill_children() {
     let me = std::process::id();
     let Ok(entries) = std::fs::read_dir("/proc") else { return };
@@ -105,24 +146,15 @@ const ASKING: [libc::c_int; 3] = [libc::SIGTERM, libc::SIGINT, libc::SIGHUP];
 
 /// Keeps the asking signals for [`next_signal`]; to be called before any thread is started.
 pub(super) fn hold_signals() {
-    mask(libc::SIG_BLOCK, &ASKING);
-}
-
-/// Lets every signal through, for a program that is about to be executed.
-pub(super) fn release_signals() {
-    mask(libc::SIG_SETMASK, &[]);
-}
-
-fn mask(how: libc::c_int, signals: &[libc::c_int]) {
-    // SAFETY: the set is initialised before use and outlives the call; all calls are safe in a signal handler.
+    // SAFETY: the set is initialised before use and outlives the call.
     #[expect(unsafe_code, reason = "no safe wrapper for the signal mask")]
     unsafe {
         let mut set: libc::sigset_t = std::mem::zeroed();
         libc::sigemptyset(&raw mut set);
-        for signal in signals {
-            libc::sigaddset(&raw mut set, *signal);
+        for signal in ASKING {
+            libc::sigaddset(&raw mut set, signal);
         }
-        libc::pthread_sigmask(how, &raw const set, std::ptr::null_mut());
+        libc::pthread_sigmask(libc::SIG_BLOCK, &raw const set, std::ptr::null_mut());
     }
 }
 

@@ -69,9 +69,14 @@ fn words(spec: &BoxSpec, part: Part) -> String {
         }
         Part::Scope => "no signals to, and no abstract sockets of, what is outside".to_owned(),
         Part::Syscalls => {
-            let (list, count) = (spec.syscalls.list.name(), spec.syscalls.list.names().len());
+            let (list, count) = (spec.syscalls.list.name(), spec.syscalls.names().len());
             let what = if spec.syscalls.audit { "all; logs those that are not of" } else { "only those of" };
-            format!("{what} the list `{list}` ({count})")
+            let more = |word: &str, names: &[String]| match names.is_empty() {
+                true => String::new(),
+                false => format!(", {word} {}", names.join(", ")),
+            };
+            let (with, without) = (more("with", &spec.syscalls.allow), more("without", &spec.syscalls.deny));
+            format!("{what} the list `{list}`{with}{without} ({count})")
         }
         Part::Rlimits => format!(
             "no core files; {}",

@@ -1,7 +1,8 @@
 //! The lists of system calls, by name.
 //!
 //! **Rule:** a list says what is allowed; what is on none of them is answered as if the kernel did not have it. `clone3` is on
-//! no list: its arguments cannot be looked at, and the C library falls back to `clone`, whose can.
+//! no list: its arguments cannot be looked at, and the C library falls back to `clone`, whose can. `execveat` is on no list
+//! either: it executes a file that has no name, and the C library falls back to `execve`, which needs one.
 
 /// What etcd 3.4 to 3.6 was seen to need, and what the Go runtime or the C library may fall back to.
 #[rustfmt::skip]
@@ -26,7 +27,7 @@ pub const DEFAULT: &[&str] = &[
     "accept", "accept4", "access", "alarm", "arch_prctl", "bind", "brk", "capget", "capset", "chdir", "chmod",
     "chown", "clock_getres", "clock_gettime", "clock_nanosleep", "clone", "close", "close_range", "connect",
     "copy_file_range", "creat", "dup", "dup2", "dup3", "epoll_create", "epoll_create1", "epoll_ctl", "epoll_pwait",
-    "epoll_pwait2", "epoll_wait", "eventfd", "eventfd2", "execve", "execveat", "exit", "exit_group", "faccessat",
+    "epoll_pwait2", "epoll_wait", "eventfd", "eventfd2", "execve", "exit", "exit_group", "faccessat",
     "faccessat2", "fadvise64", "fallocate", "fchdir", "fchmod", "fchmodat", "fchown", "fchownat", "fcntl",
     "fdatasync", "fgetxattr", "flistxattr", "flock", "fork", "fremovexattr", "fsetxattr", "fstat", "fstatfs", "fsync",
     "ftruncate", "futex", "futex_waitv", "futimesat", "get_mempolicy", "get_robust_list", "getcpu", "getcwd",
@@ -57,6 +58,13 @@ pub const DEFAULT: &[&str] = &[
     "vmsplice", "wait4", "waitid", "write", "writev",
 ];
 
+/// What is on no list, and may be allowed by its name.
+#[rustfmt::skip]
+pub const MORE: &[&str] = &[
+    "execveat", "landlock_add_rule", "landlock_create_ruleset", "landlock_restrict_self", "mbind", "personality",
+    "remap_file_pages", "seccomp", "set_mempolicy",
+];
+
 /// What is never allowed, and answered with "not permitted": it reaches the kernel, other processes or the machine.
 #[rustfmt::skip]
 pub const DANGEROUS: &[&str] = &[
@@ -76,10 +84,11 @@ mod tests {
 
     #[test]
     fn the_lists_are_sorted_and_nothing_dangerous_is_allowed() {
-        for list in [ETCD, DEFAULT, DANGEROUS] {
+        for list in [ETCD, DEFAULT, MORE, DANGEROUS] {
             assert!(list.windows(2).all(|pair| pair[0] < pair[1]));
         }
-        for list in [ETCD, DEFAULT] {
+        assert!(MORE.iter().all(|name| !DEFAULT.contains(name)));
+        for list in [ETCD, DEFAULT, MORE] {
             assert!(list.iter().all(|name| !DANGEROUS.contains(name) && *name != "clone3"));
         }
         assert!(ETCD.iter().all(|name| DEFAULT.contains(name)));

@@ -41,12 +41,18 @@ pub enum List {
 }
 
 /// The system calls that it may make.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Syscalls {
     /// The list.
     pub list: List,
     /// Nothing is denied; what would have been is logged.
     pub audit: bool,
+    /// Calls that it may make besides.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub allow: Vec<String>,
+    /// Calls of the list that it may not make.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub deny: Vec<String>,
 }
 
 /// TCP ports.
@@ -161,9 +167,24 @@ impl List {
 }
 
 impl Syscalls {
+    /// A list as it is, enforced.
+    pub fn of(list: List) -> Syscalls {
+        Syscalls { list, audit: false, allow: Vec::new(), deny: Vec::new() }
+    }
+
+    /// All that may be called, by name.
+    pub fn names(&self) -> Vec<&str> {
+        let is_free = |name: &&str| !self.deny.iter().any(|denied| denied == name);
+        let all = self.list.names().iter().copied().filter(is_free).chain(self.allow.iter().map(String::as_str));
+        let mut all: Vec<&str> = all.collect();
+        all.sort_unstable();
+        all.dedup();
+        all
+    }
+
     /// Reads `etcd`, `default`, `audit`, or a list and `audit` with a comma between them.
     pub fn parse(text: &str) -> Option<Syscalls> {
-        let mut syscalls = Syscalls { list: List::Default, audit: false };
+        let mut syscalls = Syscalls::of(List::Default);
         for word in text.split(',') {
             match word {
                 "etcd" => syscalls.list = List::Etcd,
@@ -186,7 +207,7 @@ impl BoxSpec {
             writes: Vec::new(),
             execs: Vec::new(),
             ports: Ports::default(),
-            syscalls: Syscalls { list: List::Default, audit: false },
+            syscalls: Syscalls::of(List::Default),
             limits: Limits::default(),
             capabilities: Vec::new(),
             escapes: Vec::new(),
@@ -199,7 +220,7 @@ impl BoxSpec {
             reads: reads.to_vec(),
             writes: data.to_vec(),
             ports,
-            syscalls: Syscalls { list: List::Etcd, audit: false },
+            syscalls: Syscalls::of(List::Etcd),
             ..BoxSpec::new(level)
         }
     }
@@ -235,9 +256,15 @@ mod tests {
         assert_eq!(parse_bytes("65536"), Some(65536));
         assert_eq!(parse_bytes("99999999999999TiB"), None);
         assert_eq!(parse_bytes("much"), None);
-        assert_eq!(Syscalls::parse("audit"), Some(Syscalls { list: List::Default, audit: true }));
-        assert_eq!(Syscalls::parse("etcd,audit"), Some(Syscalls { list: List::Etcd, audit: true }));
+        assert_eq!(Syscalls::parse("audit"), Some(Syscalls { audit: true, ..Syscalls::of(List::Default) }));
+        assert_eq!(Syscalls::parse("etcd,audit"), Some(Syscalls { audit: true, ..Syscalls::of(List::Etcd) }));
         assert_eq!(Syscalls::parse("none"), None);
+        let own = Syscalls { allow: vec!["seccomp".into()], deny: vec!["kill".into()], ..Syscalls::of(List::Etcd) };
+        assert_eq!(own.names().len(), super::super::ETCD.len());
+        assert!(own.names().contains(&"seccomp") && !own.names().contains(&"kill"));
+        // What earlier versions have written down is read.
+        let earlier: Syscalls = serde_json::from_str(r#"{"list": "etcd", "audit": false}"#).unwrap();
+        assert_eq!(earlier, Syscalls::of(List::Etcd));
         assert!(Escape::ALL.into_iter().all(|escape| Escape::parse(escape.name()) == Some(escape)));
     }
 }

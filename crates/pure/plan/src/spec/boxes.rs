@@ -7,7 +7,7 @@ use serde::Serialize;
 use super::read::{Reader, Section};
 use super::settings::as_maybe_size;
 use super::{Member, Spec, Value, size_text};
-use crate::boxes::{Escape, Level, Limits, Ports};
+use crate::boxes::{DANGEROUS, DEFAULT, Escape, Level, Limits, List, MORE, Ports, Syscalls};
 use crate::roster::{check_url, names, nearest, quoted};
 
 /// The levels, as they are written.
@@ -54,6 +54,65 @@ pub enum Calls {
     Enforce,
     /// They are let through and logged.
     Audit,
+}
+
+/// The system calls of a declared process: a word, or a list of its own.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CallList {
+    /// What becomes of calls that are not on it.
+    pub mode: Calls,
+    /// What it begins with.
+    pub list: List,
+    /// Calls besides.
+    pub allow: Vec<String>,
+    /// Calls of the list that are not allowed.
+    pub deny: Vec<String>,
+}
+
+impl Default for CallList {
+    fn default() -> CallList {
+        CallList { mode: Calls::Enforce, list: List::Default, allow: Vec::new(), deny: Vec::new() }
+    }
+}
+
+impl CallList {
+    pub(super) fn is_usual(&self) -> bool {
+        *self == CallList::default()
+    }
+
+    /// Whether it says more than a word.
+    pub(super) fn is_own(&self) -> bool {
+        *self != CallList { mode: self.mode, ..CallList::default() }
+    }
+
+    /// As a box takes them.
+    pub fn syscalls(&self) -> Syscalls {
+        Syscalls {
+            list: self.list,
+            audit: self.mode == Calls::Audit,
+            allow: self.allow.clone(),
+            deny: self.deny.clone(),
+        }
+    }
+}
+
+impl Serialize for CallList {
+    /// A word where that says all: so it was before there were lists, and a file must keep its hash.
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        use serde::ser::SerializeMap;
+        if !self.is_own() {
+            return self.mode.serialize(serializer);
+        }
+        let mut map = serializer.serialize_map(None)?;
+        map.serialize_entry("mode", &self.mode)?;
+        map.serialize_entry("list", &self.list)?;
+        for (key, names) in [("allow", &self.allow), ("deny", &self.deny)] {
+            if !names.is_empty() {
+                map.serialize_entry(key, names)?;
+            }
+        }
+        map.end()
+    }
 }
 
 /// How much a program may use.
@@ -201,6 +260,57 @@ pub(super) fn limits(reader: &mut Reader<'_>, section: &mut Section) -> BoxLimit
     found.oom_score = limits.integer(reader, "oom-score", -1000, 1000).and_then(|score| i32::try_from(score).ok());
     limits.close(reader);
     found
+}
+
+/// The system calls of a process.
+pub(super) fn calls(reader: &mut Reader<'_>, section: &mut Section) -> CallList {
+    let mut found = CallList::default();
+    if !section.has_map("syscalls") {
+        section.word(reader, "syscalls", &Calls::WORDS, &mut found.mode);
+        return found;
+    }
+    let Some(mut own) = section.section(reader, "syscalls") else { return found };
+    own.word(reader, "mode", &Calls::WORDS, &mut found.mode);
+    own.word(reader, "list", &[("etcd", List::Etcd), ("default", List::Default)], &mut found.list);
+    for (text, at) in own.texts(reader, "allow").unwrap_or_default() {
+        if DANGEROUS.contains(&text.as_str()) {
+            let what = format!("{} reaches out of every box, and is not allowed by name", quoted(&text));
+            let hint = "the name of that hole is `unsafe: [all-syscalls]`".to_owned();
+            reader.wrong(at, &own.below("allow"), what, Some(hint));
+        } else if known(reader, &own.below("allow"), &text, at, &[DEFAULT, MORE]) {
+            found.allow.push(text);
+        }
+    }
+    for (text, at) in own.texts(reader, "deny").unwrap_or_default() {
+        if text == "execve" {
+            let what = "without `execve` the program itself could not be executed".to_owned();
+            reader.wrong(at, &own.below("deny"), what, Some("leave it out".to_owned()));
+        } else if found.allow.contains(&text) {
+            let what = format!("{} is allowed and denied", quoted(&text));
+            reader.wrong(at, &own.below("deny"), what, Some("keep one of the two".to_owned()));
+        } else if known(reader, &own.below("deny"), &text, at, &[DEFAULT]) {
+            found.deny.push(text);
+        }
+    }
+    for names in [&mut found.allow, &mut found.deny] {
+        names.sort_unstable();
+        names.dedup();
+    }
+    own.close(reader);
+    found
+}
+
+fn known(reader: &mut Reader<'_>, path: &str, text: &str, at: super::At, lists: &[&[&'static str]]) -> bool {
+    let all = || lists.iter().flat_map(|list| list.iter().copied());
+    let is_known = all().any(|name| name == text);
+    if !is_known {
+        let hint = match nearest(text, all()) {
+            Some(near) => format!("did you mean `{near}`?"),
+            None => "`syscalls: audit` logs the names of what a program calls".to_owned(),
+        };
+        reader.wrong(at, path, format!("{} is no system call of a list", quoted(text)), Some(hint));
+    }
+    is_known
 }
 
 pub(super) fn escapes(reader: &mut Reader<'_>, section: &mut Section) -> Vec<Escape> {

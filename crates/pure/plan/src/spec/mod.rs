@@ -33,7 +33,7 @@ use serde::Serialize;
 use sha2::{Digest, Sha256};
 
 pub use auth::{ADMIN, Access, AuthSpec, Keys, Permission, ROOT, Role, User};
-pub use boxes::{BoxLimits, BoxSection, Calls};
+pub use boxes::{BoxLimits, BoxSection, CallList, Calls};
 pub use external::{External, ExternalTls, NAMESPACE};
 pub use mistake::{At, Mistake, Mistakes};
 pub use postgres::{PgNode, PgRole, PgSpec, PgStore, PgStoreKind, PgUser, PgUserKind, PgWriters};

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use serde::{Serialize, Serializer};
 
+use super::boxes::{self, BoxLimits};
 use super::members::bare;
 use super::places::host_of;
 use super::read::{Reader, Section};
@@ -15,6 +16,7 @@ use super::sections::secret_or_path;
 use super::settings::as_duration;
 use super::tree::Kind;
 use super::{At, Member, Security, Spec, for_member};
+use crate::boxes::Escape;
 use crate::roster::{check_url, quoted};
 
 /// The number of nodes that a mesh bears: each has a link to every other.
@@ -56,6 +58,12 @@ pub struct PgSpec {
     /// Settings of the server, under its own names.
     #[serde(skip_serializing_if = "Vec::is_empty", serialize_with = "as_pairs")]
     pub settings: Vec<(String, String)>,
+    /// How much the server may use.
+    #[serde(skip_serializing_if = "BoxLimits::is_none")]
+    pub limits: BoxLimits,
+    /// Holes of the server's box, by name.
+    #[serde(rename = "unsafe", skip_serializing_if = "Vec::is_empty")]
+    pub escapes: Vec<Escape>,
     /// Where writes are let in.
     pub writers: PgWriters,
     /// How long the write master keeps its place without a word.
@@ -221,6 +229,8 @@ pub(super) fn section(
         users: users(reader, &mut section),
         extensions: texts(reader, &mut section, "extensions"),
         settings: section.pairs(reader, "settings"),
+        limits: boxes::limits(reader, &mut section),
+        escapes: boxes::escapes(reader, &mut section),
         writers: PgWriters::One,
         lease_ttl: Duration::from_secs(3),
         step_timeout: Duration::from_secs(60),
@@ -440,6 +450,11 @@ mod tests {
         assert_eq!((n2.address.as_str(), n2.port, n2.pooler_port, n2.write_port), ("h2", 7432, 6432, 5432));
         assert_eq!(spec.store.urls, ["https://h1:2379", "https://h2:2379"]);
         assert_eq!(spec.users[0].kind, PgUserKind::App);
+        // What says nothing about a box changes nothing.
+        assert!(!serde_json::to_string(&spec).unwrap().contains("limits"));
+        let own = read("postgres: {limits: {memory: 2GiB, pids: 900}, unsafe: [all-ports]}\n").unwrap();
+        assert_eq!((own.limits.memory, own.limits.pids), (Some(2 << 30), Some(900)));
+        assert_eq!(own.escapes, [Escape::AllPorts]);
     }
 
     #[test]

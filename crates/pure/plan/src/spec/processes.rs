@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde::{Serialize, Serializer};
 
-use super::boxes::{self, BoxLimits, Calls};
+use super::boxes::{self, BoxLimits, CallList};
 use super::read::{Reader, Section};
 use super::sections::secret_or_path;
 use super::settings::{Logs, as_duration, usual_logs};
@@ -56,8 +56,8 @@ pub struct ProcessSpec {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub capabilities: Vec<String>,
     /// What becomes of system calls that are on no list.
-    #[serde(skip_serializing_if = "Calls::is_usual")]
-    pub syscalls: Calls,
+    #[serde(skip_serializing_if = "CallList::is_usual")]
+    pub syscalls: CallList,
     /// Holes of its box, by name.
     #[serde(rename = "unsafe", skip_serializing_if = "Vec::is_empty")]
     pub escapes: Vec<Escape>,
@@ -264,7 +264,7 @@ fn process(reader: &mut Reader<'_>, name: String, node: Node) -> Option<ProcessS
         volumes: volumes(reader, &mut section),
         ports: ports(reader, &mut section),
         capabilities: texts(reader, &mut section, "capabilities"),
-        syscalls: Calls::Enforce,
+        syscalls: boxes::calls(reader, &mut section),
         escapes: boxes::escapes(reader, &mut section),
         hooks: hooks(reader, &mut section),
         after: texts(reader, &mut section, "after"),
@@ -274,7 +274,6 @@ fn process(reader: &mut Reader<'_>, name: String, node: Node) -> Option<ProcessS
         logs: usual_logs(),
     };
     found.level = boxes::level(reader, &mut section, "box");
-    section.word(reader, "syscalls", &Calls::WORDS, &mut found.syscalls);
     super::sections::logs(reader, &mut section, &mut found.logs);
     let path = section.path.clone();
     section.close(reader);
@@ -283,7 +282,8 @@ fn process(reader: &mut Reader<'_>, name: String, node: Node) -> Option<ProcessS
         || !found.ports.is_none()
         || !found.volumes.is_empty()
         || !found.capabilities.is_empty()
-        || !found.escapes.is_empty();
+        || !found.escapes.is_empty()
+        || found.syscalls.is_own();
     if found.level == Some(Level::Off) && asks {
         boxes::no_box(reader, at, &path);
     }

@@ -136,6 +136,11 @@ impl Section {
         self.entries.iter().any(|(there, node)| there.text == key && !matches!(node.kind, Kind::Nothing))
     }
 
+    /// Whether a map stands behind a key; it is left there.
+    pub(super) fn has_map(&self, key: &str) -> bool {
+        self.entries.iter().any(|(there, node)| there.text == key && matches!(node.kind, Kind::Map(_)))
+    }
+
     /// Takes a key that says `off`, as YAML understands it; anything else is left there.
     pub(super) fn takes_off(&mut self, key: &'static str) -> bool {
         let is = |(there, node): &(Key, Node)| there.text == key && matches!(node.kind, Kind::Flag(false));

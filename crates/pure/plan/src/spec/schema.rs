@@ -140,6 +140,7 @@ fn of_form(form: &Form, path: &str, defaults: &Json) -> Json {
         Form::Span => json!({"type": "string", "minLength": 2, "pattern": SPAN}),
         Form::Size => json!({"anyOf": [{"type": "string", "pattern": SIZE}, {"type": "integer", "minimum": 0}]}),
         Form::Words(words) => json!({"enum": words}),
+        Form::WordsOrMap(words, keys) => json!({"anyOf": [{"enum": words}, map(keys, &[], path, defaults)]}),
         Form::Map(keys, required) => map(keys, required, path, defaults),
         Form::List(keys, required) => {
             json!({"type": "array", "items": map(keys, required, &format!("{path}[]"), defaults)})
@@ -191,9 +192,9 @@ auth: {roles: [{name: r, permissions: [{range: {from: a}}]}], users: [{name: u}]
 maintenance: {defrag: {free-percent: 1}, stop: {term-timeout: 1m}}
 agent: {logs: {max-files: 1}}
 box: {limits: {pids: 9}}
-processes: {p: {executable: /p, limits: {pids: 9}, volumes: [{path: /v}], ports: {bind: 1}, hooks: {timeout: 1s}, restart: {when: \
+processes: {p: {executable: /p, limits: {pids: 9}, volumes: [{path: /v}], ports: {bind: 1}, syscalls: {list: etcd}, hooks: {timeout: 1s}, restart: {when: \
 never}, health: {tcp: 'h:1'}, stop: {term-timeout: 1s}, logs: {max-files: 1}}}
-postgres: {store-urls: ['http://h:1'], nodes: [{name: n1, address: h}], users: [{name: u, password-file: /u}]}
+postgres: {limits: {pids: 9}, store-urls: ['http://h:1'], nodes: [{name: n1, address: h}], users: [{name: u, password-file: /u}]}
 etcd: {}
 ";
 
@@ -201,7 +202,7 @@ etcd: {}
         for key in keys {
             let path = below(path, key.name);
             match &key.form {
-                Form::Map(keys, _) => listed(keys, &path, found),
+                Form::Map(keys, _) | Form::WordsOrMap(_, keys) => listed(keys, &path, found),
                 Form::List(keys, _) | Form::Named(keys, _) => listed(keys, &format!("{path}[]"), found),
                 _ => {}
             }

@@ -44,13 +44,15 @@ pub(super) enum Form {
     SomeWords(&'static [&'static str]),
     /// The level of a box.
     Level,
+    /// One of these words, or more keys.
+    WordsOrMap(&'static [&'static str], &'static [Key]),
     /// etcd's own settings.
     Etcd,
 }
 
 use Form::{
     AnyText, Etcd, Flag, Integer, List, Map, Named, Number, Pairs, Path, Ports, Size, SomeWords, Span, Text, Texts,
-    Url, Urls, Words,
+    Url, Urls, Words, WordsOrMap,
 };
 
 const fn key(name: &'static str, form: Form, about: &'static str) -> Key {
@@ -235,11 +237,20 @@ const AGENT: &[Key] = &[
 const LOGS: &[Key] = &[
     key("max-size", Size, "A file is closed at this size"),
     key("max-age", Span, "Closed files are kept so long"),
-    key("max-files", Number(0, 10_000), "And so many"),
+    key("max-files", Number(0, 10_000), "And so many, the one that is being written among them"),
 ];
 
 const LEVELS: Form = Form::Level;
 const CALLS: Form = Words(&["enforce", "audit"]);
+const OWN_CALLS: Form = WordsOrMap(
+    &["enforce", "audit"],
+    &[
+        key("mode", CALLS, "Whether other calls are denied or only logged; by default `enforce`"),
+        key("list", Words(&["etcd", "default"]), "The list that it begins with; by default `default`"),
+        key("allow", Texts, "Calls besides"),
+        key("deny", Texts, "Calls of the list that are not allowed"),
+    ],
+);
 const HOLES: Form = SomeWords(&["all-files", "all-syscalls", "all-ports", "executable-data"]);
 
 const BOX: &[Key] = &[
@@ -270,7 +281,11 @@ const PROCESS: &[Key] = &[
     key("volumes", List(VOLUME, &["path"]), "Files and directories that it sees"),
     key("ports", Map(PORTS, &[]), "TCP ports"),
     key("capabilities", Texts, "Capabilities that it keeps, such as `NET_BIND_SERVICE`"),
-    key("syscalls", CALLS, "Whether system calls that are on no list are denied or only logged"),
+    key(
+        "syscalls",
+        OWN_CALLS,
+        "Its system calls: whether those that are on no list are denied or only logged, or a list of its own",
+    ),
     key("unsafe", HOLES, "Holes of the box, by name"),
     key("hooks", Map(HOOKS, &[]), "Commands before and after, in boxes of the same kind"),
     key("after", Texts, "What must be ready before it is started: other processes, and `etcd`"),
@@ -337,6 +352,12 @@ const POSTGRES: &[Key] = &[
     key("users", List(PG_USER, &["name", "password-file"]), "Who may come in"),
     key("extensions", Texts, "Extensions of the database"),
     key("settings", Pairs, "Settings of the server, under its own names"),
+    key(
+        "limits",
+        Map(LIMITS, &[]),
+        "How much the server may use; processes by default as many as its settings let it have",
+    ),
+    key("unsafe", HOLES, "Holes of the server's box, by name"),
     key("writers", Words(&["one", "all"]), "Whether writes go to the write master alone; by default `one`"),
     key("lease-ttl", Span, "How long the write master keeps its place without a word; by default `3s`"),
     key("step-timeout", Span, "How long one step of the bootstrap may take; by default `1m`"),

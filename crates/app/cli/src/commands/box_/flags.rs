@@ -104,7 +104,7 @@ impl Flags {
             writes: absolute(&self.write)?,
             execs: absolute(&self.exec)?,
             ports: Ports { bind: self.bind.clone(), connect: self.connect.clone(), ..Ports::default() },
-            syscalls: self.seccomp.unwrap_or(Syscalls { list, audit: false }),
+            syscalls: self.seccomp.clone().unwrap_or_else(|| Syscalls::of(list)),
             limits: Limits {
                 memory_bytes: self.memory,
                 pids: self.pids,

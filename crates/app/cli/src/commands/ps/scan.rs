@@ -186,11 +186,14 @@ fn look(member: &str, member_dir: &Path, dir: &Path) -> Process {
     let state = StateDir::open(dir);
     let name = state.as_ref().ok().and_then(shim::program_name).unwrap_or_else(|| usual_name(member_dir, dir));
     let now = match state.and_then(|state| shim::adopt(&state)) {
-        Ok(Adoption::Running(running)) => Now::Running {
-            identity: running.child().clone(),
-            started_ms: running.started_at_ms(),
-            held: running.held().cloned().map(Box::new),
-        },
+        Ok(Adoption::Running(running)) => {
+            let (identity, held) = match running.inner() {
+                // What the pooler's fence keeps in a box is the pooler.
+                Some(inner) => (inner.identity, Some(inner.held)),
+                None => (running.child().clone(), running.held().cloned().map(Box::new)),
+            };
+            Now::Running { identity, started_ms: running.started_at_ms(), held }
+        }
         Ok(Adoption::Stranger(why)) => Now::Unknown(
             Fault::new(Code::StrangerRuns, format!("something runs that was not started here: {why}"))
                 .hint("see `quorate explain Q0974`"),

@@ -64,6 +64,21 @@ fn off_is_a_word_with_and_without_quotes() {
 }
 
 #[test]
+fn a_process_has_a_word_or_a_list_of_its_own_for_system_calls() {
+    let own = |text: &str| read(&format!("  one: {{executable: /bin/one{text}}}\n")).unwrap();
+    let calls = |text: &str| own(text).processes[0].syscalls.clone();
+    assert_eq!(calls(", syscalls: enforce"), CallList::default());
+    assert!(calls(", syscalls: audit").syscalls().audit);
+    // A word stays a word, and what says nothing changes nothing.
+    assert_eq!(serde_json::to_value(calls(", syscalls: audit")).unwrap(), "audit");
+    assert_eq!(own("").hash(), own(", syscalls: {list: default}").hash());
+    let found = calls(", syscalls: {list: etcd, allow: [wait4, execveat, wait4], deny: kill, mode: audit}").syscalls();
+    assert_eq!((found.list, found.audit), (crate::boxes::List::Etcd, true));
+    assert_eq!((found.allow, found.deny), (vec!["execveat".to_owned(), "wait4".into()], vec!["kill".to_owned()]));
+    assert_ne!(own("").hash(), own(", syscalls: {deny: kill}").hash());
+}
+
+#[test]
 fn little_is_enough() {
     let spec = read("  one: {executable: /bin/one}\n").unwrap();
     let process = &spec.processes[0];
@@ -83,6 +98,12 @@ fn mistakes_are_told() {
         ("  one: {executable: /bin/one, arg: x}\n", "did you mean `args`?"),
         ("  one: {executable: /bin/one, box: off, user: nobody}\n", "without a box there is no other user"),
         ("  one: {executable: /bin/one, after: [etc]}\n", "did you mean `etcd`?"),
+        ("  one: {executable: /bin/one, box: off, syscalls: {deny: kill}}\n", "without a box there is no other user"),
+        ("  one: {executable: /bin/one, syscalls: {allow: [execvat]}}\n", "did you mean `execveat`?"),
+        ("  one: {executable: /bin/one, syscalls: {allow: [mount]}}\n", "`unsafe: [all-syscalls]`"),
+        ("  one: {executable: /bin/one, syscalls: {deny: [execve]}}\n", "the program itself could not be executed"),
+        ("  one: {executable: /bin/one, syscalls: {allow: [kill], deny: kill}}\n", "is allowed and denied"),
+        ("  one: {executable: /bin/one, syscalls: {lists: etcd}}\n", "did you mean `list`?"),
         ("  a: {executable: /a, after: [b]}\n  b: {executable: /b, after: [a]}\n", "wait for each other"),
         ("  a: {executable: /a, after: [a]}\n", "wait for each other"),
         ("  a: {executable: /a, members: [n3]}\n", "which is no member"),
