@@ -250,6 +250,9 @@ fn what_answers_and_cannot_be_used_joins_anew() {
     cluster.wait_phase(1, "serving");
     holds(&cluster, 1, 20);
     assert_eq!(replaced(&cluster, 1).len(), 1);
+    // The etcd that applied the log on the copy was in a box, as etcd always is.
+    let note = std::fs::read_to_string(cluster.state(0).join("recovery/running")).unwrap();
+    assert!(note.contains("\"held\":"), "{note}");
 }
 
 fn path(cluster: &Declared) -> String {

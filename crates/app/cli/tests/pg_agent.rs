@@ -68,6 +68,21 @@ fn pids(group: &Group, at: usize) -> Vec<(String, u64)> {
     rows.filter_map(|row| Some((row["process"].as_str()?.to_owned(), row["pid"].as_u64()?))).collect()
 }
 
+/// No part is root's, each has a box, and below a root agent it is the strict one.
+fn all_are_held(group: &Group, at: usize) {
+    let root = rustix::process::geteuid().is_root();
+    let list = json(group, at, &["ps"]);
+    for row in list["processes"].as_array().unwrap() {
+        let uid = row["confinement"]["uid"].as_u64();
+        assert!(uid.is_some_and(|uid| uid != 0), "{row}");
+        assert_eq!(row["box"], if root { "strict" } else { "basic" }, "{row}");
+        assert_eq!((&row["box_lacks"], &row["confinement"]["seccomp"]), (&Value::Null, &true.into()), "{row}");
+        // It is the program itself that is shown, and not who keeps it.
+        let exe = std::fs::read_link(format!("/proc/{}/exe", row["pid"])).unwrap();
+        assert!(exe.to_string_lossy().ends_with(row["process"].as_str().unwrap()), "{exe:?} {row}");
+    }
+}
+
 /// What is answered at a path of the health port.
 fn get(group: &Group, at: usize, path: &str) -> (u16, String) {
     let url = format!("http://127.0.0.1:{}{path}", group.nodes[at].ports[2]);
@@ -121,6 +136,7 @@ fn hosts_without_etcd_keep_a_group_and_their_agents_come_and_go() {
     );
     let running = pids(&group, writer);
     assert_eq!(running.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>(), ["haproxy", "pgbouncer", "postgres"]);
+    all_are_held(&group, writer);
     let (code, ready) = get(&group, writer, "/readyz");
     assert_eq!((code, ready.contains("\"postgres\":\"writer\"")), (200, true), "{ready}");
     let (_, metrics) = get(&group, writer, "/metrics");
@@ -185,6 +201,7 @@ fn one_agent_keeps_etcd_and_postgresql_and_ends_them_in_order() {
     group.wait("etcd serves", |group| json(group, 0, &["status"])["phase"] == "serving");
     let names = |group: &Group| pids(group, 0).into_iter().map(|(name, _)| name).collect::<Vec<_>>();
     assert_eq!(names(&group), ["etcd", "haproxy", "pgbouncer", "postgres"]);
+    all_are_held(&group, 0);
     stop(&mut group, 0);
     assert_eq!(names(&group), [] as [&str; 0]);
     start(&mut group, 0);

@@ -98,7 +98,7 @@ fn haproxy_takes_its_configuration_and_tells_the_states_of_its_servers() {
     let _proxy = Running::start(&haproxy(), &["-db".to_owned(), "-f".to_owned(), config.display().to_string()], &[]);
     // Nobody answers at the health port, so the server is down, and the kept state says so.
     let is_down = || {
-        keep_states(&spec.socket, &spec.state_file).is_ok()
+        keep_states(&spec.socket, &spec.state_file, None).is_ok()
             && std::fs::read_to_string(&spec.state_file).is_ok_and(|text| {
                 let servers: Vec<Vec<&str>> = text.lines().map(|line| line.split(' ').collect()).collect();
                 servers.iter().any(|line| line.get(1) == Some(&"write") && line.get(5) == Some(&"0"))

@@ -19,6 +19,7 @@ use quorate_postgres::sql::Limits;
 use tokio::sync::Mutex as AsyncMutex;
 use tracing::info;
 
+use super::boxed::pooler_box;
 use super::execute::blocking;
 use super::fence::{self, FenceSpec, Until, boot_now, ensure_deadline, ensure_orders, fresh_token, read_deadline};
 use super::here::{DATABASE, Here};
@@ -338,7 +339,7 @@ impl Doors {
         let ini = self.dir().join("pgbouncer.ini").display().to_string();
         let spec = FenceSpec {
             command: vec![self.here.pg.pooler_binary.clone(), ini],
-            user: self.here.owner()?.map(|owner| (owner.uid, owner.gid)),
+            boxed: pooler_box(&self.here)?,
             token: token.clone(),
             deadline: self.deadline(),
             socket_dir: self.here.run_dir(),

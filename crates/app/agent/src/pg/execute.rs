@@ -7,9 +7,7 @@ use std::time::Duration;
 use futures_util::future::try_join_all;
 use quorate_coordination::{Health, Instance, Outcome, Txn};
 use quorate_faults::{Code, Fault};
-use quorate_host::sandbox::observe_machine;
 use quorate_host::state::StateDir;
-use quorate_plan::boxes::{BoxPlan, Level, plan_box};
 use quorate_plan::postgres::{
     Group, PgStep, Records, SchemaNote, note_bound, note_joined, note_schema, take_group, take_lead,
 };
@@ -19,11 +17,11 @@ use quorate_postgres::schema;
 use quorate_postgres::server;
 use quorate_postgres::sql::{Client, Place};
 
+use super::boxed::server_box;
 use super::here::{DATABASE, Here};
 use super::life::{Life, Shared, state_of};
 use super::observe::{self, SERVICE};
 use super::proxy::running;
-use crate::turn::usual_level;
 
 /// How long a node stays registered without a word.
 const REGISTERED: Duration = Duration::from_secs(5);
@@ -222,29 +220,6 @@ async fn server_ended(here: &Here) {
             return;
         }
     }
-}
-
-/// The box of the server: as for etcd, `strict` below a root agent unless the file asks for less. The box is what makes it run
-/// as its own user.
-fn server_box(
-    here: &Here,
-    installation: &server::Installation,
-    config: &server::ServerConfig,
-) -> Result<Option<BoxPlan>, Fault> {
-    let level = match here.spec.box_.level.unwrap_or_else(usual_level) {
-        // PostgreSQL does not run as root, and only a box can make it another user.
-        Level::Off if config.owner.is_some() => Level::Basic,
-        level => level,
-    };
-    if level == Level::Off {
-        return Ok(None);
-    }
-    let spec = server::box_spec(installation, &here.data_dir(), config, level, &here.pg.user);
-    let plan = plan_box(&spec, &observe_machine()).map_err(|why| {
-        let parts = why.parts.iter().map(|(part, why)| format!("{}: {why}", part.name())).collect::<Vec<_>>();
-        Fault::new(Code::BoxRefused, "the box that the file asks for cannot be had here").caused_by(parts.join("; "))
-    })?;
-    Ok(Some(plan))
 }
 
 async fn prepare(here: &Here) -> Result<(), Fault> {

@@ -9,13 +9,15 @@
 
 use std::io::{Read, Write};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use quorate_faults::{Code, Fault};
 use quorate_host::process::die_with_us;
+use quorate_host::sandbox::{End, Kept, Launch, prepare};
+use quorate_host::shim::note_inner;
+use quorate_plan::boxes::BoxPlan;
 use quorate_postgres::group;
 use quorate_postgres::server::SUPERUSER;
 use quorate_postgres::sql::{Client, Limits, Place};
@@ -37,8 +39,9 @@ const OPEN: &str = "open";
 pub struct FenceSpec {
     /// The pooler and its arguments.
     pub command: Vec<String>,
-    /// Whom it runs as; `None`: as whoever runs the fence.
-    pub user: Option<(u32, u32)>,
+    /// The box that the pooler runs in, as its user; `None`: in none, as whoever runs the fence.
+    #[serde(default)]
+    pub boxed: Option<BoxPlan>,
     /// The word that the file must hold to be meant for this very fence.
     pub token: String,
     /// The file that says how long.
@@ -103,10 +106,10 @@ pub fn keep(file: &Path) -> Result<String, Fault> {
     if !is_open(last) {
         return Ok("the door may not be open: the pooler was not started".to_owned());
     }
-    let mut pooler = start(&spec)?;
+    let mut pooler = start(&spec, file.parent().unwrap_or(Path::new("/")))?;
     loop {
-        if let Some(status) = pooler.try_wait().map_err(|error| Fault::io("cannot wait for the pooler", error))? {
-            return Err(Fault::new(Code::PgProxyFailed, format!("the pooler ended: {status}"))
+        if let Some(how) = pooler.ended().map_err(|error| Fault::io("cannot wait for the pooler", error))? {
+            return Err(Fault::new(Code::PgProxyFailed, format!("the pooler ended: {how}"))
                 .hint("see its last lines above; `quorate explain Q1308`"));
         }
         // Half a line is read again; what was known holds until then.
@@ -129,27 +132,67 @@ fn is_open(until: Option<Until>) -> bool {
     }
 }
 
-fn start(spec: &FenceSpec) -> Result<Child, Fault> {
+/// The pooler, which ends with the fence however that ends.
+enum Pooler {
+    Plain(Child),
+    Boxed(Box<Kept>),
+}
+
+impl Pooler {
+    fn ended(&mut self) -> std::io::Result<Option<String>> {
+        Ok(match self {
+            Pooler::Plain(child) => child.try_wait()?.map(|status| status.to_string()),
+            Pooler::Boxed(kept) => kept.try_wait()?.map(|end| match end {
+                End::Code(code) => format!("exit status: {code}"),
+                End::Signal(signal) => format!("signal: {signal}"),
+            }),
+        })
+    }
+
+    /// One that is gone is as good.
+    fn end(&mut self) {
+        match self {
+            Pooler::Plain(child) => {
+                let _ = child.kill();
+                let _ = child.wait();
+            }
+            Pooler::Boxed(kept) => kept.end(),
+        }
+    }
+}
+
+/// `state`: the fence's own state dir, where it is written down whom it has put into a box.
+fn start(spec: &FenceSpec, state: &Path) -> Result<Pooler, Fault> {
     let failed = |error: std::io::Error| {
         Fault::new(Code::PgProxyFailed, "cannot start the pooler").hint("install pgbouncer").caused_by(error)
     };
     let (program, args) =
         spec.command.split_first().ok_or_else(|| failed(std::io::Error::other("there is no program")))?;
+    if let Some(plan) = &spec.boxed {
+        let launch = Launch {
+            program: program.into(),
+            args: spec.command.iter().map(Into::into).collect(),
+            env: vec![("PATH".into(), "/usr/bin:/bin".into())],
+            dir: "/".into(),
+            output: None,
+            apart: true,
+            with_keeper: true,
+        };
+        let waiting = prepare(plan, launch)?;
+        let program = Path::new(program);
+        note_inner(state, &waiting, program).map_err(failed)?;
+        return waiting.run(program).map(|kept| Pooler::Boxed(Box::new(kept)));
+    }
     let mut command = Command::new(program);
     command.args(args).env_clear().env("PATH", "/usr/bin:/bin").current_dir("/").stdin(Stdio::null());
-    if let Some((uid, gid)) = spec.user {
-        command.uid(uid).gid(gid);
-    }
     // Before anything else of the child's: whoever kills the fence closes the door.
     die_with_us(&mut command);
-    command.spawn().map_err(failed)
+    command.spawn().map(Pooler::Plain).map_err(failed)
 }
 
 /// Closes the door, and sees that nobody is left inside.
-fn close(spec: &FenceSpec, mut pooler: Child) -> Result<String, Fault> {
-    // One that is gone is as good.
-    let _ = pooler.kill();
-    let _ = pooler.wait();
+fn close(spec: &FenceSpec, mut pooler: Pooler) -> Result<String, Fault> {
+    pooler.end();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let settled = match runtime {
         Ok(runtime) => runtime.block_on(async { tokio::time::timeout(SETTLE, end_sessions(spec)).await }),
@@ -250,7 +293,7 @@ mod tests {
         ensure_deadline(&deadline, "t", Until::At(boot_now() + Duration::from_millis(seconds))).unwrap();
         FenceSpec {
             command: vec!["/bin/sleep".to_owned(), "100".to_owned()],
-            user: None,
+            boxed: None,
             token: "t".to_owned(),
             deadline,
             socket_dir: dir.to_owned(),

@@ -10,6 +10,7 @@
 //! door that closes by itself.
 
 mod background;
+mod boxed;
 mod doors;
 mod execute;
 pub mod fence;

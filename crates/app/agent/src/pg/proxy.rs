@@ -13,6 +13,7 @@ use quorate_postgres::proxies::{ensure_file, haproxy_states, keep_states};
 use rustix::process::{Pid, Signal, kill_process};
 use sha2::{Digest, Sha256};
 
+use super::boxed::proxy_box;
 use super::here::Here;
 use super::life::state_of;
 
@@ -89,11 +90,21 @@ pub(super) fn ensure_proxy(here: &Here, text: &str) -> Result<(), Fault> {
     let state = proxy_state(here)?;
     let running = running(&state)?;
     let file = dir.join("haproxy.cfg");
+    let ports = format!("{} {}", here.node.write_port, here.node.read_port);
+    let wanted = hash(&[&here.pg.proxy_binary, &ports]);
+    // The ports of a box are those that it was made with.
+    let running = match running {
+        Some(running) if running.held().is_some() && running.config_hash() != wanted => {
+            end(running, "the agent: its ports are others now")?;
+            None
+        }
+        running => running,
+    };
     let told = std::fs::read_to_string(&file).is_ok_and(|there| there == text);
     if let (Some(running), false) = (&running, told) {
         // After a reload all servers would count as up until they are first asked; without their states it works all the same,
         // with a moment of doubt.
-        let _ = keep_states(&dir.join("proxy.sock"), &dir.join("proxy.state"));
+        let _ = keep_states(&dir.join("proxy.sock"), &dir.join("proxy.state"), owner);
         ensure_file(&file, text, owner)?;
         let pid = i32::try_from(running.child().pid).ok().and_then(Pid::from_raw);
         let failed =
@@ -102,15 +113,17 @@ pub(super) fn ensure_proxy(here: &Here, text: &str) -> Result<(), Fault> {
     }
     ensure_file(&file, text, owner)?;
     if !dir.join("proxy.state").exists() {
-        ensure_file(&dir.join("proxy.state"), "\n", None)?;
+        ensure_file(&dir.join("proxy.state"), "\n", owner)?;
     }
     if running.is_some() {
         return Ok(());
     }
-    let program = Path::new(&here.pg.proxy_binary);
+    // It executes itself again for a reload: by the name that its box knows, which is one without links.
+    let named = Path::new(&here.pg.proxy_binary);
+    let program = &named.canonicalize().unwrap_or_else(|_| named.to_owned());
     let args = ["-W", "-db", "-f"].map(str::to_owned).into_iter().chain([file.display().to_string()]).collect();
-    let orders = orders("haproxy", program, args, &state, hash(&[&here.pg.proxy_binary]));
-    shim::spawn(&here.program, &state, &orders).map_err(|fault| {
+    let orders = orders("haproxy", program, args, &state, wanted);
+    shim::spawn_boxed(&here.program, &state, &orders, proxy_box(here)?).map_err(|fault| {
         Fault::new(Code::PgProxyFailed, "cannot start haproxy")
             .hint("see `quorate explain Q1308`")
             .caused_by(crate::turn::in_words(&fault))

@@ -16,6 +16,7 @@ use quorate_faults::{Code, Fault};
 use quorate_host::logs::Rotation;
 use quorate_host::shim::{self, Adoption, ETCD_STOPPING, Ended, Rung, Running, ShimSpec, StopOrder};
 use quorate_host::state::StateDir;
+use quorate_plan::boxes::BoxPlan;
 
 use super::carry::Tools;
 
@@ -35,12 +36,20 @@ const APPLIED: &str = "etcd_server_proposals_applied_total ";
 /// How much of its log is quoted.
 const WORDS_BYTES: usize = 2048;
 
-/// Applies the log of the data dir `copy/data`, up to the entry `last`. `run`: where its process is looked after.
-pub(super) fn apply_log(tools: &Tools, name: &str, copy: &Path, run: &Path, last: u64) -> Result<(), Fault> {
+/// Applies the log of the data dir `copy/data` up to the entry `last`, in a box if there is a plan for one. `run`: where its
+/// process is looked after.
+pub(super) fn apply_log(
+    tools: &Tools,
+    name: &str,
+    boxed: Option<BoxPlan>,
+    copy: &Path,
+    run: &Path,
+    last: u64,
+) -> Result<(), Fault> {
     let state = StateDir::open(run)?;
     end_earlier(&state)?;
     let logs = run.join("logs");
-    let mut running = shim::spawn(&tools.shim, &state, &spec(tools, name, copy, &logs))?;
+    let mut running = shim::spawn_boxed(&tools.shim, &state, &spec(tools, name, copy, &logs), boxed)?;
     let begun = Instant::now();
     let mut applied = None;
     while applied.is_none_or(|applied| applied < last) && begun.elapsed() <= tools.boot_limit {

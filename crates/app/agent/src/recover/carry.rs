@@ -32,7 +32,7 @@ use super::journal::{self, Order, Progress, RecoveryNow, Role, Source};
 use super::survey::ids;
 use super::{boot, copy};
 use crate::backups::restore::{LEASE_TTL, Restore, USUAL};
-use crate::turn::{Book, Node, stamp};
+use crate::turn::{Book, Node, ensure_recovery_box, stamp};
 
 /// What it is done with.
 #[derive(Debug, Clone)]
@@ -149,7 +149,8 @@ impl Work<'_> {
                     end.index, end.commit
                 ));
                 let run = self.node.state_path().join("recovery");
-                boot::apply_log(self.tools, self.node.name(), &copy, &run, end.index)?;
+                let boxed = ensure_recovery_box(self.node, &copy)?;
+                boot::apply_log(self.tools, self.node.name(), boxed, &copy, &run, end.index)?;
                 let facts = Snapshot::open(&db(&copy), true)?.facts()?;
                 check_applied(&self.tools.version, facts.consistent_index, end.index)?;
                 let revision = facts.revision_now();

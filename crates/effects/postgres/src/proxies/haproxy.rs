@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use quorate_faults::{Code, Fault};
+use quorate_host::durable::Owner;
 
 /// A list of states is a line for each server.
 const STATES_MAX: u64 = 1 << 20;
@@ -95,9 +96,9 @@ pub fn haproxy_states(socket: &Path) -> Result<String, Fault> {
     Ok(text)
 }
 
-/// Keeps the states for the reload that follows; `true`: they changed.
-pub fn keep_states(socket: &Path, file: &Path) -> Result<bool, Fault> {
-    crate::server::put(file, &haproxy_states(socket)?, None)
+/// Keeps the states for the reload that follows, for the proxy's user; `true`: they changed.
+pub fn keep_states(socket: &Path, file: &Path, owner: Option<Owner>) -> Result<bool, Fault> {
+    crate::server::put(file, &haproxy_states(socket)?, owner)
 }
 
 #[cfg(test)]

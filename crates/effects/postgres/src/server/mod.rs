@@ -12,7 +12,9 @@ pub(crate) use config::put;
 pub use config::{ConfigChange, ServerConfig, TlsFiles, ensure_config};
 pub use datadir::{DataMark, DataSeen, ensure_data, observe_data};
 pub use installation::{Installation, MAJOR_MIN, Places, ServerVersion};
-pub use process::{StopMode, box_spec, pending_restart, reload, server_orders, start, stop_order, wait_ready};
+pub use process::{
+    StopMode, box_spec, pending_restart, processes_max, reload, server_orders, start, stop_order, wait_ready,
+};
 pub use render::{render_conf, render_hba, render_ident};
 
 /// The superuser that agents and peers come as.

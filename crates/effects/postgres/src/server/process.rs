@@ -74,6 +74,18 @@ pub fn box_spec(installation: &Installation, data: &Path, config: &ServerConfig,
     }
 }
 
+/// How many processes it can have at once by its settings: clients, workers, senders, and its own.
+pub fn processes_max(config: &ServerConfig) -> u32 {
+    const CLIENTS_USUAL: u32 = 100;
+    const OWN: u32 = 64;
+    /// What a strict box has by itself.
+    const LEAST: u32 = 512;
+    let clients = config.extra.get("max_connections").and_then(|text| text.trim().parse().ok());
+    let links = 8 * u32::from(config.members.max(3));
+    let all = clients.unwrap_or(CLIENTS_USUAL).saturating_add(3 * links + 16 + OWN);
+    all.max(LEAST)
+}
+
 fn ladder(mode: StopMode) -> Vec<Rung> {
     let rung = |send, wait_ms| Rung { send, wait_ms };
     let hard = [rung(Send::Quit, 5_000), rung(Send::Kill, 10_000)];
