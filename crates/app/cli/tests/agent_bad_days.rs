@@ -317,6 +317,34 @@ fn nothing_is_founded_while_nobody_knows_whether_a_backup_exists() {
     place.wait_ready(&mut agent);
 }
 
+/// Restored once, so that the backups bear an id that no file leads to; then the machine is lost, and one more takes its place.
+#[test]
+fn a_machine_that_was_lost_after_a_restore_founds_nothing_beside_its_backup() {
+    let mut place = Place::with_store("3.5.16");
+    let mut agent = place.start();
+    place.put("k", "v");
+    wait_until("the write is in the store", LIMIT, || place.status()["backup"]["stored_revision"].as_u64() >= Some(2));
+    assert!(agent.stop().success(), "{}", agent.log());
+    rename(&place.data(), &place.path("lost"));
+    let mut agent = place.start();
+    place.assert_holds("k", "v");
+    place.put("k", "later");
+    wait_until("it goes on in the store", LIMIT, || place.status()["backup"]["stored_revision"].as_u64() >= Some(3));
+    assert!(agent.stop().success(), "{}", agent.log());
+    rename(&place.data(), &place.path("lost-again"));
+    rename(&place.path("state"), &place.path("state-lost"));
+    let mut agent = place.run(&[]);
+    let (code, cause) = code_and_cause(&place.wait_phase("refused"));
+    assert_eq!(code, "Q0948", "{cause}");
+    assert!(!place.data().exists());
+    assert!(agent.stop().success(), "{}", agent.log());
+    // Another founding, by the operator's word, begins with nothing.
+    place.bootstrap = 2;
+    let mut agent = place.start();
+    assert!(!place.ctl(&["get", "k"]).contains("later"));
+    assert!(agent.stop().success(), "{}", agent.log());
+}
+
 #[test]
 fn an_etcd_that_is_missing_older_or_another_is_not_started() {
     let mut place = Place::new("3.5.16");

@@ -21,6 +21,8 @@ pub struct Catalog {
     pub handles: Vec<Handle>,
     /// Who took over where.
     pub epochs: Vec<EpochStart>,
+    /// The same in their own words.
+    pub opened: Vec<Epoch>,
     /// Names that no layout knows.
     pub unknown: Vec<String>,
     /// Manifests and epochs that cannot be read, and why.
@@ -59,7 +61,14 @@ impl Catalog {
     /// Lists the store.
     pub fn read(store: &Store) -> Result<Catalog> {
         let listing = store.list()?;
-        let mut catalog = Catalog { objects: vec![], handles: vec![], epochs: vec![], unknown: vec![], notes: vec![] };
+        let mut catalog = Catalog {
+            objects: vec![],
+            handles: vec![],
+            epochs: vec![],
+            opened: vec![],
+            unknown: vec![],
+            notes: vec![],
+        };
         let mut others = Vec::new();
         let mut chunks: BTreeMap<String, Vec<(u64, Listed)>> = BTreeMap::new();
         for listed in listing {
@@ -207,7 +216,10 @@ impl Catalog {
         let stem = name.strip_suffix(".json").unwrap_or(&name);
         if stem.rsplit('/').nth(1) == Some("epoch") {
             match Epoch::parse(bytes).filter(|epoch| name.ends_with(&quorate::epoch_name(epoch.epoch))) {
-                Some(epoch) => self.epochs.push(EpochStart { epoch: epoch.epoch, begins_at: epoch.begins_at }),
+                Some(epoch) => {
+                    self.epochs.push(EpochStart { epoch: epoch.epoch, begins_at: epoch.begins_at });
+                    self.opened.push(epoch);
+                }
                 None => self.notes.push((name, "it is not an epoch".to_owned())),
             }
             return;

@@ -42,6 +42,7 @@ pub fn take(store: &Store, about: &About, begins_at: u64) -> Result<u64> {
             member_id: format!("{:x}", about.origin.member_id),
             created_ms: about.created_ms,
             writer: writer.clone(),
+            declared: about.declared.clone(),
         };
         if store.create(&epoch_name(next), epoch.to_json())? {
             return Ok(next);

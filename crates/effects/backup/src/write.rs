@@ -10,7 +10,7 @@ mod segment;
 use std::io::Read;
 
 use quorate_etcd_formats::delta::quorate::{
-    DeltaWriter, Epoch, FORMAT, Hashed, Kind, Manifest, Name, Origin, epoch_name,
+    Declared, DeltaWriter, Epoch, FORMAT, Hashed, Kind, Manifest, Name, Origin, epoch_name,
 };
 use quorate_etcd_formats::delta::{Event, LeaseGrant};
 use quorate_etcd_formats::hex::hex;
@@ -38,6 +38,8 @@ pub struct About {
     pub created_ms: i64,
     /// Of a full: a revision that was there before the snapshot was asked for. It is in the object's name.
     pub floor: u64,
+    /// Of an epoch: the declaration that the cluster comes of, where it is known.
+    pub declared: Option<Declared>,
 }
 
 /// What a snapshot file holds.
@@ -175,6 +177,7 @@ pub fn epoch(store: &Store, about: &About, begins_at: u64) -> Result<bool> {
         member_id: format!("{:x}", about.origin.member_id),
         created_ms: about.created_ms,
         writer: String::new(),
+        declared: about.declared.clone(),
     };
     store.create(&epoch_name(about.epoch), epoch.to_json())
 }

@@ -104,6 +104,7 @@ impl World {
             store => store.chain.map_or(StoreSeen::Empty, |(cluster, revision)| StoreSeen::Chain {
                 cluster: Some(cluster),
                 revision: Some(revision),
+                held: store.held.clone(),
             }),
         };
         let cluster = self.observe_cluster(node);

@@ -136,6 +136,7 @@ impl World {
         let Did::On = self.write(node, State::Started(identity)) else { return Did::Again("no ledger".to_owned()) };
         self.nodes[node].data = Some(Data::alone(cluster, member, node, self.address_of(node)));
         self.nodes[node].checked = None;
+        self.restored = true;
         self.tell(Some(node), format!("is restored to revision {revision}, as cluster {cluster}"));
         Did::On
     }

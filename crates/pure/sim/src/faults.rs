@@ -2,6 +2,7 @@
 //! the life is a harsh one.
 
 use quorate_plan::ledger::State;
+use quorate_plan::start::Held;
 
 use crate::etcd::Op;
 use crate::files;
@@ -181,7 +182,7 @@ impl World {
         }
     }
 
-    fn forget(&mut self, node: usize) {
+    pub(crate) fn forget(&mut self, node: usize) {
         let it = &mut self.nodes[node];
         (it.data, it.ledger, it.snapshot) = (None, None, None);
         it.noted.clear();
@@ -397,12 +398,16 @@ impl World {
     }
 
     fn back_up(&mut self) {
-        let leader = self.nodes.iter().find(|node| node.runs && node.leads).and_then(|node| node.data.as_ref());
+        let leader = self.nodes.iter().find(|node| node.runs && node.leads);
         if self.store.declared
             && !self.store.away
-            && let Some(data) = leader
+            && let Some((node, data)) = leader.and_then(|node| node.data.as_ref().map(|data| (node, data)))
         {
             self.store.chain = Some((data.cluster, data.commit as u64));
+            let one = Held { cluster: Some(data.cluster), declared: Some(self.files[node.file].spec.declared()) };
+            if !self.store.held.contains(&one) {
+                self.store.held.push(one);
+            }
             self.tell(None, "a backup is taken".to_owned());
         }
     }
@@ -421,8 +426,10 @@ impl World {
             self.note_damage(node);
         }
         self.hopeless = Some("every machine is lost, and there is a backup".to_owned());
-        // Nobody is left who could know of an earlier founding under the same number.
+        // Nobody is left who could know of an earlier founding under the same number, but the store.
         self.foundings.clear();
+        let numbers = self.store.held.iter().filter_map(|held| held.declared.as_ref()?.bootstrap);
+        self.store.left_of = numbers.max();
         self.store.away = self.random.permille(500);
         self.tell(None, "every machine is lost; new ones take their names".to_owned());
     }

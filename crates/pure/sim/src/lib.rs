@@ -32,6 +32,9 @@ pub struct Settings {
     pub checked: bool,
     /// The cluster was founded long ago, and two operators grow, shrink, drain, restart, tear down and recover it.
     pub living: bool,
+    /// A person who does not know better forgets every node when all is calm, and declares the next founding: to show that the rules
+    /// notice what is lost.
+    pub starts_over: bool,
 }
 
 /// How a life went.

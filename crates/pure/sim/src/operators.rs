@@ -298,6 +298,7 @@ impl World {
         it.listens = at;
         (it.up, it.runs, it.leads, it.plan, it.checked, it.snapshot) = (true, true, true, None, None, None);
         self.cut.clear();
+        self.restored = true;
         self.recovered = Some(node);
     }
 

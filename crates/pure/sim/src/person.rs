@@ -28,8 +28,19 @@ impl World {
         if self.living {
             return self.settle_changes();
         }
+        if self.settings.starts_over {
+            return self.start_over();
+        }
         self.declare_again();
         self.agree();
+    }
+
+    fn start_over(&mut self) {
+        for node in 0..self.nodes.len() {
+            self.power_cut(node);
+            self.forget(node);
+            self.give_file(node, files::SECOND, "a person who starts over");
+        }
     }
 
     /// Who was taken out for good is declared again: its peers forget the tombstone, and it is reset.

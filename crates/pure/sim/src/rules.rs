@@ -1,12 +1,22 @@
 //! The rules: what must hold whatever happens. They see everything, and what they know no planner is told.
 
+use std::collections::BTreeSet;
+
 use quorate_etcd_formats::membership::{ClusterId, MemberId};
 use quorate_plan::change::{BACKUP_FRESH_MS, Who};
 use quorate_plan::ledger::{IntentKind, Origin, PeerMemory, State};
 use quorate_plan::start::Step;
 
-use crate::etcd::Entry;
+use crate::etcd::{Entry, Op};
 use crate::world::{Executing, World};
+
+/// The number of a client's write.
+fn written(entry: &Entry) -> Option<u32> {
+    match entry.op {
+        Op::Write(number) => Some(number),
+        _ => None,
+    }
+}
 
 impl World {
     /// After every moment: one cluster at a time.
@@ -33,6 +43,25 @@ impl World {
         }
         if log.len() > known.len() {
             log.clone_into(known);
+        }
+    }
+
+    /// When all serves: what any cluster acknowledged is there, unless more was lost than a majority survives, or a person chose
+    /// what to go on with.
+    pub(crate) fn rule_of_the_end(&mut self) {
+        if self.hopeless.is_some() || self.recovered.is_some() || self.restored {
+            return;
+        }
+        let leader = self.nodes.iter().find(|node| node.runs && node.leads).and_then(|node| node.data.as_ref());
+        let Some(data) = leader else { return };
+        let serving = data.cluster;
+        let held: BTreeSet<u32> = data.log.iter().take(data.commit).filter_map(written).collect();
+        let lost = |log: &Vec<Entry>| log.iter().filter_map(written).find(|number| !held.contains(number));
+        let lost = self.committed.iter().find_map(|(cluster, log)| Some((*cluster, lost(log)?)));
+        if let Some((cluster, number)) = lost {
+            let what =
+                format!("write {number}, which cluster {cluster} acknowledged, is not in {serving}, which serves");
+            self.break_rule(what);
         }
     }
 
@@ -111,6 +140,9 @@ impl World {
             ids.and(file.spec.bootstrap).map(|bootstrap| bootstrap.id)
         });
         let Some(number) = number else { return };
+        if self.store.left_of.is_some_and(|left| number <= left) {
+            return self.break_rule(format!("founding {number} begins with nothing beside its own backup"));
+        }
         let known = self.foundings.entry(number).or_default();
         known.insert(cluster);
         if known.len() > 1 {

@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use quorate_etcd_formats::membership::{ClusterId, MemberId};
 use quorate_plan::ledger::{Intent, Ledger};
-use quorate_plan::start::{Halt, StartPlan, Verdict};
+use quorate_plan::start::{Halt, Held, StartPlan, Verdict};
 
 use crate::etcd::{Data, Entry};
 use crate::files::{self, File};
@@ -85,6 +85,10 @@ pub(crate) struct Store {
     pub(crate) declared: bool,
     pub(crate) away: bool,
     pub(crate) chain: Option<(ClusterId, u64)>,
+    /// Everyone who ever wrote there.
+    pub(crate) held: Vec<Held>,
+    /// The newest founding whose backup is all that is left.
+    pub(crate) left_of: Option<u64>,
 }
 
 pub(crate) struct World {
@@ -103,6 +107,8 @@ pub(crate) struct World {
     pub(crate) quiet_until: u64,
     /// More may be lost than a majority survives.
     pub(crate) harsh: bool,
+    /// A cluster was made anew, from a backup or from what was left: it has a history of its own.
+    pub(crate) restored: bool,
     /// More was lost than a majority survives.
     pub(crate) hopeless: Option<String>,
     /// A node lost what it knew before there was a cluster.
@@ -166,6 +172,7 @@ impl World {
             recovered: None,
             quiet_until: 0,
             harsh: false,
+            restored: false,
             hopeless: None,
             forgot_early: false,
             next: 1,
@@ -201,7 +208,10 @@ impl World {
             }
             self.help();
             if let Some(end) = self.settled() {
-                return end;
+                if end == End::Serves {
+                    self.rule_of_the_end();
+                }
+                return if self.broken.is_some() { End::Broken } else { end };
             }
         }
         if self.broken.is_none() {

@@ -145,7 +145,8 @@ fn about(catalog: &Catalog, base: usize) -> About {
         member_id: id(&manifest.member_id),
         etcd_version: manifest.etcd_version.clone(),
     });
-    About { origin, epoch: catalog.newest_epoch(), created_ms: Timestamp::now().as_millisecond(), floor: 0 }
+    let created_ms = Timestamp::now().as_millisecond();
+    About { origin, epoch: catalog.newest_epoch(), created_ms, ..About::default() }
 }
 
 fn name(manifest: &Manifest) -> Name {

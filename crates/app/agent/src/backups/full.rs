@@ -146,6 +146,7 @@ async fn stream(
         epoch: order.epoch,
         created_ms: Timestamp::now().as_millisecond(),
         floor: heard.revision,
+        declared: None,
     };
     let first = snapshot.next().await?;
     let upper = ask(member).await?.revision;

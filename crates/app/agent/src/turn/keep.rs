@@ -218,6 +218,7 @@ fn settings(node: &Node, backup: &Backup, etcd: Settings) -> Result<FollowSettin
         keep: Some(policy(&backup.keep)),
         flush_timeout: FLUSH,
         take_over: restored,
+        declared: Some(node.spec.declared()),
         scratch: node.scratch(),
     })
 }

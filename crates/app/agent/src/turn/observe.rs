@@ -12,7 +12,7 @@ use quorate_etcd::ledger::observe_ledger;
 use quorate_etcd_formats::membership::ClusterId;
 use quorate_host::exit_record::{self, ExitRecord, Reason, Recorded};
 use quorate_plan::chain::Target;
-use quorate_plan::start::{ClusterSeen, DataSeen, EndSeen, Observed, StoreSeen, Verdict};
+use quorate_plan::start::{ClusterSeen, DataSeen, EndSeen, Held, Observed, StoreSeen, Verdict};
 
 use super::cluster;
 use super::data::{Checked, in_words, observe_data};
@@ -126,11 +126,18 @@ async fn observe_store(node: &Arc<Node>) -> StoreSeen {
 
 fn seen(session: &Session) -> StoreSeen {
     let catalog = &session.catalog;
-    if catalog.objects.is_empty() && catalog.epochs.is_empty() {
+    let objects = catalog.objects.iter().map(|object| (object.cluster_id, object.epoch));
+    let mut held = Held::all(objects, &catalog.opened);
+    // An epoch that cannot be read is somebody's.
+    if catalog.notes.iter().any(|(name, _)| name.contains("/epoch/")) {
+        held.push(Held { cluster: None, declared: None });
+    }
+    if held.is_empty() {
         return StoreSeen::Empty;
     }
     let chain = catalog.decide(Target::Newest).chain;
     let newest = chain.as_ref().map(|chain| chain.base).or(catalog.objects.len().checked_sub(1));
     let id = newest.and_then(|index| catalog.objects.get(index)).map_or(0, |object| object.cluster_id);
-    StoreSeen::Chain { cluster: (id != 0).then_some(ClusterId(id)), revision: chain.map(|chain| chain.reach) }
+    let cluster = (id != 0).then_some(ClusterId(id));
+    StoreSeen::Chain { cluster, revision: chain.map(|chain| chain.reach), held }
 }

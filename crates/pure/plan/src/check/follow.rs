@@ -4,7 +4,7 @@ use quorate_etcd_formats::membership::{ClusterId, MemberId};
 
 use super::Audit;
 use crate::ledger::{IntentKind, Ledger, Promise, State};
-use crate::start::{ClusterSeen, DataSeen, Health, ListedMember, PeerFounding, Step, StoreSeen, Verdict};
+use crate::start::{ClusterSeen, DataSeen, Health, Held, ListedMember, PeerFounding, Step, StoreSeen, Verdict};
 
 /// What stands on the disk.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -101,7 +101,9 @@ impl Paper {
         let store = match &audit.seen.store {
             StoreSeen::NotDeclared | StoreSeen::Empty => true,
             StoreSeen::Unknown(_) => founded,
-            StoreSeen::Chain { cluster: theirs, .. } => founded || theirs.is_some_and(|theirs| theirs != cluster),
+            StoreSeen::Chain { held, .. } => {
+                founded || (!held.is_empty() && held.iter().all(|one| is_foreign(audit, one, &promise)))
+            }
         };
         audit.rule(store, "nothing is founded while there may be a backup of it");
         self.data = Data::Of(Some((cluster, member)), true);
@@ -327,4 +329,14 @@ impl Paper {
 fn is_mine(audit: &Audit<'_>, member: &ListedMember) -> bool {
     let urls = audit.spec.member(audit.name).map_or(&[][..], |one| one.peer_urls.as_slice());
     member.name == audit.name || member.peer_urls.iter().any(|url| urls.contains(url))
+}
+
+/// Whether what a store holds is surely of another file, or of an earlier founding.
+fn is_foreign(audit: &Audit<'_>, held: &Held, promise: &Promise) -> bool {
+    let earlier = |number: u64| number < promise.bootstrap;
+    held.cluster != Some(promise.cluster)
+        && held
+            .declared
+            .as_ref()
+            .is_some_and(|declared| declared.token != audit.spec.token || declared.bootstrap.is_some_and(earlier))
 }

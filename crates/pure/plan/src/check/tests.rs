@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use quorate_etcd_formats::delta::quorate::Declared;
 use quorate_etcd_formats::membership::{ClusterId, MemberId};
 
 use super::check;
@@ -12,7 +13,7 @@ use crate::ledger::{
 };
 use crate::spec::Spec;
 use crate::start::{
-    ClusterSeen, DataFacts, DataSeen, EndSeen, Guard, Health, ListedMember, Observed, PeerAnswer, PeerFounding,
+    ClusterSeen, DataFacts, DataSeen, EndSeen, Guard, Health, Held, ListedMember, Observed, PeerAnswer, PeerFounding,
     PeerSeen, StoreSeen, Verdict, plan_start, plan_start_without,
 };
 
@@ -207,8 +208,17 @@ impl Foundings {
             store: match random.below(6) {
                 0 => StoreSeen::Unknown("u".into()),
                 1 => StoreSeen::Empty,
-                2 => StoreSeen::Chain { cluster: Some(self.cluster(random)), revision: Some(3) },
-                3 => StoreSeen::Chain { cluster: None, revision: None },
+                2 => {
+                    let cluster = Some(self.cluster(random));
+                    let declared = |number| Declared { token: "t".into(), bootstrap: (number > 0).then_some(number) };
+                    let declared = (!random.one_in(4)).then(|| declared(random.below(4)));
+                    StoreSeen::Chain { cluster, revision: Some(3), held: vec![Held { cluster, declared }] }
+                }
+                3 => StoreSeen::Chain {
+                    cluster: None,
+                    revision: None,
+                    held: vec![Held { cluster: None, declared: None }],
+                },
                 _ => StoreSeen::NotDeclared,
             },
         }

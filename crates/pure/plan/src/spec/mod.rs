@@ -26,6 +26,7 @@ mod units;
 
 use std::collections::BTreeMap;
 
+use quorate_etcd_formats::delta::quorate::Declared;
 use quorate_etcd_formats::hex::hex;
 use quorate_etcd_formats::membership::{ClusterId, MemberId, cluster_id, member_id};
 use quorate_faults::Result;
@@ -246,6 +247,11 @@ impl Spec {
     /// The token that etcd is founded with: `<token>-b<N>`, so that two declarations never share ids.
     pub fn etcd_token(&self) -> Option<String> {
         self.bootstrap.map(|bootstrap| format!("{}-b{}", self.token, bootstrap.id))
+    }
+
+    /// Whose backups are those of the clusters that come of this file.
+    pub fn declared(&self) -> Declared {
+        Declared { token: self.token.clone(), bootstrap: self.bootstrap.map(|bootstrap| bootstrap.id) }
     }
 
     /// The ids that the declared bootstrap leads to; none while a source has not been asked.

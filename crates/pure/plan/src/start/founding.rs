@@ -8,7 +8,7 @@ use quorate_faults::Code;
 use super::guards::{Guard, Guards};
 use super::halts::{refuse, wait};
 use super::rows::Case;
-use super::{ListedMember, PeerAnswer, PeerFounding, PeerSeen, Row, StartPlan, Step, StoreSeen};
+use super::{Held, ListedMember, PeerAnswer, PeerFounding, PeerSeen, Row, StartPlan, Step, StoreSeen};
 use crate::ledger::{Identity, Origin, PeerMemory, Promise, State};
 use crate::roster::names;
 
@@ -23,6 +23,16 @@ pub(super) struct Stances<'a> {
     against: Vec<(&'a str, String)>,
     /// Someone has founded it.
     founded: bool,
+}
+
+/// Whose backups lie in the store.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Whose {
+    /// Of the declared founding, whatever became of its ids.
+    Ours,
+    /// Of an earlier founding, or of another file.
+    Others,
+    Unknown,
 }
 
 impl<G: Guards> Case<'_, G> {
@@ -318,13 +328,37 @@ impl<G: Guards> Case<'_, G> {
     fn store_objects(&self, promise: &Promise) -> Option<StartPlan> {
         match &self.seen.store {
             StoreSeen::NotDeclared | StoreSeen::Empty => None,
-            StoreSeen::Chain { cluster: Some(cluster), .. } if *cluster != promise.cluster => None,
-            StoreSeen::Chain { .. } => self.guards.hold(Guard::BackupExists).then(|| self.backup_exists()),
+            StoreSeen::Chain { cluster, held, .. } => {
+                let newest = Held { cluster: *cluster, declared: None };
+                let found: Vec<Whose> = match held.as_slice() {
+                    [] => vec![self.whose(promise, &newest)],
+                    held => held.iter().map(|one| self.whose(promise, one)).collect(),
+                };
+                let has = |whose: Whose| found.contains(&whose) && self.guards.hold(Guard::BackupExists);
+                match () {
+                    () if has(Whose::Ours) => Some(self.backup_exists()),
+                    () if has(Whose::Unknown) => Some(self.backup_of_someone()),
+                    () => None,
+                }
+            }
             StoreSeen::Unknown(why) => {
                 let why = format!("cannot tell whether a backup of this cluster exists: {why}");
                 let steps = wait(Code::StartWaiting, why, "a store that does not answer is not taken for empty");
                 self.guards.hold(Guard::StoreUnknown).then(|| StartPlan::new(Row::WaitForCluster, steps))
             }
+        }
+    }
+
+    /// Ids do not tell: a cluster that was restored or recovered has another one, and so has one whose members were changed.
+    fn whose(&self, promise: &Promise, held: &Held) -> Whose {
+        match &held.declared {
+            _ if held.cluster == Some(promise.cluster) => Whose::Ours,
+            None => Whose::Unknown,
+            Some(declared) if declared.token != self.spec.token => Whose::Others,
+            Some(declared) => match declared.bootstrap {
+                Some(number) if number < promise.bootstrap => Whose::Others,
+                Some(_) | None => Whose::Ours,
+            },
         }
     }
 
@@ -350,6 +384,14 @@ impl<G: Guards> Case<'_, G> {
         let why = "there is no data, but a backup of this cluster";
         let way_out =
             "`quorate backup restore` brings it back; to begin with nothing, declare `bootstrap` with a new id";
+        StartPlan::new(Row::BackupExists, refuse(Code::StartBackupExists, why, way_out))
+    }
+
+    /// It may be this cluster's: nothing says that it is not.
+    fn backup_of_someone(&self) -> StartPlan {
+        let why = "there is no data, but a backup that does not say which declaration it is of";
+        let way_out =
+            "`quorate backup restore` brings it back; to begin with nothing, give `backup.store` another prefix";
         StartPlan::new(Row::BackupExists, refuse(Code::StartBackupExists, why, way_out))
     }
 

@@ -21,8 +21,8 @@ use crate::spec::{Spec, Validation};
 pub use guards::Guard;
 pub use last_words::{classify, hindrance};
 pub use observed::{
-    ClusterSeen, DataFacts, DataSeen, EndSeen, Health, ListedMember, Observed, PeerAnswer, PeerFounding, PeerSeen,
-    StoreSeen, Verdict,
+    ClusterSeen, DataFacts, DataSeen, EndSeen, Health, Held, ListedMember, Observed, PeerAnswer, PeerFounding,
+    PeerSeen, StoreSeen, Verdict,
 };
 pub use restart::{Ended, Restart, RestartPolicy, Run, plan_restart};
 pub use step::{Depth, Halt, Mode, Step};

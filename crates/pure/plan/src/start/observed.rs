@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use quorate_etcd_formats::delta::quorate::{Declared, Epoch};
 use quorate_etcd_formats::membership::{ClusterId, MemberId};
 
 use crate::ledger::{LedgerSeen, Promise};
@@ -173,5 +174,38 @@ pub enum StoreSeen {
         cluster: Option<ClusterId>,
         /// The newest revision that can be proven, if any.
         revision: Option<u64>,
+        /// Every cluster that has ever written there, as far as the store says.
+        held: Vec<Held>,
     },
+}
+
+/// A cluster whose backups lie, or lay, in the store.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Held {
+    /// Its id; `None` where the layout does not say.
+    pub cluster: Option<ClusterId>,
+    /// The declaration that it comes of; `None` where its writer did not say. A restored cluster has another id, and the same
+    /// declaration.
+    pub declared: Option<Declared>,
+}
+
+impl Held {
+    /// Of what objects and epochs say, each with its cluster's id (0: unknown) and number of its epoch.
+    pub fn all(objects: impl IntoIterator<Item = (u64, u64)>, epochs: &[Epoch]) -> Vec<Held> {
+        let id = |epoch: &Epoch| u64::from_str_radix(&epoch.cluster_id, 16).unwrap_or(0);
+        let opened = epochs.iter().map(|epoch| (id(epoch), epoch.epoch));
+        let mut held: Vec<Held> = Vec::new();
+        for (said, number) in objects.into_iter().chain(opened) {
+            let writer = epochs.iter().find(|epoch| epoch.epoch == number);
+            let cluster = if said == 0 { writer.map_or(0, id) } else { said };
+            let own = writer.filter(|epoch| id(epoch) == cluster).and_then(|epoch| epoch.declared.as_ref());
+            let mut same = epochs.iter().filter(|epoch| cluster != 0 && id(epoch) == cluster);
+            let declared = own.or_else(|| same.find_map(|epoch| epoch.declared.as_ref())).cloned();
+            let one = Held { cluster: (cluster != 0).then_some(ClusterId(cluster)), declared };
+            if !held.contains(&one) {
+                held.push(one);
+            }
+        }
+        held
+    }
 }

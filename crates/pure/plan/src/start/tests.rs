@@ -28,6 +28,10 @@ fn promise(spec: &Spec) -> Promise {
     Promise { bootstrap: 1, declaration: spec.declaration_hash(), cluster, member, members: names(spec), over: false }
 }
 
+fn held(cluster: Option<ClusterId>) -> Vec<Held> {
+    vec![Held { cluster, declared: None }]
+}
+
 fn names(spec: &Spec) -> Vec<String> {
     spec.members.iter().map(|member| member.name.clone()).collect()
 }
@@ -219,7 +223,7 @@ fn a_damaged_member_is_replaced_only_by_those_who_have_a_quorum() {
 #[test]
 fn the_only_member_is_restored_or_kept_as_it_is() {
     let one = spec(1, FOUND);
-    let chain = |cluster, revision| StoreSeen::Chain { cluster, revision };
+    let chain = |cluster, revision| StoreSeen::Chain { cluster, revision, held: held(cluster) };
     let mut lost = seen(DataSeen::Absent, started(&one));
     assert!(row(&one, &lost, Row::RestoreOnly).contains("going on would lose: everything that this cluster held"));
     lost.store = chain(Some(ids(&one).0), Some(120));
@@ -278,7 +282,7 @@ fn a_cluster_is_founded_when_everyone_promised_the_same() {
     row(&three, &all, Row::Found);
     all.peers.insert("n3".into(), PeerSeen::Answered(answer(PeerFounding::Promised(promise(&three)))));
     row(&three, &all, Row::WaitForCluster);
-    all.store = StoreSeen::Chain { cluster: Some(ids(&three).0), revision: None };
+    all.store = StoreSeen::Chain { cluster: Some(ids(&three).0), revision: None, held: held(Some(ids(&three).0)) };
     row(&three, &all, Row::BackupExists);
     all.store = StoreSeen::Empty;
     all.peers.insert("n3".into(), PeerSeen::Answered(answer(PeerFounding::Founded(ClusterId(9)))));
@@ -297,7 +301,7 @@ fn a_used_or_missing_declaration_founds_nothing() {
     let undeclared = spec(1, "");
     let mut nothing = seen(DataSeen::Absent, State::Empty);
     assert!(row(&undeclared, &nothing, Row::WaitForCluster).contains("bootstrap: {id: 1}"));
-    nothing.store = StoreSeen::Chain { cluster: None, revision: Some(5) };
+    nothing.store = StoreSeen::Chain { cluster: None, revision: Some(5), held: held(None) };
     row(&undeclared, &nothing, Row::BackupExists);
 }
 

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use quorate_etcd_formats::delta::quorate::Declared;
 use quorate_etcd_formats::membership::{ClusterId, MemberId};
 use quorate_plan::ledger::{
     Dropped, Identity, Intent, IntentKind, Ledger, LedgerSeen, Origin, PeerMemory, PendingAdd, Promise, State,
@@ -9,8 +10,8 @@ use quorate_plan::ledger::{
 };
 use quorate_plan::spec::Spec;
 use quorate_plan::start::{
-    ClusterSeen, DataFacts, DataSeen, EndSeen, Health, ListedMember, Observed, PeerAnswer, PeerFounding, PeerSeen,
-    StoreSeen, Verdict,
+    ClusterSeen, DataFacts, DataSeen, EndSeen, Health, Held, ListedMember, Observed, PeerAnswer, PeerFounding,
+    PeerSeen, StoreSeen, Verdict,
 };
 
 use crate::golden;
@@ -238,12 +239,18 @@ impl Fixture {
     }
 
     fn store(&self, word: &str) -> StoreSeen {
+        let chain = |cluster: ClusterId, revision: Option<u64>, number: Option<u64>| {
+            let declared = number.map(|number| Declared { token: "t".to_owned(), bootstrap: Some(number) });
+            StoreSeen::Chain { cluster: Some(cluster), revision, held: vec![Held { cluster: Some(cluster), declared }] }
+        };
         match word {
             "empty" => StoreSeen::Empty,
             "unknown" => StoreSeen::Unknown("no answer".to_owned()),
-            "unproven chain" => StoreSeen::Chain { cluster: Some(self.cluster("1")), revision: None },
-            "chain of another" => StoreSeen::Chain { cluster: Some(OTHER), revision: Some(7) },
-            "chain" => StoreSeen::Chain { cluster: Some(self.cluster("1")), revision: Some(120) },
+            "unproven chain" => chain(self.cluster("1"), None, Some(1)),
+            "chain of another" => chain(OTHER, Some(7), None),
+            // Restored once, or founded with other members: the id is another, the declaration the same.
+            "chain of another id" => chain(OTHER, Some(7), Some(1)),
+            "chain" => chain(self.cluster("1"), Some(120), Some(1)),
             other => panic!("no store: {other}"),
         }
     }

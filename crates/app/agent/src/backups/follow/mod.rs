@@ -22,6 +22,7 @@ use std::time::Duration;
 
 use quorate_backup::spool::{Spool, SpoolSettings};
 use quorate_etcd::client::{Client, Settings};
+use quorate_etcd_formats::delta::quorate::Declared;
 use quorate_faults::{Code, Fault, Result};
 use quorate_plan::chain::Layout;
 use quorate_plan::retention::Policy;
@@ -61,6 +62,8 @@ pub struct FollowSettings {
     pub flush_timeout: Duration,
     /// This cluster may overrule another one's backups.
     pub take_over: bool,
+    /// The declaration that the cluster comes of, where it is known: said in every epoch that is opened.
+    pub declared: Option<Declared>,
     /// Where large files of a compaction lie for a while.
     pub scratch: PathBuf,
 }

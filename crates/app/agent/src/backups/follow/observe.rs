@@ -174,7 +174,7 @@ pub(super) async fn begin(
     let epoch = match plan.epoch {
         EpochPlan::Keep(epoch) => epoch,
         EpochPlan::None => 0,
-        EpochPlan::Take { begins_at } => take_epoch(&seen, begins_at).await?,
+        EpochPlan::Take { begins_at } => take_epoch(settings, &seen, begins_at).await?,
         // The store was waited for, so that it is known.
         EpochPlan::Later => return Err(Fault::new(Code::StoreNotSeen, "cannot begin before the store is known")),
     };
@@ -217,9 +217,10 @@ pub(super) async fn begin(
     Ok(Some((Arc::new(run), plan)))
 }
 
-async fn take_epoch(seen: &Seen, begins_at: u64) -> Result<u64> {
+async fn take_epoch(settings: &FollowSettings, seen: &Seen, begins_at: u64) -> Result<u64> {
     let created_ms = Timestamp::now().as_millisecond();
-    let about = About { origin: seen.heard.origin.clone(), created_ms, ..About::default() };
+    let (origin, declared) = (seen.heard.origin.clone(), settings.declared.clone());
+    let about = About { origin, created_ms, declared, ..About::default() };
     let mut left = 10u32;
     loop {
         let (store, about) = (Arc::clone(&seen.store), about.clone());

@@ -211,6 +211,7 @@ impl Shared {
             keep: settings.keep,
             flush_timeout: FLUSH_LIMIT,
             take_over: false,
+            declared: None,
             scratch: settings.data_dir.parent().unwrap_or(Path::new("/")).to_owned(),
         })
     }

@@ -230,6 +230,7 @@ impl Args {
             keep: self.keep.policy()?,
             flush_timeout: record.flush_timeout,
             take_over: record.take_over,
+            declared: None,
             scratch: std::env::temp_dir(),
         })
     }

@@ -74,6 +74,19 @@ pub struct Epoch {
     /// A random word that tells two writers apart who are alike in everything else.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub writer: String,
+    /// The declaration that its cluster comes of, where its writer knew it. Ids change with every restore; this does not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub declared: Option<Declared>,
+}
+
+/// Which declaration a cluster comes of, whatever its id has become since.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Declared {
+    /// The token of its file.
+    pub token: String,
+    /// The number of its founding, where the file named one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bootstrap: Option<u64>,
 }
 
 impl Manifest {

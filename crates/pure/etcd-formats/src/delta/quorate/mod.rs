@@ -7,7 +7,7 @@ mod names;
 
 pub use decode::{QuorateDecoder, Salvage};
 pub use encode::{DeltaWriter, Written};
-pub use manifest::{Epoch, FORMAT, Hashed, Kind, Manifest};
+pub use manifest::{Declared, Epoch, FORMAT, Hashed, Kind, Manifest};
 pub use names::{Name, ROOT, epoch_name};
 
 /// What a delta begins with.
