@@ -194,6 +194,11 @@ impl Peer {
         self.certificate.as_ref().and_then(|certificate| quorate_pki::node_name(certificate, token))
     }
 
+    /// Whether its certificate is for this host.
+    pub fn covers(&self, host: &str) -> bool {
+        self.certificate.as_ref().is_some_and(|certificate| quorate_pki::covers(certificate, host))
+    }
+
     /// Whether from this machine, through its own loopback.
     pub fn is_loopback(&self) -> bool {
         self.from.ip().to_canonical().is_loopback()

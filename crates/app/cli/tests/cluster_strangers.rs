@@ -83,8 +83,75 @@ fn a_stranger_learns_nothing_and_a_member_names_its_cluster_and_generation() {
         assert_eq!((code, &answer["generation"]), (200, &5.into()), "{answer}");
     }
     assert_eq!(member.get("/v1/nothing", "t", "5").0, 404);
+    nobody_else_changes_anything(&cluster, &member);
+    nothing_older_than_tls_1_2_is_spoken(&cluster);
     starts_are_written_down_for_members_alone(&member);
     openapi_has_every_route(&member);
+}
+
+/// One authority signs for all: who has a client's certificate may look, and change nothing. A member names its generation.
+fn nobody_else_changes_anything(cluster: &Declared, member: &Asker) {
+    let read = |name: &str| std::fs::read_to_string(cluster.path(name)).unwrap();
+    let ask = |asker: &Asker, method: Method, path: &str, generation: &str| {
+        let headers = [("quorate-cluster", "t"), ("quorate-generation", generation), ("quorate-from", "operator")];
+        asker.ask(method, path, &headers, Some(json!({}))).unwrap()
+    };
+    for name in ["alice", "nobody"] {
+        let client = Asker::new(cluster, Some((read(&format!("{name}.pem")), read(&format!("{name}.key")))));
+        assert_eq!(client.get("/v1/node", "t", "5").0, 200);
+        let (_, document) = client.get("/openapi.json", "t", "5");
+        for (path, methods) in document["paths"].as_object().unwrap() {
+            for method in methods.as_object().unwrap().keys().filter(|method| *method != "get") {
+                let method = Method::from_bytes(method.to_uppercase().as_bytes()).unwrap();
+                let (code, refused) = ask(&client, method.clone(), path, "5");
+                assert_eq!((code, &refused["code"]), (403, &"Q1036".into()), "{name}: {method} {path}: {refused}");
+            }
+        }
+    }
+    for (method, path) in [(Method::PUT, "/v1/file"), (Method::POST, "/v1/intent"), (Method::POST, "/v1/hand-over")] {
+        let (code, refused) = ask(member, method.clone(), path, "none");
+        assert_eq!((code, &refused["code"]), (400, &"Q0978".into()), "{method} {path}: {refused}");
+        assert!(refused["why"].as_str().unwrap().contains("names the generation"), "{refused}");
+        let (code, refused) = ask(member, method.clone(), path, "4");
+        assert_eq!((code, &refused["code"]), (409, &"Q0977".into()), "{method} {path}: {refused}");
+    }
+    // A question, though it is no GET.
+    assert_eq!(ask(member, Method::POST, "/v1/remains", "none").0, 200);
+}
+
+fn nothing_older_than_tls_1_2_is_spoken(cluster: &Declared) {
+    let ca = Certificate::from_pem(&std::fs::read(cluster.path("ca.pem")).unwrap()).unwrap();
+    let (cert, key) = files(cluster);
+    let identity = Identity::from_pem(format!("{cert}\n{key}").as_bytes()).unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    for version in [reqwest::tls::Version::TLS_1_2, reqwest::tls::Version::TLS_1_3] {
+        let builder = Client::builder().tls_certs_only([ca.clone()]).identity(identity.clone());
+        let client = builder.tls_version_min(version).tls_version_max(version).build().unwrap();
+        let answer = runtime.block_on(client.get(format!("{}/v1/node", cluster.api_url(0))).send());
+        assert_eq!(answer.unwrap().status(), 400, "{version:?}: it is asked, and says what is missing");
+    }
+    // The alerts that end a handshake: 70 says that the version is not spoken; what else 1.2 lacks here is another one.
+    assert_eq!(alert(cluster, [3, 2]), Some(70));
+    assert!(alert(cluster, [3, 3]).is_some_and(|alert| alert != 70));
+}
+
+/// Says hello in a version of TLS, and gives the alert that comes back.
+fn alert(cluster: &Declared, version: [u8; 2]) -> Option<u8> {
+    use std::io::{Read, Write};
+    let mut hello = version.to_vec();
+    hello.extend([7; 32]);
+    // No session; two suites of TLS 1.1 that 1.2 still knew; no compression; no extensions.
+    hello.extend([0, 0, 4, 0xc0, 0x13, 0, 0x2f, 1, 0]);
+    let length = u8::try_from(hello.len()).unwrap();
+    let mut record = vec![22, 3, 1, 0, length + 4, 1, 0, 0, length];
+    record.extend(hello);
+    let url = cluster.api_url(0);
+    let mut stream = std::net::TcpStream::connect(url.strip_prefix("https://").unwrap()).unwrap();
+    stream.set_read_timeout(Some(std::time::Duration::from_secs(20))).unwrap();
+    stream.write_all(&record).unwrap();
+    let mut answer = [0; 7];
+    stream.read_exact(&mut answer).ok()?;
+    (answer[0] == 21).then_some(answer[6])
 }
 
 fn starts_are_written_down_for_members_alone(member: &Asker) {

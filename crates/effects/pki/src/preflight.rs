@@ -9,6 +9,7 @@ use quorate_plan::etcd_config::Minor;
 use quorate_plan::spec::{Member, Security, Spec, Tls, TlsFiles, for_member};
 
 use crate::check::{Pair, Seen, finding, observe_pair, times};
+use crate::read::node_of;
 
 /// What is about to be started.
 #[derive(Debug, Clone, Copy)]
@@ -43,7 +44,46 @@ pub fn preflight(input: &PreflightInput<'_>, now: Timestamp) -> Vec<Finding> {
         }
     }
     names(input, tls, &seen, &mut findings);
+    agents(input, &seen, &mut findings);
     findings
+}
+
+/// Who may give agents orders.
+fn agents(input: &PreflightInput<'_>, seen: &[(Pair, Seen)], findings: &mut Vec<Finding>) {
+    let find = |which: &str| seen.iter().find(|(pair, _)| pair.which == which);
+    let (Some((pair, agent)), Some((_, client))) = (find("agent").or_else(|| find("peer")), find("client")) else {
+        return;
+    };
+    let (spec, own) = (input.spec, &input.member.name);
+    let named = |seen: &Seen| seen.leaf.as_ref().and_then(|leaf| node_of(leaf, &spec.token));
+    if let Some(name) = named(agent).filter(|name| name != own) {
+        // Alone, only operators have to get past it.
+        let severity = if spec.members.len() > 1 { Severity::Error } else { Severity::Warning };
+        let what = format!("the certificate of the agent names `{name}`, so other agents take nothing from `{own}`");
+        let remedy = "have it issued with the member's name as its common name";
+        findings.push(finding(Code::AgentUnnamed, severity, &pair.cert, what, remedy));
+    }
+    let shared = agent.trusted.iter().any(|one| client.trusted.iter().any(|other| one.public_key == other.public_key));
+    if !shared {
+        return;
+    }
+    let taken = find("admin").and_then(|(admin, seen)| {
+        let name = named(seen).filter(|name| spec.member(name).is_some())?;
+        (admin.cert != pair.cert).then_some((admin, name))
+    });
+    let remedy = "give agents an authority of their own, or sign no client's certificate with a member's name";
+    findings.push(match taken {
+        Some((admin, name)) => {
+            let what = format!(
+                "agents and clients have one authority, and this client's certificate names `{name}`, so it commands agents"
+            );
+            finding(Code::CertificateSharedCa, Severity::Error, &admin.cert, what, remedy)
+        }
+        None => {
+            let what = "agents and clients have one authority: names alone keep clients from commanding agents";
+            finding(Code::CertificateSharedCa, Severity::Warning, &pair.ca, what.to_owned(), remedy)
+        }
+    });
 }
 
 /// Who may call themselves a peer.

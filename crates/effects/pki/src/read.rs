@@ -157,7 +157,15 @@ pub(crate) fn parse_pem(bytes: &[u8]) -> Result<Vec<Certificate>, String> {
 ///
 /// Ask only about a certificate that has been verified.
 pub fn node_name(der: &[u8], token: &str) -> Option<String> {
-    let certificate = Certificate::parse(der).ok()?;
+    node_of(&Certificate::parse(der).ok()?, token)
+}
+
+/// Whether a certificate, which has been verified, is for this host.
+pub fn covers(der: &[u8], host: &str) -> bool {
+    Certificate::parse(der).is_ok_and(|certificate| certificate.covers(host))
+}
+
+pub(crate) fn node_of(certificate: &Certificate, token: &str) -> Option<String> {
     let own = certificate.dns.iter().find_map(|name| node_of_hostname(name, token));
     match (own, &certificate.common_name) {
         // The host name lost its case, the common name did not.

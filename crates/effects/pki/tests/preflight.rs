@@ -58,7 +58,8 @@ fn time_is_told_before_and_after_the_end() {
     place.install("n1", place.now);
     let spec = in_dir(&place);
     let all = |what: &str| ["peer", "client", "agent", "admin"].map(|file| format!("{what} {file}.crt")).to_vec();
-    assert_eq!(found(&spec, Minor::V3_5, place.now + days(61)), all("Q1018 warning"));
+    assert_eq!(found(&spec, Minor::V3_5, place.now + days(63)), [""; 0], "renewal is due, and nobody is warned yet");
+    assert_eq!(found(&spec, Minor::V3_5, place.now + days(68)), all("Q1018 warning"));
     assert_eq!(found(&spec, Minor::V3_5, place.now + days(90)), all("Q1012 error"));
     let early = found(&spec, Minor::V3_5, place.now - days(1));
     assert_eq!(early.len(), 7, "the authorities too: {early:?}");
@@ -134,9 +135,11 @@ fn certificates_from_elsewhere_are_checked_alike() {
     params.distinguished_name.push(rcgen::DnType::CommonName, "between");
     let between = CertifiedIssuer::signed_by(params, KeyPair::generate().unwrap(), &root).unwrap();
     put(&at("ca.pem"), &root.pem());
-    let issue = |file: &str, usage: Vec<ExtendedKeyUsagePurpose>, with_chain: bool| {
+    let named = |file: &str, common: &str, usage: Vec<ExtendedKeyUsagePurpose>, with_chain: bool| {
         let names = ["127.0.0.1", "*.example"].map(str::to_owned).to_vec();
         let mut params = CertificateParams::new(names).unwrap();
+        params.distinguished_name = rcgen::DistinguishedName::new();
+        params.distinguished_name.push(rcgen::DnType::CommonName, common);
         params.extended_key_usages = usage;
         let key = KeyPair::generate().unwrap();
         let leaf = params.signed_by(&key, &between).unwrap().pem();
@@ -144,6 +147,8 @@ fn certificates_from_elsewhere_are_checked_alike() {
         put(&at(&format!("{file}.key")), &key.serialize_pem());
         std::fs::set_permissions(at(&format!("{file}.key")), PermissionsExt::from_mode(0o600)).unwrap();
     };
+    let issue =
+        |file: &str, usage: Vec<ExtendedKeyUsagePurpose>, with_chain: bool| named(file, "n1", usage, with_chain);
     use ExtendedKeyUsagePurpose::{ClientAuth, ServerAuth};
     issue("peer", vec![ServerAuth, ClientAuth], true);
     issue("client", vec![ServerAuth], true);
@@ -153,11 +158,22 @@ fn certificates_from_elsewhere_are_checked_alike() {
     };
     let own = spec(&format!("{{peer: {}, client: {}}}", files("peer"), files("client")), "");
     let now = Timestamp::now();
-    // One authority for both, and a gateway that cannot dial.
-    assert_eq!(found(&own, Minor::V3_5, now), ["Q1015 warning client.pem", "Q1016 warning ca.pem"]);
+    // One authority for peers, clients and agents, and a gateway that cannot dial.
+    let shared = ["Q1015 warning client.pem", "Q1016 warning ca.pem", "Q1016 warning ca.pem"];
+    assert_eq!(found(&own, Minor::V3_5, now), shared);
+    // Names tell clients from members, or they do not.
+    let pairs = [files("peer"), files("client"), files("admin")];
+    let with_admin = spec(&format!("{{peer: {}, client: {}, admin: {}}}", pairs[0], pairs[1], pairs[2]), "");
+    named("admin", "root", vec![ClientAuth], true);
+    assert_eq!(found(&with_admin, Minor::V3_5, now), shared);
+    named("admin", "n1", vec![ClientAuth], true);
+    let errors = ["Q1015 warning client.pem", "Q1016 warning ca.pem", "Q1016 error admin.pem"];
+    assert_eq!(found(&with_admin, Minor::V3_5, now), errors);
+    named("peer", "n2", vec![ServerAuth, ClientAuth], true);
+    assert!(found(&own, Minor::V3_5, now).contains(&"Q1035 warning peer.pem".to_owned()));
     issue("peer", vec![ClientAuth], true);
     issue("client", vec![], false);
-    let broken = ["Q1015 error peer.pem", "Q1013 error client.pem", "Q1016 warning ca.pem"];
+    let broken = ["Q1015 error peer.pem", "Q1013 error client.pem", "Q1016 warning ca.pem", "Q1016 warning ca.pem"];
     assert_eq!(found(&own, Minor::V3_5, now), broken);
     // Nothing to look at without TLS.
     let text = "token: t\nplaintext: true\nmembers: [{name: n1, address: 127.0.0.1}]\n";

@@ -514,6 +514,10 @@ codes! {
     LinkKeyExposed = "Q1032", Usage;
     /// A file of a link holds no certificate or key.
     LinkFile = "Q1033", CannotMeet;
+    /// The certificate of an agent names another node than its own.
+    AgentUnnamed = "Q1035", CannotMeet;
+    /// Who asks an agent for a change is no node of the cluster.
+    NotAdmitted = "Q1036", Refused;
 
     /// A quorum answers, or could be started: there is nothing to recover.
     RecoverQuorum = "Q1060", Refused;

@@ -9,7 +9,9 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use quorate_etcd::ledger::observe_ledger;
 use quorate_faults::{Code, Fault};
+use quorate_plan::ledger::LedgerSeen;
 use quorate_plan::spec::{Member, Spec, TlsFiles, for_member};
 use reqwest::{Certificate, Client, Identity, Method, RequestBuilder};
 use serde::Serialize;
@@ -20,7 +22,9 @@ use super::messages::{
     FileAnswer, FileRequest, HandOverAnswer, IntentAnswer, IntentRequest, NodeAnswer, PlanAnswer, Refusal,
     StartedAnswer, StartedRequest,
 };
-use super::{BODY_MAX, CLUSTER_HEADER, FROM_HEADER, GENERATION_HEADER, NO_GENERATION, OPERATOR, STATE_HEADER};
+use super::{
+    BODY_MAX, CLUSTER_HEADER, FROM_HEADER, GENERATION_HEADER, NO_GENERATION, OPERATOR, STATE_HEADER, UNNUMBERED,
+};
 use crate::turn::Status;
 
 /// How long a connection may take: agents are near each other.
@@ -77,6 +81,8 @@ pub struct Peers {
     /// Agents of nodes that are no members, as last read from the record.
     clients: Mutex<BTreeMap<String, String>>,
     files: Option<Files>,
+    /// Where the generation of who asks is written down; operators have none, and name that of whom they ask.
+    ledger: Option<PathBuf>,
     client: Mutex<Option<(Vec<Stamp>, Client)>>,
     /// How far we are.
     state: Mutex<&'static str>,
@@ -107,7 +113,14 @@ impl Peers {
         let (token, me) = (spec.token.clone(), me.to_owned());
         let (urls, leaving) = (urls.collect(), BTreeMap::new());
         let clients = Mutex::default();
-        Peers { token, me, urls, leaving, clients, files, client: Mutex::new(None), state: Mutex::new("none") }
+        let (client, state) = (Mutex::new(None), Mutex::new("none"));
+        Peers { token, me, urls, leaving, clients, files, ledger: None, client, state }
+    }
+
+    /// The same, asked by a node that has a ledger.
+    #[must_use]
+    pub fn with_ledger(self, ledger: PathBuf) -> Peers {
+        Peers { ledger: Some(ledger), ..self }
     }
 
     /// The same, and the agents of members that an earlier file declared.
@@ -256,29 +269,44 @@ impl Peers {
         self.send(peer, Method::POST, path, Some(generation), body).await
     }
 
-    /// Any request of an operator that changes something at a node.
+    /// Any request that changes something at a node, in the generation of who asks; an operator, or a node that holds nothing,
+    /// reads that of the node first.
     pub async fn order<B: Serialize, T: DeserializeOwned>(
         &self,
         peer: &str,
         path: &str,
         body: &B,
     ) -> Result<T, PeerError> {
-        self.send(peer, Method::POST, path, None, body).await
+        let generation = match UNNUMBERED.contains(&path) {
+            true => None,
+            false => Some(self.generation(peer).await?),
+        };
+        self.send(peer, Method::POST, path, generation, body).await
     }
 
     /// Has a node take another cluster file over.
     pub async fn put_file(&self, peer: &str, request: &FileRequest) -> Result<FileAnswer, PeerError> {
-        self.send(peer, Method::PUT, "/v1/file", None, request).await
+        let generation = self.generation(peer).await?;
+        self.send(peer, Method::PUT, "/v1/file", Some(generation), request).await
     }
 
     /// Has a node write down what it is to become.
     pub async fn tell_intent(&self, peer: &str, request: &IntentRequest) -> Result<IntentAnswer, PeerError> {
-        self.send(peer, Method::POST, "/v1/intent", None, request).await
+        self.order(peer, "/v1/intent", request).await
     }
 
     /// Has a node hand leadership over, if it leads.
     pub async fn hand_over(&self, peer: &str) -> Result<HandOverAnswer, PeerError> {
-        self.send(peer, Method::POST, "/v1/hand-over", None, &()).await
+        self.order(peer, "/v1/hand-over", &()).await
+    }
+
+    async fn generation(&self, peer: &str) -> Result<u64, PeerError> {
+        if let Some(path) = &self.ledger
+            && let LedgerSeen::There(ledger) = observe_ledger(path)
+        {
+            return Ok(ledger.generation);
+        }
+        self.node(peer, None).await.map(|answer| answer.generation)
     }
 
     async fn send<B: Serialize, T: DeserializeOwned>(

@@ -4,8 +4,9 @@ use axum::Json;
 use axum::extract::rejection::JsonRejection;
 use axum::extract::{ConnectInfo, State};
 use axum::http::StatusCode;
-use quorate_faults::Code;
+use quorate_faults::{Code, Fault};
 use quorate_pki::IssuingKeys;
+use quorate_plan::peering::Role;
 
 use super::change::no;
 use super::server::{Api, No, refuse};
@@ -34,6 +35,10 @@ pub(super) async fn detach(
     body: Result<Json<DetachRequest>, JsonRejection>,
 ) -> Result<Json<OperationShown>, No> {
     let Json(request) = body.map_err(|rejection| unread(&rejection))?;
+    if api.peering.role() == Some(Role::Client) && request.name != api.node.name() {
+        let why = Fault::new(Code::PeersRefused, "this node is a client, and takes nobody out but itself");
+        return Err(no(&why));
+    }
     peering::detach(&api, &request).await.map(Json).map_err(|fault| no(&fault))
 }
 

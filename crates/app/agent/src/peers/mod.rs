@@ -4,8 +4,9 @@
 //!   n1: client ── quorate-cluster, quorate-generation, quorate-from ──► n2: server ── ledger, status
 //! ```
 //!
-//! **Invariant:** every request names its cluster and its generation, and is refused where either is not the asked node's; no
-//! answer is Unknown, never empty; and whoever shows no certificate of the agents' authority learns nothing.
+//! **Invariant:** every request names its cluster and its generation, and is refused where either is not the asked node's; what
+//! changes something comes from a declared node; no answer is Unknown, never empty; and whoever shows no certificate of the
+//! agents' authority learns nothing.
 
 mod care;
 mod change;
@@ -31,8 +32,13 @@ pub const GENERATION_HEADER: &str = "quorate-generation";
 pub const FROM_HEADER: &str = "quorate-from";
 /// Names how far who asks has come, in one word, so that the other side looks again when it is news.
 pub const STATE_HEADER: &str = "quorate-state";
-/// Of a node that holds nothing yet, and of operators: it may look, and ask for what its asked node decides by itself.
+/// Of a node that holds nothing yet, and of operators that look. Whoever changes something names a generation, but for
+/// [`UNNUMBERED`].
 pub const NO_GENERATION: &str = "none";
+/// What is asked for without a generation though it is no GET: questions, certificates for a node that holds nothing yet, and a
+/// recovery, whose order bears the generation that it makes.
+pub(crate) const UNNUMBERED: [&str; 4] =
+    [crate::certificates::PATH, crate::recover::REMAINS, crate::recover::RECOVER, crate::peering::VETO];
 /// Who asks, where that is no member.
 pub const OPERATOR: &str = "operator";
 /// Requests and answers are a few kilobytes; certificates are the longest.

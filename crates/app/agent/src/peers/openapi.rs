@@ -86,12 +86,12 @@ fn operation(method: &str, path: &str, summary: &str) -> Value {
         "summary": summary,
         "parameters": [
             header(super::CLUSTER_HEADER, "The token of the cluster file"),
-            header(super::GENERATION_HEADER, "The generation of who asks; `none` where it holds nothing"),
+            header(super::GENERATION_HEADER, "The generation of who asks; `none` to look, and where it holds nothing"),
             header(super::FROM_HEADER, "The member that asks, or `operator`"),
         ],
         "responses": {
             "200": { "description": "The answer", "content": { "application/json": answer } },
-            "400": refused, "409": refused, "503": refused
+            "400": refused, "403": refused, "409": refused, "503": refused
         }
     });
     let body = match path {

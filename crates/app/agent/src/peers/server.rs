@@ -1,7 +1,7 @@
 //! Answers other agents and operators.
 //!
 //! **Invariant:** what is promised or remembered is on disk before it is told; a request that is not for this very cluster, or
-//! of an older generation, is answered with nothing but no.
+//! of an older generation, or for a change and not from one of its nodes, is answered with nothing but no.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use std::time::Duration;
 use axum::body::to_bytes;
 use axum::extract::rejection::JsonRejection;
 use axum::extract::{ConnectInfo, DefaultBodyLimit, Request, State};
-use axum::http::{HeaderMap, StatusCode};
+use axum::http::{HeaderMap, Method, StatusCode};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post, put};
@@ -17,15 +17,17 @@ use axum::{Json, Router};
 use jiff::Timestamp;
 use quorate_faults::Code;
 use quorate_pki::observe_node;
+use quorate_plan::certificates::host_of;
 use quorate_plan::change::Stage;
 use quorate_plan::ledger::{Ledger, LedgerSeen};
 use quorate_plan::peering::Role;
 use quorate_plan::peers::record_started;
+use quorate_plan::spec::Member;
 
 use super::messages::{FoundingAnswer, NodeAnswer, PlanAnswer, Refusal, StartedAnswer, StartedRequest};
 use super::{
-    BODY_MAX, CLUSTER_HEADER, FROM_HEADER, GENERATION_HEADER, NO_GENERATION, OPERATOR, Peers, STATE_HEADER, care,
-    change, hand, openapi,
+    BODY_MAX, CLUSTER_HEADER, FROM_HEADER, GENERATION_HEADER, NO_GENERATION, OPERATOR, Peers, STATE_HEADER, UNNUMBERED,
+    care, change, hand, openapi,
 };
 use crate::certificates::{self, CertificatesAnswer, CertificatesRequest};
 use crate::peering::{self, Peering};
@@ -78,10 +80,31 @@ pub(crate) fn router(api: &Api) -> Router {
     router.layer(DefaultBodyLimit::max(BODY_MAX)).layer(from_fn_with_state(api.clone(), guard)).with_state(api.clone())
 }
 
-/// Lets in who names this cluster and no older generation of it.
+/// What is asked for.
+struct Asked<'a> {
+    path: &'a str,
+    /// Not only to look.
+    changes: bool,
+    headers: &'a HeaderMap,
+    peer: Option<&'a Peer>,
+    /// The node that the certificate names; certificates of other authorities may name none.
+    certified: Option<String>,
+}
+
+/// Lets in who names this cluster and no older generation of it, and to change something only its nodes.
 async fn guard(State(api): State<Api>, request: Request, next: Next) -> Response {
-    let certified = request.extensions().get::<ConnectInfo<Peer>>().and_then(|peer| peer.node(&api.node.spec.token));
-    if let Err(refusal) = admit(&api, request.headers(), certified.as_deref()) {
+    let admitted = {
+        let peer = request.extensions().get::<ConnectInfo<Peer>>().map(|info| &info.0);
+        let asked = Asked {
+            path: request.uri().path(),
+            changes: !matches!(*request.method(), Method::GET | Method::HEAD),
+            headers: request.headers(),
+            peer,
+            certified: peer.and_then(|peer| peer.node(&api.node.spec.token)),
+        };
+        admit(&api, &asked).and_then(|()| admit_change(&api, &asked))
+    };
+    if let Err(refusal) = admitted {
         // What was sent is read first: a connection that is closed on unread bytes may take the answer with it.
         let _ = tokio::time::timeout(REQUEST_LIMIT, to_bytes(request.into_body(), BODY_MAX)).await;
         return refusal.into_response();
@@ -106,9 +129,8 @@ fn listen_to(api: &Api, headers: &HeaderMap) {
     }
 }
 
-/// `certified`: the node that the certificate names; certificates of other authorities name none.
-fn admit(api: &Api, headers: &HeaderMap, certified: Option<&str>) -> Result<(), No> {
-    let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
+fn admit(api: &Api, asked: &Asked<'_>) -> Result<(), No> {
+    let text = |name: &str| asked.headers.get(name).and_then(|value| value.to_str().ok());
     let bad = |why: &str| refuse(StatusCode::BAD_REQUEST, Code::PeerRequest, why, None);
     match text(CLUSTER_HEADER) {
         None => return Err(bad("the request does not name its cluster")),
@@ -120,11 +142,14 @@ fn admit(api: &Api, headers: &HeaderMap, certified: Option<&str>) -> Result<(), 
         }
     }
     let from = text(FROM_HEADER).unwrap_or(OPERATOR);
-    if certified.is_some_and(|name| name != from && from != OPERATOR) {
+    if asked.certified.as_ref().is_some_and(|name| name != from && from != OPERATOR) {
         return Err(bad("the node that asks is not the one that its certificate names"));
     }
     let generation = match text(GENERATION_HEADER) {
         None => return Err(bad("the request does not name its generation")),
+        Some(NO_GENERATION) if asked.changes && !UNNUMBERED.contains(&asked.path) => {
+            return Err(bad("what changes something names the generation that it was decided in"));
+        }
         Some(NO_GENERATION) => return Ok(()),
         Some(number) => number.parse::<u64>().map_err(|_| bad("the generation is no number"))?,
     };
@@ -134,6 +159,38 @@ fn admit(api: &Api, headers: &HeaderMap, certified: Option<&str>) -> Result<(), 
         return Err(refuse(StatusCode::CONFLICT, Code::PeerOutdated, &why, Some(ours)));
     }
     Ok(())
+}
+
+/// A certificate of the agents' authority is not enough: clients, nodes that were let go and, where one authority signs for all,
+/// everyone has one.
+fn admit_change(api: &Api, asked: &Asked<'_>) -> Result<(), No> {
+    let spec = &api.node.spec;
+    if !asked.changes || spec.tls_files().is_none() {
+        return Ok(());
+    }
+    let no = |why: &str| Err(refuse(StatusCode::FORBIDDEN, Code::NotAdmitted, why, None));
+    let Some(name) = &asked.certified else {
+        // Certificates from elsewhere may bear addresses alone.
+        let is_for = |member: &Member| {
+            let url = spec.agent_url_of(member);
+            host_of(&url).is_some_and(|host| asked.peer.is_some_and(|peer| peer.covers(host)))
+        };
+        return match spec.members.iter().any(is_for) {
+            true => Ok(()),
+            false => no("the certificate is for no node of this cluster, and changes nothing"),
+        };
+    };
+    let buried = match api.book.read() {
+        LedgerSeen::There(ledger) => ledger.peers.get(name).is_some_and(|memory| memory.tombstone),
+        LedgerSeen::Absent | LedgerSeen::Unreadable(_) => false,
+    };
+    let declared = spec.member(name).is_some() || name == api.node.name();
+    let renews =
+        asked.path == certificates::PATH && peering::client_members(api).iter().any(|client| client.name == *name);
+    match (declared && !buried) || renews {
+        true => Ok(()),
+        false => no(&format!("`{}` is no node of this cluster file, and changes nothing", name.escape_debug())),
+    }
 }
 
 async fn node(State(api): State<Api>) -> Result<Json<NodeAnswer>, No> {

@@ -205,7 +205,7 @@ impl Life<'_> {
         let book = Arc::new(Book::new(node.ledger()));
         let node = Arc::new(node);
         let peers = Peers::new(&node.spec, node.name(), node.name()).and_leaving(&node.spec, &node.leaving);
-        let peers = Arc::new(peers);
+        let peers = Arc::new(peers.with_ledger(node.ledger()));
         let api = peers::Api {
             node: Arc::clone(&node),
             book: Arc::clone(&book),

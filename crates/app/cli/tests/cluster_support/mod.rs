@@ -353,6 +353,21 @@ pub(crate) fn certificates(dir: &Path, count: usize) {
         put(&file, &key);
         std::fs::set_permissions(dir.join(file), std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
     }
+    // Clients of etcd: one by its name, one by a host that is no member's.
+    for (name, (cert, key)) in [("alice", named(&ca, "alice")), ("nobody", leaf(&ca, &["elsewhere.example"]))] {
+        put(&format!("{name}.pem"), &cert);
+        put(&format!("{name}.key"), &key);
+    }
+}
+
+fn named(ca: &CertifiedIssuer<'static, KeyPair>, name: &str) -> (String, String) {
+    let mut params = CertificateParams::new(Vec::new()).unwrap();
+    params.distinguished_name = rcgen::DistinguishedName::new();
+    params.distinguished_name.push(rcgen::DnType::CommonName, name);
+    params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+    let key = KeyPair::generate().unwrap();
+    let cert = params.signed_by(&key, ca).unwrap();
+    (cert.pem(), key.serialize_pem())
 }
 
 pub(crate) fn authority(name: &str) -> CertifiedIssuer<'static, KeyPair> {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 
-/// Of a life in seconds: a longer one than this warns by days and not by its third.
+/// Of a life in seconds: a longer one than this warns by days and not by its quarter.
 const LONG_LIFE: SignedDuration = SignedDuration::from_hours(24 * 90);
 const WARNING_MAX: SignedDuration = SignedDuration::from_hours(24 * 30);
 
@@ -51,10 +51,11 @@ pub enum Renewal {
     },
 }
 
-/// Whether somebody should look: less than a third is left, or less than 30 days of a long life.
+/// Whether somebody should look: less than a quarter is left, or less than 30 days of a long life. Renewal is due before that, so
+/// who is warned has tried, or nobody renews here.
 pub fn ends_soon(life: Life, now: Timestamp) -> bool {
-    let third = life.length() / 3;
-    let limit = if life.length() > LONG_LIFE { third.min(WARNING_MAX) } else { third };
+    let quarter = life.length() / 4;
+    let limit = if life.length() > LONG_LIFE { quarter.min(WARNING_MAX) } else { quarter };
     life.left(now) < limit
 }
 
@@ -159,9 +160,14 @@ mod tests {
     }
 
     #[test]
-    fn somebody_is_warned_by_thirds_or_thirty_days() {
-        assert!(!ends_soon(days(90), at(60 * DAY)));
-        assert!(ends_soon(days(90), at(60 * DAY + 1)));
+    fn somebody_is_warned_by_quarters_or_thirty_days_and_not_before_renewal_was_due() {
+        for length in [1, 7, 30, 90, 91, 365, 3650] {
+            let warned = (0..=length * 24).find(|hour| ends_soon(days(length), at(hour * 3600))).expect("in the end");
+            let due = plan_renewal(&[Some(days(length))], at((warned - 1) * 3600), u32::MAX);
+            assert!(matches!(due, Renewal::Renew { .. }), "{length} days");
+        }
+        assert!(!ends_soon(days(80), at(60 * DAY)));
+        assert!(ends_soon(days(80), at(60 * DAY + 1)));
         assert!(ends_soon(days(3650), at(3621 * DAY)));
         assert!(!ends_soon(days(3650), at(3619 * DAY)));
         assert!(ends_soon(days(1), at(2 * DAY)));
