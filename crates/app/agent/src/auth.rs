@@ -102,16 +102,27 @@ fn permitted(permission: Permission) -> Result<(KeyRange, Access), Fault> {
 }
 
 fn refuse_lock_out(client: &Client, spec: &AuthSpec) -> Result<(), Fault> {
-    match (client.user(), spec.agent_user.as_deref()) {
-        // A certificate says who we are; what it says was declared.
-        (None, Some(_)) => Ok(()),
-        (Some(ours), Some(kept)) if ours == kept => Ok(()),
-        (ours, kept) => {
-            let name = |name: Option<&str>| name.map_or_else(|| "nobody".to_owned(), |name| format!("`{name}`"));
-            let attempt =
-                format!("cannot enable auth: the agent asks as {}, and {} is kept for it", name(ours), name(kept));
-            Err(Fault::new(Code::AuthLockOut, attempt).hint("make `agent.etcd-user` and `auth.agent-user` the same"))
-        }
+    let kept = spec.agent_user.as_deref();
+    let refuse = |ours: Option<&str>, hint: &str| {
+        let name = |name: Option<&str>| name.map_or_else(|| "nobody".to_owned(), |name| format!("`{name}`"));
+        let attempt =
+            format!("cannot enable auth: the agent asks as {}, and {} is kept for it", name(ours), name(kept));
+        Err(Fault::new(Code::AuthLockOut, attempt).hint(hint))
+    };
+    if let Some(ours) = client.user() {
+        let hint = "make `agent.etcd-user` and `auth.agent-user` the same";
+        return if Some(ours) == kept { Ok(()) } else { refuse(Some(ours), hint) };
+    }
+    // Without a password etcd takes the common name of the certificate for the user.
+    let shown = client.certificate_file().map(quorate_pki::read_certificates).transpose().map_err(|fault| {
+        Fault::new(Code::AuthLockOut, "cannot enable auth: the certificate that the agent shows etcd cannot be read")
+            .hint("see to `tls.admin`; without it nobody could change this again")
+            .caused_by(fault)
+    })?;
+    let ours = shown.and_then(|mut chain| if chain.is_empty() { None } else { chain.swap_remove(0).common_name });
+    match ours.is_some() && ours.as_deref() == kept {
+        true => Ok(()),
+        false => refuse(ours.as_deref(), "give `auth.agent-user` the common name in the certificate of `tls.admin`"),
     }
 }
 

@@ -278,6 +278,11 @@ async fn users_are_who_their_certificates_say() {
             "token: t\ntls: {dir: /pki}\nmembers: [{name: n1, address: 127.0.0.1}]\nauth:\n  roles: [{name: web, permissions: \
              [{prefix: /web/, access: readwrite}]}]\n  users: [{name: web.example.com, roles: [web]}]\n",
         );
+        let other = authority.client(&url, "stranger").await;
+        let fault = reconcile(&other, &spec).await.unwrap_err();
+        assert_eq!(fault.code(), Code::AuthLockOut, "{version}: {fault}");
+        assert!(fault.to_string().contains("asks as `stranger`, and `quorate-admin` is kept"), "{fault}");
+        assert!(!admin.auth_enabled().await.unwrap(), "{version}");
         assert_eq!(reconcile(&admin, &spec).await.unwrap().done.last().unwrap(), "enable auth", "{version}");
         assert!(reconcile(&admin, &spec).await.unwrap().done.is_empty(), "{version}");
         let web = authority.client(&url, "web.example.com").await;

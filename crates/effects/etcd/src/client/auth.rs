@@ -3,6 +3,7 @@
 //! **Rule:** a password is never printed, and only ever sent to the endpoints that were given.
 
 use std::fmt;
+use std::path::Path;
 
 use quorate_faults::Fault;
 
@@ -32,6 +33,11 @@ impl Client {
     /// The user as which this client logs in. `None`: its certificate, if it has one, says who it is.
     pub fn user(&self) -> Option<&str> {
         self.shared.credentials.as_ref().map(|credentials| credentials.name.as_str())
+    }
+
+    /// The file of the certificate that it shows, if it shows one.
+    pub fn certificate_file(&self) -> Option<&Path> {
+        self.shared.certificate.as_deref()
     }
 
     pub(super) fn has_credentials(&self) -> bool {

@@ -20,6 +20,7 @@ mod tls;
 mod users;
 mod watch;
 
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
@@ -81,6 +82,8 @@ struct Shared {
     /// The endpoint that answered last.
     preferred: AtomicUsize,
     credentials: Option<Credentials>,
+    /// The file of the certificate that is shown, if any.
+    certificate: Option<PathBuf>,
     token: Mutex<Option<String>>,
 }
 
@@ -110,6 +113,7 @@ impl Client {
                 peers,
                 preferred: AtomicUsize::new(0),
                 credentials: settings.credentials.clone(),
+                certificate: settings.tls.cert.clone(),
                 token: Mutex::new(None),
             }),
             timeout: settings.timeout,

@@ -144,7 +144,16 @@ pub(super) fn section(
     let enabled = section.flag(reader, "enabled").is_none_or(|(flag, _)| flag);
     let prune = section.flag(reader, "prune").is_some_and(|(flag, _)| flag);
     let from_dir = matches!(security, Some(Security::Tls(tls)) if tls.dir.is_some()).then(|| ADMIN.to_owned());
-    let agent_user = section.text(reader, "agent-user").map(|(text, _)| text);
+    let named = section.text(reader, "agent-user");
+    if let (Some((name, at)), None, true) = (&named, &agent.etcd_user, has_own_admin(security))
+        && name != ADMIN
+    {
+        let what = format!("the agent shows etcd a certificate of `{ADMIN}`, and {} is kept for it", quoted(name));
+        let hint =
+            "leave `agent-user` out: the certificate comes with `tls.dir`; or give `tls.admin` files of that user";
+        reader.wrong(*at, "auth.agent-user", what, Some(hint.into()));
+    }
+    let agent_user = named.map(|(text, _)| text);
     let agent_user = agent_user.or_else(|| agent.etcd_user.clone()).or(from_dir);
     let roles = list(reader, &mut section, "roles", role);
     let mut users = list(reader, &mut section, "users", user);
@@ -159,6 +168,13 @@ pub(super) fn section(
     let roles = roles.into_iter().map(|(role, _)| role).collect();
     let users = users.into_iter().map(|(user, _)| user).collect();
     Some(AuthSpec { enabled, prune, agent_user, roles, users })
+}
+
+/// Whether the agent shows etcd the certificate that `quorate ca` makes.
+fn has_own_admin(security: Option<&Security>) -> bool {
+    let Some(Security::Tls(tls)) = security else { return false };
+    let (Some(dir), Some(admin)) = (&tls.dir, &tls.admin) else { return false };
+    admin.cert_file == format!("{dir}/admin.crt")
 }
 
 /// The agent asks with a password: the declared one must be the same, or it locks itself out.

@@ -108,6 +108,18 @@ fn the_agent_keeps_its_own_way_in() {
 }
 
 #[test]
+fn the_user_that_is_kept_for_the_agent_is_the_one_in_its_certificate() {
+    let with = |tls: &str, user: &str| {
+        let members = "members: [{name: n1, address: 10.0.0.1}]";
+        format!("token: t\ntls: {{dir: /p{tls}}}\n{members}\nauth: {{agent-user: {user}}}\n")
+    };
+    let other = mistakes(&with("", "root"));
+    assert!(other.contains("shows etcd a certificate of `quorate-admin`, and `root` is kept for it"), "{other}");
+    read(&with("", ADMIN));
+    read(&with(", admin: {cert-file: /a, key-file: /k, trusted-ca-file: /c}", "root"));
+}
+
+#[test]
 fn a_source_fills_in_the_members_when_it_is_complete() {
     let spec = read(SOURCE);
     assert!(!spec.is_resolved());
