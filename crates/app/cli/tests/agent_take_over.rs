@@ -135,8 +135,8 @@ fn one_that_is_killed_later_is_started_again_under_a_shim() {
 }
 
 #[test]
-fn settings_that_differ_are_named_and_etcd_is_started_again_without_them() {
-    let place = Place::new("sid");
+fn settings_that_differ_are_named_and_wait_for_a_persons_word() {
+    let mut place = Place::new("sid");
     make_data(&place, "data", "n1", &[("n1", place.seat.peer_url())]);
     let launch = Launch::new(&place.tools, &place.seat, &place.data());
     let server = launch.arg("--max-txn-ops=256").arg("--heartbeat-interval=10").start();
@@ -149,10 +149,22 @@ fn settings_that_differ_are_named_and_etcd_is_started_again_without_them() {
     ]);
     assert_eq!(adopted["differences"], differences, "{adopted}");
     let mut agent = place.start();
-    place.wait_for_another_etcd(server.pid());
     for code in ["Q0966", "Q0907"] {
-        assert!(agent.log().contains(code), "{}", agent.log());
+        wait_until(code, LIMIT, || place.status()["warnings"].to_string().contains(code));
     }
+    // Longer than it takes the agent to look at the settings, and at whose turn it is.
+    let begun = std::time::Instant::now();
+    while begun.elapsed() < std::time::Duration::from_secs(4) {
+        assert_eq!(place.etcd_pid(), server.pid(), "it is not started again by itself: {}", agent.log());
+        std::thread::sleep(std::time::Duration::from_millis(100));
+    }
+    assert!(place.status()["warnings"].to_string().contains("taken over with other settings"), "{}", place.status());
+    // Another file is such a word, whatever it changes.
+    assert!(place.quorate(&["stop", "--keep-running"]).status.success());
+    wait_until("the agent has ended", LIMIT, || agent.ended().is_some());
+    place.more += "maintenance: {join-timeout: 4m}\n";
+    let mut agent = place.start();
+    place.wait_for_another_etcd(server.pid());
     assert!(agent.stop().success());
 }
 

@@ -27,7 +27,7 @@ use super::change::Took;
 use super::cluster::{hear, hear_all, listed_member, quorum_list};
 use super::data::in_words;
 use super::drift;
-use super::etcd::{self, Program};
+use super::etcd::{self, Program, TAKEN_WITH_OTHERS};
 use super::execute::halted;
 use super::first_word::{self, FirstWord};
 use super::membership::{Through, prove_by, through};
@@ -290,23 +290,26 @@ impl Beside {
         let Ok(Ok((program, config))) = looked.await else { return };
         let runs = self.shared.status().etcd.and_then(|etcd| etcd.version);
         let release = runs.filter(|runs| *runs != program.binary.version).map(|_| program.binary.version.clone());
-        let other = self.shared.running_hash().is_some_and(|hash| hash != config.hash);
+        let running = self.shared.running_hash();
+        let other = running.as_ref().is_some_and(|hash| !config.is_current(hash));
+        let awaits = running.as_ref().is_some_and(|hash| config.awaits_a_word(&self.node, hash));
         let why = match (&release, other) {
             (Some(release), _) => Some(format!("etcd {release} is declared")),
             (None, true) => Some("its settings or its trust changed".to_owned()),
             (None, false) => None,
         };
         self.program = Some(program);
-        let notice = why
-            .as_ref()
-            .map(|why| Notice::new(Code::SettingsChanged, format!("etcd is started again in its turn: {why}")));
+        let notice = why.as_ref().map(|why| match awaits {
+            true => Notice::new(Code::SettingsChanged, TAKEN_WITH_OTHERS),
+            false => Notice::new(Code::SettingsChanged, format!("etcd is started again in its turn: {why}")),
+        });
         self.shared.warnings(&[Code::SettingsChanged], notice.into_iter().collect());
         self.shared.change(|status| {
             if let Some(etcd) = &mut status.etcd {
                 etcd.settings_current = why.is_none();
             }
         });
-        self.shared.set_restart(why.map(|why| Restart { why, release }));
+        self.shared.set_restart(why.filter(|_| !awaits).map(|why| Restart { why, release }));
     }
 
     /// Asks a quorum for the list, and every member for its status.

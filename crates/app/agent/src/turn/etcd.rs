@@ -15,7 +15,7 @@ use quorate_host::durable::RealDisk;
 use quorate_host::logs::Rotation;
 use quorate_host::shim::{self, ETCD_STOPPING, Rung, Running, Send, ShimSpec};
 use quorate_host::state::StateDir;
-use quorate_plan::etcd_config::{EtcdConfig, Minor, kept_level, render_for};
+use quorate_plan::etcd_config::{EtcdConfig, Minor, kept_level, render_for, render_plain_for};
 use quorate_plan::server_log::{self, Level};
 use quorate_plan::spec::Stop;
 use quorate_plan::start::{classify, hindrance};
@@ -144,16 +144,55 @@ fn for_release(binary: &str, version: Option<&str>) -> PathBuf {
     PathBuf::from(binary.replace("{version}", version.unwrap_or_default().trim_start_matches('v')))
 }
 
+/// Of an etcd that was taken over, and has other settings than the file.
+pub(super) const TAKEN_WITH_OTHERS: &str = "etcd was taken over with other settings than the cluster file has; it gets \
+    those with its next start, or in its turn once another file is applied";
+
 /// The settings of one start.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Config {
     pub(super) text: String,
     pub(super) hash: String,
+    /// Of the same without what the file does not say and Quorate chooses.
+    plain: String,
+}
+
+impl Config {
+    /// Whether etcd that runs with settings of this hash is started again for their sake: not for what nobody declared.
+    pub(super) fn is_current(&self, running: &str) -> bool {
+        running == self.hash || running == self.plain
+    }
+
+    /// Whether it was taken over with other settings, and nobody has said a word since: such a one is not started again by itself.
+    pub(super) fn awaits_a_word(&self, node: &Node, running: &str) -> bool {
+        running == taken_with_others(node, &self.plain)
+    }
+}
+
+/// The hash of a start that was not ours and differs: no settings have it. Another file is another word.
+pub(super) fn taken_with_others(node: &Node, plain: &str) -> String {
+    format!("not-{}-{plain}", node.spec.hash())
 }
 
 /// Renders the settings.
 pub(super) fn config(node: &Node, program: &Program) -> Result<Config, Fault> {
     joining_config(node, program, None)
+}
+
+/// The settings that are declared, as etcd of this release takes them, and their hash. What nobody declared is not among them.
+pub(super) fn declared_config(node: &Node, release: &str) -> Result<(String, String), Fault> {
+    let trust = trusting::observe(node)?;
+    let config = EtcdConfig { spec: &node.spec, member: &node.member, join: None };
+    let text = render_plain_for(&config, release)?;
+    let hash = hash_of(node, &(text.clone() + &trust.lines), &trust.mark);
+    Ok((text, hash))
+}
+
+fn hash_of(node: &Node, text: &str, mark: &str) -> String {
+    // A box that the file does not speak of is not part of its settings.
+    let section = &node.spec.box_;
+    let boxed = if section.is_default() { Vec::new() } else { serde_json::to_vec(section).unwrap_or_default() };
+    hex(&Sha256::digest([text.as_bytes(), boxed.as_slice(), level_mark(node).as_bytes()].concat())) + mark
 }
 
 /// The same for a member that joins. Whom it joins matters to its first start alone, and is not part of the hash.
@@ -163,11 +202,9 @@ fn joining_config(node: &Node, program: &Program, join: Option<String>) -> Resul
         let config = EtcdConfig { spec: &node.spec, member: &node.member, join };
         render_for(&config, &program.binary.version).map(|text| text + &trust.lines)
     };
-    // A box that the file does not speak of is not part of its settings.
-    let section = &node.spec.box_;
-    let boxed = if section.is_default() { Vec::new() } else { serde_json::to_vec(section).unwrap_or_default() };
-    let hash = hex(&Sha256::digest([text(None)?.into_bytes(), boxed, level_mark(node).into_bytes()].concat()));
-    Ok(Config { text: text(join)?, hash: hash + &trust.mark })
+    let hash = hash_of(node, &text(None)?, &trust.mark);
+    let (_, plain) = declared_config(node, &program.binary.version)?;
+    Ok(Config { text: text(join)?, hash, plain })
 }
 
 /// What is kept of its log is the shim's affair, and part of the settings all the same.

@@ -10,15 +10,12 @@ use std::time::Duration;
 use quorate_etcd::client::Client;
 use quorate_etcd::datadir::{self, Found};
 use quorate_etcd_formats::dir::InUse;
-use quorate_etcd_formats::hex::hex;
 use quorate_etcd_formats::membership::{ClusterId, MemberId};
 use quorate_etcd_formats::wal;
 use quorate_faults::Fault;
 use quorate_host::shim::{self, Process};
 use quorate_host::state::StateDir;
-use quorate_plan::etcd_config::{EtcdConfig, render_for};
 use quorate_plan::taken::{Difference, Given, config_file};
-use sha2::{Digest, Sha256};
 
 use super::data::in_words;
 use super::etcd;
@@ -86,11 +83,10 @@ pub(super) async fn take_over(
     if let Some(why) = given.obstacle() {
         return Ok(Err(why.to_owned()));
     }
-    let wanted = EtcdConfig { spec: &node.spec, member: &node.member, join: None };
-    let text = render_for(&wanted, &version)?;
+    let (text, mut hash) = etcd::declared_config(node, &version)?;
     let level = etcd::level_mark(node);
     // Of its log, what runs keeps itself what our own would be kept of by the shim.
-    let asked = if level.is_empty() { text.clone() } else { text.replace("log-level: \"info\"\n", &level) };
+    let asked = if level.is_empty() { text } else { text.replace("log-level: \"info\"\n", &level) };
     let file = match Given::by_file(&asked) {
         Ok(file) => file,
         Err(why) => return Ok(Err(why)),
@@ -98,10 +94,8 @@ pub(super) async fn take_over(
     let mut differences = given.differences(&file);
     differences.extend(changed);
     differences.extend(binary(node, &process));
-    let mut hash = hex(&Sha256::digest(text + &level));
     if !differences.is_empty() {
-        // No settings have this hash, so that the agent tells that they differ.
-        hash = format!("not-{hash}");
+        hash = etcd::taken_with_others(node, &hash);
     }
     shim::take_over(state, &process, &hash)?;
     Ok(Ok(Tended { pid, differences, unit: process.unit }))

@@ -18,6 +18,7 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tracing::{info, warn};
 
+use super::etcd::TAKEN_WITH_OTHERS;
 use super::observe::end_words;
 use super::probe::{Answer, Probe};
 use super::publish::now_ms;
@@ -182,7 +183,8 @@ impl Agent {
         // What cannot be rendered now was refused or will be at the next start; it is no reason to doubt what runs.
         self.shared.runs_with(running.config_hash());
         let wanted = self.program().and_then(|program| etcd::config(&self.node, &program));
-        let current = wanted.as_ref().map_or(true, |config| config.hash == running.config_hash());
+        let current = wanted.as_ref().map_or(true, |config| config.is_current(running.config_hash()));
+        let awaits = wanted.as_ref().is_ok_and(|config| config.awaits_a_word(&self.node, running.config_hash()));
         let now = EtcdNow {
             pid: running.child().pid,
             version: None,
@@ -194,8 +196,9 @@ impl Agent {
         };
         self.shared.change(|status| status.etcd = Some(now));
         let notice = (!current).then(|| {
-            let text = "etcd runs with earlier settings than the cluster file has now; it is started again in its turn";
-            Notice::new(Code::SettingsChanged, text)
+            let earlier =
+                "etcd runs with earlier settings than the cluster file has now; it is started again in its turn";
+            Notice::new(Code::SettingsChanged, if awaits { TAKEN_WITH_OTHERS } else { earlier })
         });
         let taken = running.is_taken_over().then(|| {
             let pid = running.child().pid;

@@ -8,7 +8,7 @@ mod table;
 
 use quorate_faults::{Code, Fault};
 
-pub use render::{EtcdConfig, render, render_for, revocations};
+pub use render::{EtcdConfig, render, render_for, render_plain_for, revocations};
 
 use crate::roster::{nearest, quoted};
 use crate::server_log::Level;
@@ -60,6 +60,44 @@ impl std::fmt::Display for Minor {
         })
     }
 }
+
+/// A setting that Quorate chooses where the file says nothing, because etcd's own default is not what a careful operator would take.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Chosen {
+    /// Its name.
+    pub key: &'static str,
+    /// Its value.
+    pub value: &'static str,
+    /// The last version that it is chosen for; later ones do it by themselves.
+    pub last: Minor,
+    /// Why.
+    pub about: &'static str,
+}
+
+/// All of them. Others stay as etcd has them, for the reasons in decision 0187.
+pub const CHOSEN: [Chosen; 3] = [
+    Chosen {
+        key: COMPACTION_MODE,
+        value: "periodic",
+        last: Minor::V3_7,
+        about: "Old revisions go by age; with etcd's own default they stay until the quota stops all writes",
+    },
+    Chosen {
+        key: COMPACTION_RETENTION,
+        value: "8h",
+        last: Minor::V3_7,
+        about: "How old; a watch or a backup that was away for less goes on where it was",
+    },
+    Chosen {
+        key: "pre-vote",
+        value: "true",
+        last: Minor::V3_4,
+        about: "Who was cut off forces no election when it is back (etcd 3.4; later ones do so by themselves)",
+    },
+];
+
+const COMPACTION_MODE: &str = "auto-compaction-mode";
+const COMPACTION_RETENTION: &str = "auto-compaction-retention";
 
 /// What to do where [`has_allowed_hostname`] says no.
 pub const NO_HOSTNAME_HINT: &str =

@@ -7,7 +7,10 @@ use std::collections::BTreeMap;
 use quorate_faults::{Code, Fault, Result};
 use serde_json::{Value as Json, json};
 
-use super::{Minor, Placed, check_release, has_allowed_hostname, kept_level, place};
+use super::{
+    CHOSEN, COMPACTION_MODE, COMPACTION_RETENTION, Chosen, Minor, Placed, check_release, has_allowed_hostname,
+    kept_level, place,
+};
 use crate::spec::{Member, Spec, TlsFiles, for_member};
 
 /// What one start of etcd is told.
@@ -21,22 +24,38 @@ pub struct EtcdConfig<'a> {
     pub join: Option<String>,
 }
 
+/// Whether what the file does not say is chosen, or left to etcd.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Unsaid {
+    Chosen,
+    Left,
+}
+
 /// The text of the file for one very release of etcd, such as `3.5.16`. Refuses what it does not have, or would pass over.
 pub fn render_for(config: &EtcdConfig<'_>, release: &str) -> Result<String> {
+    of_release(config, release, Unsaid::Chosen)
+}
+
+/// The same without what Quorate chooses: what etcd must run with for not to be started again for the sake of its settings.
+pub fn render_plain_for(config: &EtcdConfig<'_>, release: &str) -> Result<String> {
+    of_release(config, release, Unsaid::Left)
+}
+
+fn of_release(config: &EtcdConfig<'_>, release: &str, unsaid: Unsaid) -> Result<String> {
     check_release(config.spec, release)?;
     let Some(version) = Minor::parse(release) else {
         let attempt = format!("cannot start etcd {release}: its settings are not known");
         return Err(Fault::new(Code::EtcdKeyVersion, attempt).hint("use etcd 3.4, 3.5, 3.6 or 3.7"));
     };
-    text(config, version, has_allowed_hostname(release))
+    text(config, version, has_allowed_hostname(release), unsaid)
 }
 
 /// The text of the file for the latest release of `version`. Refuses what that version does not have.
 pub fn render(config: &EtcdConfig<'_>, version: Minor) -> Result<String> {
-    text(config, version, version >= Minor::V3_5)
+    text(config, version, version >= Minor::V3_5, Unsaid::Chosen)
 }
 
-fn text(config: &EtcdConfig<'_>, version: Minor, knows_hostnames: bool) -> Result<String> {
+fn text(config: &EtcdConfig<'_>, version: Minor, knows_hostnames: bool, unsaid: Unsaid) -> Result<String> {
     let (spec, member) = (config.spec, config.member);
     let mut keys: BTreeMap<&str, Json> = BTreeMap::new();
     let mut gates: Vec<String> = Vec::new();
@@ -72,6 +91,9 @@ fn text(config: &EtcdConfig<'_>, version: Minor, knows_hostnames: bool) -> Resul
     if !sockets.is_empty() {
         keys.insert("socket-options", json!(sockets));
     }
+    if unsaid == Unsaid::Chosen {
+        choose(version, &mut keys);
+    }
     keys.insert("name", json!(member.name));
     keys.insert("data-dir", json!(member.data_dir));
     if let Some(wal_dir) = &member.wal_dir {
@@ -94,6 +116,20 @@ fn text(config: &EtcdConfig<'_>, version: Minor, knows_hostnames: bool) -> Resul
     let lines = keys.iter().map(|(key, value)| format!("{key}: {value}\n"));
     let head = format!("# Written by Quorate for etcd {version}; changes here are lost. Edit the cluster file.\n");
     Ok(head + &lines.collect::<String>())
+}
+
+/// Fills in what the file does not say.
+fn choose(version: Minor, keys: &mut BTreeMap<&str, Json>) {
+    // Mode and age belong together: an age says nothing to a mode that counts revisions.
+    let compacts = keys.contains_key(COMPACTION_MODE) || keys.contains_key(COMPACTION_RETENTION);
+    for Chosen { key, value, last, .. } in CHOSEN {
+        let paired = matches!(key, COMPACTION_MODE | COMPACTION_RETENTION);
+        if version > last || (paired && compacts) {
+            continue;
+        }
+        let value = if value == "true" { json!(true) } else { json!(value) };
+        keys.entry(key).or_insert(value);
+    }
 }
 
 /// Lines that name lists of revoked certificates, to be put behind the text of [`render_for`]. A list must be there before etcd

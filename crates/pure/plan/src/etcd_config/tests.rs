@@ -113,6 +113,8 @@ fn the_whole_file() {
     insta::assert_snapshot!(rendered("  quota-backend-bytes: 8589934592\n", Minor::V3_5), @r#"
     # Written by Quorate for etcd 3.5; changes here are lost. Edit the cluster file.
     advertise-client-urls: "http://10.0.0.1:2379"
+    auto-compaction-mode: "periodic"
+    auto-compaction-retention: "8h"
     data-dir: "/var/lib/etcd"
     initial-advertise-peer-urls: "http://10.0.0.1:2380"
     initial-cluster: "n1=http://10.0.0.1:2380"
@@ -166,4 +168,35 @@ fn the_name_that_comes_with_a_folder_is_set_where_etcd_knows_such_names() {
         assert!(text.contains("\"cert-file\":\"/pki/n1/peer.crt\"") && text.contains("\"client-cert-auth\":true"));
     }
     assert_eq!(file("3.9.1").unwrap_err().code(), Code::EtcdKeyVersion);
+}
+
+#[test]
+fn what_the_file_does_not_say_is_chosen_and_what_it_says_holds() {
+    let file = |etcd: &str| {
+        let text = format!("token: t\nplaintext: true\nmembers: [{{name: n1, address: 10.0.0.1}}]\netcd: {{{etcd}}}\n");
+        Spec::parse(text.as_bytes(), "c.yaml").map_err(|mistakes| mistakes.render()).unwrap().0
+    };
+    let text = |etcd: &str, release: &str| {
+        let spec = file(etcd);
+        render_for(&EtcdConfig { spec: &spec, member: &spec.members[0], join: None }, release).unwrap()
+    };
+    for release in ["3.4.23", "3.5.16", "3.6.14", "3.7.1"] {
+        let chosen = text("", release);
+        assert!(chosen.contains("auto-compaction-mode: \"periodic\"\nauto-compaction-retention: \"8h\"\n"), "{chosen}");
+        assert_eq!(chosen.contains("pre-vote: true"), release.starts_with("3.4"), "{chosen}");
+        let own = text("auto-compaction-mode: revision, auto-compaction-retention: '1000', pre-vote: false", release);
+        assert!(own.contains("\"revision\"") && own.contains("\"1000\"") && own.contains("pre-vote: false"), "{own}");
+        // Half of a pair is not filled up with the other half of ours.
+        assert!(!text("auto-compaction-retention: '0'", release).contains("periodic"));
+        let spec = file("");
+        let plain =
+            render_plain_for(&EtcdConfig { spec: &spec, member: &spec.members[0], join: None }, release).unwrap();
+        assert!(CHOSEN.iter().all(|chosen| !plain.contains(chosen.key)), "{plain}");
+    }
+    let shown = crate::spec::default_values();
+    for chosen in CHOSEN {
+        let path = format!("etcd.{}", chosen.key);
+        let row = shown.iter().find(|row| row.path == path).unwrap();
+        assert_eq!(row.default.as_deref(), Some(chosen.value));
+    }
 }

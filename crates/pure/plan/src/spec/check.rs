@@ -1,13 +1,15 @@
 //! Checks the parts of the cluster file against each other.
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 
 use super::places::host_place;
 use super::read::Reader;
 use super::sections::Places;
-use super::{At, Spec};
+use super::{At, Metrics, Spec, Value};
 
 use crate::Warning;
+use crate::certificates::host_of;
 use crate::etcd_config;
 use crate::roster::{check_url, quoted};
 
@@ -84,6 +86,40 @@ fn schemes(reader: &mut Reader<'_>, spec: &Spec, places: &Places) {
     if plaintext && is_tls(&spec.agent.health_listen) {
         scheme_of_agent(reader, "health-listen", places.agent, plaintext);
     }
+    if !plaintext && spec.agent.metrics == Metrics::Closed {
+        in_the_clear(reader, spec, places);
+    }
+}
+
+/// Health and metrics may be told in the clear on this machine alone, but for metrics that are open to anyone.
+fn in_the_clear(reader: &mut Reader<'_>, spec: &Spec, places: &Places) {
+    let hint = "write `https://`, or listen on loopback; `agent: {metrics: open}` says that anyone may read them";
+    let mut wrong = |at: At, path: &str, url: &str| {
+        if is_tls(url) || is_of_this_machine(url) {
+            return;
+        }
+        let what = format!("{} is in the clear for other machines, and `tls` is given", quoted(url));
+        reader.wrong(at, path, what, Some(hint.into()));
+    };
+    wrong(places.agent, "agent.health-listen", &spec.agent.health_listen);
+    for (member, place) in spec.members.iter().zip(&places.members) {
+        if let Some(url) = &member.listen_health_url {
+            wrong(place.agent, "members.listen-health-url", url);
+        }
+    }
+    for setting in spec.etcd.iter().filter(|setting| setting.key == "listen-metrics-urls") {
+        let urls: Vec<&str> = match &setting.value {
+            Value::Text(text) => text.split(',').map(str::trim).collect(),
+            Value::List(urls) => urls.iter().map(String::as_str).collect(),
+            Value::Flag(_) | Value::Number(_) => Vec::new(),
+        };
+        urls.into_iter().for_each(|url| wrong(setting.at, "etcd.listen-metrics-urls", url));
+    }
+}
+
+fn is_of_this_machine(url: &str) -> bool {
+    let host = host_of(url).unwrap_or_default();
+    url.starts_with("unix://") || host == "localhost" || host.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback())
 }
 
 fn scheme_of_agent(reader: &mut Reader<'_>, key: &str, at: At, plaintext: bool) {

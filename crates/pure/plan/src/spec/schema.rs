@@ -55,6 +55,11 @@ pub struct DefaultValue {
 pub fn default_values() -> Vec<DefaultValue> {
     let mut found = Vec::new();
     gather(FILE, "", &defaults(), &mut found);
+    found.extend(etcd_config::CHOSEN.iter().map(|chosen| DefaultValue {
+        path: format!("etcd.{}", chosen.key),
+        default: Some(chosen.value.to_owned()),
+        about: chosen.about,
+    }));
     found
 }
 

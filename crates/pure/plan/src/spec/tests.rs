@@ -223,6 +223,32 @@ fn backups_are_checked_as_far_as_can_be_without_the_store() {
 }
 
 #[test]
+fn with_tls_nothing_is_told_to_other_machines_in_the_clear() {
+    let with = |rest: &str| format!("token: t\ntls: {{dir: /p}}\nmembers: [{{name: n1, address: 10.0.0.1}}]\n{rest}\n");
+    for rest in [
+        "agent: {health-listen: 'http://0.0.0.0:2383'}",
+        "etcd: {listen-metrics-urls: 'http://0.0.0.0:2381'}",
+        "etcd: {listen-metrics-urls: ['https://0.0.0.0:2381', 'http://10.0.0.1:2384']}",
+    ] {
+        let text = mistakes(&with(rest));
+        assert!(text.contains("is in the clear for other machines, and `tls` is given"), "{rest}: {text}");
+        // Asked for by name.
+        let open = match rest.strip_prefix("agent: {") {
+            Some(more) => format!("agent: {{metrics: open, {more}"),
+            None => format!("agent: {{metrics: open}}\n{rest}"),
+        };
+        read(&with(&open));
+    }
+    for rest in [
+        "agent: {health-listen: 'http://127.0.0.1:2383'}",
+        "agent: {health-listen: 'http://[::1]:2383'}",
+        "etcd: {listen-metrics-urls: 'https://0.0.0.0:2381,http://localhost:2384'}",
+    ] {
+        read(&with(rest));
+    }
+}
+
+#[test]
 fn an_even_number_of_members_is_a_warning() {
     let text = format!("{SMALL}  - {{name: n2, address: 10.0.0.2}}\n");
     let (_, warnings) = Spec::parse(text.as_bytes(), "f").unwrap();

@@ -52,7 +52,7 @@ impl Report for Adopted {
             return;
         }
         page.gap();
-        page.line("its next start will change what it runs with:");
+        page.line("it is not started again for that; its next start, or the next file that is applied, changes what it runs with:");
         for difference in &self.differences {
             let show = |value: &Option<String>| value.clone().unwrap_or_else(|| "etcd's default".to_owned());
             page.line(format!("  {}: {}, then {}", difference.key, show(&difference.runs), show(&difference.file)));
