@@ -5,7 +5,7 @@ mod cluster_support;
 use std::time::Duration;
 
 use cluster_support::{Declared, LIMIT, Wire};
-use quorate_testkit::{VERSIONS, wait_until};
+use quorate_testkit::{VERSIONS, quorate, wait_until};
 
 #[test]
 fn three_nodes_found_one_cluster_with_mutual_tls_on_every_release() {
@@ -34,6 +34,9 @@ fn a_declared_node_that_is_missing_is_waited_for_by_name() {
     }
     assert!(!cluster.data(0).exists(), "nothing is made before all have promised");
     let asked = cluster.quorate(&["cluster", "bootstrap", &file, "--wait", "0s"]);
+    let aside = String::from_utf8(asked.stderr).unwrap();
+    assert!(aside.contains("2 of 3 agents answer; no answer of `n2`"), "{aside}");
+    assert!(aside.contains("n1: has promised founding 1"), "{aside}");
     let text = String::from_utf8(asked.stdout).unwrap();
     assert_eq!(asked.status.code(), Some(3), "{text}");
     assert!(text.contains("waiting for n2: no answer from the agent of `n2`"), "{text}");
@@ -46,6 +49,8 @@ fn a_declared_node_that_is_missing_is_waited_for_by_name() {
     assert!(text.contains("n1, because there is no data, and no cluster to join"), "{text}");
     cluster.start(1);
     let done = cluster.quorate(&["cluster", "bootstrap", &file, "--wait", "90s"]);
+    let aside = String::from_utf8(done.stderr).unwrap();
+    assert!(aside.contains("n2: has started"), "what changes is said: {aside}");
     let text = String::from_utf8(done.stdout).unwrap();
     assert_eq!(done.status.code(), Some(0), "{text}");
     assert!(text.contains("is founded, and every member serves"), "{text}");
@@ -63,6 +68,22 @@ fn a_declared_node_that_is_missing_is_waited_for_by_name() {
     );
     let plan = cluster.quorate(&["cluster", "plan", "--config", &file]);
     assert!(plan.status.success(), "{}", String::from_utf8_lossy(&plan.stdout));
+    // As documented, without a flag: the usual file, below the root of this trial.
+    let root = cluster.path("root");
+    std::fs::create_dir_all(root.join("etc/quorate")).unwrap();
+    let words: [&[&str]; 3] = [&["cluster", "status"], &["cluster", "plan"], &["cluster", "links", "client"]];
+    for words in words {
+        let plain = |root: &std::path::Path| {
+            let mut command = std::process::Command::new(quorate());
+            command.args(words).env_remove("QUORATE_CONFIG").env("QUORATE_ROOT", root).output().unwrap()
+        };
+        let missing = plain(&cluster.path("nowhere"));
+        let text = String::from_utf8_lossy(&missing.stderr).into_owned();
+        assert!(missing.status.code() == Some(4) && text.contains("Q1159"), "{words:?}: {text}");
+        std::fs::copy(cluster.path("cluster.yaml"), root.join("etc/quorate/cluster.yaml")).unwrap();
+        let found = plain(&root);
+        assert!(found.status.success(), "{words:?}: {}", String::from_utf8_lossy(&found.stderr));
+    }
 }
 
 #[test]

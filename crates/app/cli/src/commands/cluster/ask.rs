@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use quorate_agent::cluster_file::{self, DEFAULT_FILE};
+use quorate_agent::declared;
 use quorate_agent::peers::Peers;
-use quorate_agent::{cluster_file, declared};
-use quorate_faults::Fault;
+use quorate_faults::{Code, Fault};
 use quorate_plan::spec::Spec;
 use serde::de::DeserializeOwned;
 
@@ -16,13 +17,33 @@ use crate::printer::Printer;
 /// Which cluster.
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct ClusterArgs {
-    /// The cluster file
+    /// The cluster file [default: /etc/quorate/cluster.yaml]
     #[arg(long, value_name = "FILE", env = "QUORATE_CONFIG")]
-    pub(crate) config: PathBuf,
+    config: Option<PathBuf>,
 
     /// Ask with this member's certificate [default: the first that can be read here]
     #[arg(long, env = "QUORATE_NAME")]
     pub(crate) name: Option<String>,
+}
+
+impl ClusterArgs {
+    /// The cluster file.
+    pub(crate) fn file(&self) -> Result<PathBuf, Fault> {
+        file_or_default(self.config.as_deref())
+    }
+}
+
+/// The file that was named, else the usual one.
+pub(crate) fn file_or_default(named: Option<&Path>) -> Result<PathBuf, Fault> {
+    if let Some(file) = named {
+        return Ok(file.to_owned());
+    }
+    let usual = cluster_file::place(DEFAULT_FILE)?;
+    if usual.exists() {
+        return Ok(usual);
+    }
+    Err(Fault::new(Code::NoCluster, format!("there is no cluster file `{}`", usual.display()))
+        .hint("give --config, or set QUORATE_CONFIG"))
 }
 
 /// A cluster that can be asked.

@@ -30,9 +30,9 @@ Examples:
   quorate cluster bootstrap cluster.yaml
   quorate cluster bootstrap cluster.yaml --wait 0s     look once, do not wait
 
-Every declared agent is asked. The cluster is founded by the agents themselves, as soon as all
-have promised the same. Exit code 0: it is founded and serves. 3: it still waits, and it says
-for whom. 5: nodes disagree.")]
+Every declared agent is asked. Who is ready is said at once, then what changes. The cluster is
+founded by the agents themselves, as soon as all have promised the same. Exit code 0: it is
+founded and serves. 3: it still waits, and it says for whom. 5: nodes disagree.")]
 pub(crate) struct Args {
     /// The cluster file
     file: PathBuf,
@@ -56,9 +56,12 @@ pub(crate) fn run(args: &Args, printer: &mut Printer) -> Result<Exit, Fault> {
     };
     certificates(&cluster, printer)?;
     let begun = Instant::now();
-    let progress = printer.progress("waiting for every node", None);
+    let mut said: BTreeMap<String, String> = BTreeMap::new();
+    let mut progress = None;
     loop {
         let nodes = look(&cluster);
+        tell(&nodes, &mut said, &ids.cluster.to_string(), printer);
+        progress.get_or_insert_with(|| printer.progress("waiting for every node", None));
         let disagree: Vec<&str> = nodes.iter().filter(|node| node.disagrees).map(|node| node.name.as_str()).collect();
         if !disagree.is_empty() {
             drop(progress);
@@ -90,11 +93,32 @@ pub(crate) fn run(args: &Args, printer: &mut Printer) -> Result<Exit, Fault> {
     }
 }
 
+/// Says the first look at once, and from then on what is news. With no time to wait, the result says it all.
+fn tell(nodes: &[Node], said: &mut BTreeMap<String, String>, cluster: &str, printer: &mut Printer) {
+    if said.is_empty() {
+        let ready = nodes.iter().filter(|node| node.answers).count();
+        let missing: Vec<&str> = nodes.iter().filter(|node| !node.answers).map(|node| node.name.as_str()).collect();
+        let missing = if missing.is_empty() { String::new() } else { format!("; no answer of {}", names(missing)) };
+        printer.note(&format!("{ready} of {} agents answer{missing}", nodes.len()));
+        if !nodes.iter().all(|node| node.founded) {
+            printer.note(&format!("cluster {cluster} is founded, once, as soon as every node has promised it"));
+        }
+    }
+    for node in nodes {
+        if said.get(&node.name) != Some(&node.state) {
+            printer.note(&format!("{}: {}", node.name, node.state));
+            said.insert(node.name.clone(), node.state.clone());
+        }
+    }
+}
+
 /// Checks the certificates that are on this machine, of whichever members they are.
 fn certificates(cluster: &Cluster, printer: &mut Printer) -> Result<(), Fault> {
     let Some(tls) = cluster.spec.tls_files() else { return Ok(()) };
+    let mut elsewhere = Vec::new();
     for member in &cluster.spec.members {
         if std::fs::File::open(for_member(&tls.peer.key_file, &member.name)).is_err() {
+            elsewhere.push(member.name.as_str());
             continue;
         }
         let input = PreflightInput { spec: &cluster.spec, member, etcd: None };
@@ -105,6 +129,11 @@ fn certificates(cluster: &Cluster, printer: &mut Printer) -> Result<(), Fault> {
             }
             printer.warning(finding.code, &format!("{}: {} at {}", member.name, finding.what, finding.place));
         }
+    }
+    if !elsewhere.is_empty() {
+        let who = names(elsewhere);
+        printer
+            .note(&format!("certificates of {who} are not on this machine, and were not checked: their agents do so"));
     }
     Ok(())
 }
@@ -118,7 +147,8 @@ fn look(cluster: &Cluster) -> Vec<Node> {
             Some(Err(fault)) => (fault.to_string(), false, fault.code() == Code::PeerOtherCluster),
             Some(Ok(answer)) => state(cluster, answer),
         };
-        Node { name: name.to_owned(), agent: cluster.url(name), state, founded, disagrees }
+        let answers = matches!(answers.get(name), Some(Ok(_)));
+        Node { name: name.to_owned(), agent: cluster.url(name), state, answers, founded, disagrees }
     };
     cluster.spec.members.iter().map(|member| one(&member.name)).collect()
 }
@@ -149,6 +179,7 @@ struct Node {
     name: String,
     agent: String,
     state: String,
+    answers: bool,
     founded: bool,
     disagrees: bool,
 }

@@ -56,7 +56,7 @@ pub(crate) struct Args {
 
 /// Drains.
 pub(crate) fn run(args: &Args, printer: &mut Printer) -> Result<Exit, Fault> {
-    let living = Living::open(&args.cluster.config, args.cluster.name.as_deref(), printer)?;
+    let living = Living::open(&args.cluster.file()?, args.cluster.name.as_deref(), printer)?;
     let drained = match (args.leave, args.stay) {
         (true, _) => leave(&living, &args.node, "`quorate cluster drain --leave`", args.wait)?,
         (false, true) => stay(&living, &args.node)?,

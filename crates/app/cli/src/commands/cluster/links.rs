@@ -12,6 +12,7 @@ use quorate_host::durable::RealDisk;
 use quorate_plan::links::{Block, Contents, Format, Kind, Link, Secret, blocks, link, render};
 use serde::Serialize;
 
+use super::ask::file_or_default;
 use crate::printer::Printer;
 use crate::render::{Page, Report};
 
@@ -36,9 +37,9 @@ pub(crate) struct Args {
     #[arg(value_enum, value_name = "KIND", hide_possible_values = true)]
     kind: KindArg,
 
-    /// The cluster file
+    /// The cluster file [default: /etc/quorate/cluster.yaml]
     #[arg(long, value_name = "FILE", env = "QUORATE_CONFIG")]
-    config: PathBuf,
+    config: Option<PathBuf>,
 
     /// The member whose files are meant, where paths hold {name}
     #[arg(long, env = "QUORATE_NAME")]
@@ -110,13 +111,14 @@ pub(crate) fn run(args: &Args, printer: &mut Printer) -> Result<Exit, Fault> {
         None if printer.is_json() && args.out.is_none() => Format::Json,
         None => Format::Env,
     };
-    let (spec, warnings) = cluster_file::read(&args.config)?;
+    let config = file_or_default(args.config.as_deref())?;
+    let (spec, warnings) = cluster_file::read(&config)?;
     let (spec, more) = declared::resolve_now(spec, args.name.as_deref(), declared::ASKED_WITHIN)?;
     for warning in warnings.iter().chain(&more) {
         printer.warning(warning.code, &warning.text);
     }
     if let Some(name) = &args.name {
-        spec.local(Some(name), &args.config.display().to_string())?;
+        spec.local(Some(name), &config.display().to_string())?;
     }
     let kind = if args.kind == KindArg::Client { Kind::Client } else { Kind::Peer };
     let mut link = link(&spec, kind, args.name.as_deref())?;

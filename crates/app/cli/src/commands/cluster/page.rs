@@ -50,7 +50,7 @@ pub(crate) struct Args {
 
 /// Serves or writes it.
 pub(crate) fn run(args: &Args, printer: &mut Printer) -> Result<Exit, Fault> {
-    let cluster = Cluster::open(&args.cluster.config, args.cluster.name.as_deref(), printer)?;
+    let cluster = Cluster::open(&args.cluster.file()?, args.cluster.name.as_deref(), printer)?;
     if let Some(file) = &args.write {
         let page = html(&status::look(&cluster), false)?;
         let file = std::path::absolute(file).unwrap_or_else(|_| file.clone());

@@ -8,9 +8,10 @@ use std::path::PathBuf;
 
 use quorate_agent::peers::PlanAnswer;
 use quorate_agent::turn::Status;
-use quorate_faults::{Code, Exit, Fault};
+use quorate_faults::{Exit, Fault};
 use serde::Serialize;
 
+use super::ask::file_or_default;
 use super::operate::{Living, PlanShown};
 use crate::printer::Printer;
 use crate::render::{Page, Report};
@@ -29,7 +30,7 @@ pub(crate) struct Args {
     /// The file that the cluster is to be like [default: that of --config]
     file: Option<PathBuf>,
 
-    /// The cluster file
+    /// The present cluster file, where no other one is given [default: /etc/quorate/cluster.yaml]
     #[arg(long, value_name = "FILE", env = "QUORATE_CONFIG")]
     config: Option<PathBuf>,
 
@@ -40,10 +41,8 @@ pub(crate) struct Args {
 
 /// Shows it.
 pub(crate) fn run(args: &Args, printer: &mut Printer) -> Result<Exit, Fault> {
-    let Some(file) = args.file.as_ref().or(args.config.as_ref()) else {
-        return Err(Fault::new(Code::Usage, "no cluster file was named").hint("name one: `quorate cluster plan FILE`"));
-    };
-    let living = Living::open(file, args.name.as_deref(), printer)?;
+    let file = file_or_default(args.file.as_deref().or(args.config.as_deref()))?;
+    let living = Living::open(&file, args.name.as_deref(), printer)?;
     let seen = living.look();
     let plans: BTreeMap<String, Result<PlanAnswer, Fault>> = living.block_on(living.peers().ask_all("/v1/plan", None));
     let statuses: BTreeMap<String, Result<Status, Fault>> = living.block_on(living.peers().ask_all("/v1/status", None));

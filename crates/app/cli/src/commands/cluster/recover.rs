@@ -68,7 +68,7 @@ fn time(text: &str) -> Result<Duration, String> {
 
 /// Recovers.
 pub(crate) fn run(args: &Args, printer: &mut Printer) -> Result<Exit, Fault> {
-    let cluster = Cluster::open(&args.cluster.config, args.cluster.name.as_deref(), printer)?;
+    let cluster = Cluster::open(&args.cluster.file()?, args.cluster.name.as_deref(), printer)?;
     let found = survey(&cluster, args.from.as_deref());
     if let Some((founder, order)) = under_way(&found) {
         printer.note(&format!("a recovery of generation {} was ordered at `{founder}`; going on", order.generation));

@@ -15,10 +15,14 @@ use super::ask::{Cluster, ClusterArgs};
 use crate::printer::Printer;
 use crate::render::{Page, Report};
 
+/// Certificates that end within so long are named for every node: those of 90 days have been renewed by then.
+const NEAR_MS: u64 = 27 * 24 * 3600 * 1000;
+
 /// Flags of `cluster status`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
+  quorate cluster status
   quorate cluster status --config cluster.yaml
   quorate cluster status --config cluster.yaml --output json
 
@@ -31,7 +35,7 @@ pub(crate) struct Args {
 
 /// Shows it.
 pub(crate) fn run(args: &Args, printer: &mut Printer) -> Result<Exit, Fault> {
-    let cluster = Cluster::open(&args.cluster.config, args.cluster.name.as_deref(), printer)?;
+    let cluster = Cluster::open(&args.cluster.file()?, args.cluster.name.as_deref(), printer)?;
     let shown = look(&cluster);
     let exit = shown.exit();
     printer.report(&shown);
@@ -206,6 +210,24 @@ impl Shown {
         Some(format!("{state} by {by}, stored up to revision {revision}, {lag} behind"))
     }
 
+    /// Of every other node, the certificate that ends first, where that is near.
+    pub(super) fn near_ends(&self, now: Timestamp) -> Vec<String> {
+        let now = now.as_millisecond().unsigned_abs();
+        let first = |node: &Node| {
+            let certificates = node.status.as_ref().map(|status| status.certificates.as_slice()).unwrap_or_default();
+            certificates.iter().min_by_key(|cert| cert.ends_ms).map(|cert| (cert.ends_ms, cert.which.clone()))
+        };
+        let mut ends: Vec<_> = self.nodes.iter().filter_map(|node| Some((first(node)?, &node.name))).collect();
+        ends.sort();
+        let near = ends.into_iter().skip(1).filter(|((ends_ms, _), _)| *ends_ms < now.saturating_add(NEAR_MS));
+        near.map(|((ends_ms, which), name)| match ends_ms.saturating_sub(now) / 1000 / 3600 {
+            0 if ends_ms <= now => format!("{which} of {name} has ended"),
+            hours if hours >= 72 => format!("{which} of {name} ends in {} days", hours / 24),
+            hours => format!("{which} of {name} ends in {hours} h"),
+        })
+        .collect()
+    }
+
     /// The certificate that ends first.
     pub(super) fn first_end(&self, now: Timestamp) -> Option<String> {
         let now = now.as_millisecond().unsigned_abs();
@@ -246,6 +268,7 @@ impl Report for Shown {
         if let Some(certificates) = self.first_end(Timestamp::now()) {
             pairs.push(("certificates", certificates));
         }
+        pairs.extend(self.near_ends(Timestamp::now()).into_iter().map(|end| ("", end)));
         for node in self.nodes.iter().filter(|node| node.phase != "serving") {
             let since = node.status.as_ref().map_or(0, |status| status.since_ms);
             let age = duration_text(Duration::from_secs(now.saturating_sub(since) / 1000));

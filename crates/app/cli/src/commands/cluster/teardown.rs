@@ -47,7 +47,7 @@ pub(crate) struct Args {
 
 /// Tears it down.
 pub(crate) fn run(args: &Args, printer: &mut Printer) -> Result<Exit, Fault> {
-    let living = Living::open(&args.cluster.config, args.cluster.name.as_deref(), printer)?;
+    let living = Living::open(&args.cluster.file()?, args.cluster.name.as_deref(), printer)?;
     let seen = living.look();
     if let Some((node, Err(fault))) = seen.answers.iter().find(|(_, answer)| answer.is_err()) {
         return Err(Fault::new(fault.code(), format!("cannot tell `{node}`: {fault}"))
