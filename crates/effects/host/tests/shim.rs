@@ -115,7 +115,7 @@ fn what_it_leaves_behind_ends_with_it_though_its_shim_was_killed() {
         let mut running = place.run(&script);
         wait_until("ready", LIMIT, || place.log().lines().last() == Some(&ready));
         let log = place.log();
-        let left: u32 = log.lines().filter_map(|line| line.strip_prefix("left ")).last().unwrap().parse().unwrap();
+        let left: u32 = log.lines().rev().find_map(|line| line.strip_prefix("left ")).unwrap().parse().unwrap();
         assert!(alive(left));
         kill_hard(running.shim().pid);
         wait_until("the shim is gone", LIMIT, || !alive(running.shim().pid));

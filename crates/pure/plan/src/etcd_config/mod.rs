@@ -131,7 +131,7 @@ pub fn kept_level(spec: &Spec) -> Option<Level> {
     let setting = spec.etcd.iter().find(|setting| setting.key == "log-level")?;
     match &setting.value {
         Value::Text(word) => Level::parse(word).filter(|level| *level > Level::Info),
-        _ => None,
+        Value::Flag(_) | Value::Number(_) | Value::List(_) => None,
     }
 }
 
