@@ -43,7 +43,12 @@ impl Failure {
             Code::Unavailable if from_etcd => Kind::NotNow,
             Code::DeadlineExceeded | Code::Cancelled => Kind::Silent,
             Code::Unavailable => Kind::Lost,
-            Code::Unknown | Code::Internal if !from_etcd && status.source().is_some() => Kind::Lost,
+            // An etcd that ends may cut an answer off before its last word.
+            Code::Unknown | Code::Internal
+                if !from_etcd && (status.source().is_some() || status.message().starts_with("protocol error:")) =>
+            {
+                Kind::Lost
+            }
             code => Kind::Refused(code),
         };
         let said = match kind {
