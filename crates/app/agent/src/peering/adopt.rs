@@ -6,14 +6,15 @@
 use std::time::Instant;
 
 use quorate_coordination::Revision;
-use quorate_faults::{Code, Fault};
-use quorate_plan::peering::{Operation, Role, Step};
+use quorate_faults::Fault;
+use quorate_plan::peering::{Operation, Role, Step, without_member};
 use tracing::{info, warn};
 
 use super::client::records;
-use super::keep::LOST;
+use super::keep::{LOST, write};
 use super::points::point;
 use super::record::{Claimed, Records};
+use crate::cluster_file;
 use crate::peers::Api;
 
 /// Who does not answer, and since when.
@@ -56,22 +57,29 @@ pub(super) async fn mind_claim(api: &Api, silent: &mut Silent) -> Result<(), Fau
     adopt(api, &records, &claimed, revision).await
 }
 
-/// Goes on with whatever a node carries out that is to be detached by force, and does not answer. A fault tells that it does.
-pub(super) async fn adopt_of(api: &Api, name: &str) -> Result<(), Fault> {
+/// Goes on with whatever a node carries out that is to be detached by force, and does not answer. Returns what that is.
+pub(super) async fn adopt_of(api: &Api, name: &str) -> Result<Option<Operation>, Fault> {
     let records = records(api).await?;
     let Some((claimed, revision)) = records.claimed().await?.filter(|(claimed, _)| claimed.by == name) else {
-        return Ok(());
+        return Ok(None);
     };
     if api.peers.node(name, None).await.is_ok() {
         return Err(records.at_work(&claimed));
     }
     adopt(api, &records, &claimed, revision).await?;
-    let (word, about) = (claimed.operation.kind.word(), claimed.operation.kind.name());
-    let what = format!("`{name}` is at work on another change, {word} of `{about}`, which this node goes on with now");
-    Err(Fault::new(Code::PeersBusy, what).hint(format!(
-        "wait until it is done: `quorate peer status`, then detach again; a newcomer that will not come loses its place with \
-         `quorate peer detach {about}`"
-    )))
+    Ok(api.peering.kept().active().cloned())
+}
+
+/// Takes a lost member out with the change that goes on here, which waits for it. All checks were made.
+pub(super) async fn take_along(api: &Api, name: &str, active: Operation) -> Result<Operation, Fault> {
+    let text = without_member(&active.text, name).map_err(|error| error.fault())?;
+    cluster_file::parse(text.as_bytes(), "the file without the node")?;
+    let (before, _) = cluster_file::parse(active.text.as_bytes(), "the file of a change of peers")?;
+    let operation = active.and_without(name, text, before.hash());
+    records(api).await?.advance(&operation).await?;
+    write(api, &operation)?;
+    info!(node = name, "is taken out with the change of `{}`", operation.kind.name());
+    Ok(operation)
 }
 
 async fn adopt(api: &Api, records: &Records, claimed: &Claimed, revision: Revision) -> Result<(), Fault> {

@@ -3,7 +3,7 @@
 //! **Rule:** nothing is changed before nobody objects and a quorum is proven to stay; the last server stays.
 
 use quorate_faults::{Code, Fault};
-use quorate_plan::peering::{Kind, without_member, workload};
+use quorate_plan::peering::{Kind, Operation, without_member, workload};
 use tracing::{info, warn};
 
 use super::keep::{busy, start, take_back, unknown};
@@ -30,6 +30,12 @@ pub(crate) async fn detach(api: &Api, request: &DetachRequest) -> Result<Operati
         return match active.kind {
             // Who has not come yet loses its place.
             Kind::Join(_) if active.kind.name() == name => take_back(api, active),
+            _ if active.also.contains(name) => Ok(operation_shown(api, active)),
+            Kind::Enrol(_) | Kind::Discharge { .. } => Err(busy(active)),
+            // A member that is lost may be what the change waits for.
+            _ if request.force && active.kind.name() != name && spec.member(name).is_some() => {
+                with_the_change(api, request, active.clone()).await
+            }
             _ => Err(busy(active)),
         };
     }
@@ -52,8 +58,10 @@ pub(crate) async fn detach(api: &Api, request: &DetachRequest) -> Result<Operati
         return by_another(api, request).await;
     }
     ask_for_vetoes(api, request).await?;
-    if request.force {
-        adopt::adopt_of(api, name).await?;
+    if request.force
+        && let Some(active) = adopt::adopt_of(api, name).await?
+    {
+        return with_the_change(api, request, active).await;
     }
     if spec.external.is_none() {
         may_remove(&api.node, name).await?;
@@ -65,6 +73,24 @@ pub(crate) async fn detach(api: &Api, request: &DetachRequest) -> Result<Operati
     let text = without_member(&api.node.text, name).map_err(|error| error.fault())?;
     cluster_file::parse(text.as_bytes(), "the file without the node")?;
     start(api, Kind::Detach { name: name.clone() }, text, DETACH_MS).await
+}
+
+/// Takes a member that is lost out with the change that goes on.
+async fn with_the_change(api: &Api, request: &DetachRequest, active: Operation) -> Result<OperationShown, Fault> {
+    let name = &request.name;
+    let clients_only = matches!(active.kind, Kind::Enrol(_) | Kind::Discharge { .. });
+    if clients_only || name == api.node.name() || api.peers.node(name, None).await.is_ok() {
+        return Err(busy(&active));
+    }
+    ask_for_vetoes(api, request).await?;
+    if api.node.spec.external.is_none() {
+        may_remove(&api.node, name).await?;
+    }
+    if let Err(fault) = keys::ensure_kept(api, name).await {
+        warn!(code = %fault.code(), "{fault}");
+    }
+    let operation = adopt::take_along(api, name, active).await?;
+    Ok(operation_shown(api, &operation))
 }
 
 /// Asks here and there; who does not answer is detached by force alone.

@@ -254,6 +254,7 @@ fn reservation(api: &Api, asked: &JoinAsk) -> Result<Operation, Away> {
         before: api.node.spec.hash(),
         earlier: Vec::new(),
         taken: false,
+        also: Vec::new(),
         at_ms: now,
         deadline_ms: now.saturating_add(wait),
         step: Step::Reserved,

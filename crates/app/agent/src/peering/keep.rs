@@ -163,11 +163,9 @@ async fn mind_role(api: &Api, due: bool) -> Result<(), Fault> {
 /// for.
 async fn drive(api: &Api, due: bool) -> Result<Option<String>, Fault> {
     let active = || api.peering.kept().active().cloned();
-    // Whoever begins one writes it down and then takes the right to it: in between it is nobody else's to go on with.
-    let _begun = match active() {
-        Some(operation) if operation.step == Step::Reserved => Some(api.peering.deciding.lock().await),
-        _ => None,
-    };
+    // Whoever begins one writes it down and then takes the right to it: in between it is nobody else's to go on with. And a detach by
+    // force may add to it.
+    let _one = api.peering.deciding.lock().await;
     let Some(mut operation) = active() else { return Ok(None) };
     let (spec, _) = cluster_file::parse(operation.text.as_bytes(), "the file of a change of peers")?;
     let hash = spec.hash();
@@ -231,7 +229,7 @@ async fn drive(api: &Api, due: bool) -> Result<Option<String>, Fault> {
 }
 
 /// Writes the operation down as it is now, unless it is over meanwhile.
-fn write(api: &Api, operation: &Operation) -> Result<(), Fault> {
+pub(super) fn write(api: &Api, operation: &Operation) -> Result<(), Fault> {
     api.peering.change(|kept| {
         if let Some(known) = kept.operation.as_mut().filter(|known| known.id == operation.id) {
             // It may have been taken back in this very moment.
@@ -311,11 +309,15 @@ fn observe(api: &Api, operation: &Operation, hash: &str, heard: &Heard) -> Seen 
             Some(found.name == name && found.role != "learner")
         })
     };
+    let still = |name: &String| {
+        cluster.as_ref().is_some_and(|cluster| cluster.members.iter().any(|member| member.name == *name))
+    };
     let backups = answers().filter_map(|answer| answer.backed_up_ms).chain(api.shared.backed_up_ms());
     Seen {
         now_ms: now,
         held: api.node.spec.hash() == hash && answers().all(|answer| answer.file == hash),
         listed,
+        also_out: !operation.also.iter().any(still),
         confirmed: cluster.is_some() || (external && api.shared.readiness().1),
         based: api.node.spec.hash() == operation.before,
         backed_up: api.node.spec.backup.is_none() || backups.max().is_some_and(|until| until >= operation.at_ms),
@@ -544,8 +546,8 @@ pub(super) async fn start(api: &Api, kind: Kind, text: String, limit_ms: u64) ->
     fill_random(&mut random)?;
     let (now, before) = (now_ms(), api.node.spec.hash());
     let deadline_ms = now.saturating_add(limit_ms);
-    let (id, earlier, taken, step) = (hex(&random), Vec::new(), false, Step::Reserved);
-    let operation = Operation { id, kind, text, before, earlier, taken, at_ms: now, deadline_ms, step };
+    let (id, earlier, taken, also, step) = (hex(&random), Vec::new(), false, Vec::new(), Step::Reserved);
+    let operation = Operation { id, kind, text, before, earlier, taken, also, at_ms: now, deadline_ms, step };
     begin(api, operation.clone(), None).await?;
     info!(node = operation.kind.name(), "a change was begun: {}", operation.kind.word());
     Ok(operation_shown(api, &operation))

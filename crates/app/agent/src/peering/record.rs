@@ -267,6 +267,11 @@ impl Records {
                 then.push(Change::Put(format!("{GONE}{}", operation.kind.name()).into(), bytes(&gone)?));
             }
         }
+        for name in &operation.also {
+            let gone = Gone { name: name.clone(), by: self.me.clone(), at_ms: now_ms() };
+            then.push(Change::Delete(format!("{NODES}{name}").into()));
+            then.push(Change::Put(format!("{GONE}{name}").into(), bytes(&gone)?));
+        }
         then.extend(self.file_after(operation, file).await?);
         let closed = self.store.get(CLOSED).await?.map(|entry| parse::<Vec<Closed>>(&entry.value)).transpose()?;
         let mut closed = closed.unwrap_or_default();

@@ -207,6 +207,7 @@ mod tests {
             before: "b".to_owned(),
             earlier: Vec::new(),
             taken: false,
+            also: Vec::new(),
             at_ms: 1,
             deadline_ms: 2,
             step: Step::Given,

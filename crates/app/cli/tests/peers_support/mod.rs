@@ -254,6 +254,13 @@ impl ByHand {
         assert_eq!(names, wanted.keys().map(String::as_str).collect(), "{listed:#}");
     }
 
+    /// In etcd's own list, and nobody else.
+    #[track_caller]
+    pub(crate) fn assert_listed(&self, at: usize, members: &[usize]) {
+        let wanted: BTreeMap<String, bool> = members.iter().map(|at| (format!("n{}", at + 1), false)).collect();
+        assert_eq!(self.listed(at), wanted, "{}", self.logs());
+    }
+
     pub(crate) fn leader(&self, members: &[usize]) -> usize {
         let begun = Instant::now();
         loop {

@@ -30,6 +30,9 @@ pub struct Operation {
     /// Whether the node that carries it out, which takes its file last, has taken it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub taken: bool,
+    /// Members that are lost, and are taken out with it: while they are missing, nothing else changes.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub also: Vec<String>,
     /// When it was begun, in ms since 1970.
     pub at_ms: u64,
     /// A newcomer that does not vote by then is taken out again.
@@ -67,6 +70,14 @@ impl Operation {
     pub fn turned_back(self, text: String, hash: String) -> Operation {
         let earlier = self.earlier.into_iter().chain([self.before]).collect();
         Operation { text, before: hash, earlier, taken: false, step: Step::Undoing, ..self }
+    }
+
+    /// The same, with a lost member taken out along with it. `text`: its file without that one, `hash`: that of its file so far.
+    #[must_use]
+    pub fn and_without(self, name: &str, text: String, hash: String) -> Operation {
+        let earlier = self.earlier.into_iter().chain([hash]).collect();
+        let also = self.also.into_iter().chain([name.to_owned()]).collect();
+        Operation { text, earlier, also, taken: false, ..self }
     }
 
     /// The same, once everybody holds a file that somebody else applied meanwhile: it goes on with that one, if the node that it
@@ -208,6 +219,8 @@ pub struct Seen {
     pub held: bool,
     /// The node in the member list that a quorum confirmed since: whether it votes; none: it is not in it.
     pub listed: Option<bool>,
+    /// Whether none of those who are taken out with it is in that list.
+    pub also_out: bool,
     /// Whether that list is known, and of after the file was given.
     pub confirmed: bool,
     /// Whether this node still holds the file that it began with.
@@ -237,6 +250,15 @@ pub enum Next {
 
 /// Decides.
 pub fn next(operation: &Operation, seen: &Seen) -> Next {
+    let next = next_alone(operation, seen);
+    let waits = operation.step != Step::Reserved && !(seen.confirmed && seen.also_out);
+    match (&next, operation.also.first()) {
+        (Next::Close(_), Some(name)) if waits => Next::Wait(format!("the members to take `{name}` out of their list")),
+        _ => next,
+    }
+}
+
+fn next_alone(operation: &Operation, seen: &Seen) -> Next {
     let late = operation.kind.has_limit() && seen.now_ms >= operation.deadline_ms;
     match (operation.step, &operation.kind) {
         (Step::Done(_), _) => Next::Nothing,
@@ -304,8 +326,19 @@ mod tests {
     fn join(step: Step) -> Operation {
         let newcomer = Newcomer { name: "n2".to_owned(), address: "10.0.0.2".to_owned(), data_dir: "/d".to_owned() };
         let (id, text, before) = ("x".to_owned(), String::new(), String::new());
-        let (earlier, taken) = (Vec::new(), false);
-        Operation { id, kind: Kind::Join(newcomer), text, before, earlier, taken, at_ms: 10, deadline_ms: 100, step }
+        let (earlier, taken, also) = (Vec::new(), false, Vec::new());
+        Operation {
+            id,
+            kind: Kind::Join(newcomer),
+            text,
+            before,
+            earlier,
+            taken,
+            also,
+            at_ms: 10,
+            deadline_ms: 100,
+            step,
+        }
     }
 
     fn detach(step: Step) -> Operation {
@@ -313,7 +346,16 @@ mod tests {
     }
 
     fn seen() -> Seen {
-        Seen { now_ms: 50, held: true, listed: None, confirmed: true, based: true, backed_up: true, role: None }
+        Seen {
+            now_ms: 50,
+            held: true,
+            listed: None,
+            also_out: true,
+            confirmed: true,
+            based: true,
+            backed_up: true,
+            role: None,
+        }
     }
 
     #[test]
@@ -390,6 +432,15 @@ mod tests {
         let stays = detach(Step::Given).rebased("P".to_owned(), true, "h".to_owned());
         assert_eq!(next(&stays, &Seen { listed: Some(true), ..seen() }), Next::Close(Outcome::Undone));
         assert_eq!(detach(Step::Given).rebased("P".to_owned(), false, "h".to_owned()).step, Step::Given);
+    }
+
+    #[test]
+    fn a_lost_member_goes_with_the_change_that_it_holds_up() {
+        let both = detach(Step::Given).and_without("n1", "neither".to_owned(), "h".to_owned());
+        assert!(both.may_replace("h") && both.also == ["n1"]);
+        assert_eq!(next(&both, &seen()), Next::Close(Outcome::Detached));
+        assert!(matches!(next(&both, &Seen { also_out: false, ..seen() }), Next::Wait(what) if what.contains("n1")));
+        assert_eq!(next(&both, &Seen { held: false, ..seen() }), Next::Give);
     }
 
     #[test]
