@@ -9,12 +9,14 @@ use std::process::Output;
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
-use pg_support::{Group, LIMIT, POOLER, WRITE, count, eventually, put, runtime};
+use pg_support::{Group, LIMIT, POOLER, WRITE, count, eventually, once, put, runtime};
 use quorate_pki::{Authorities, Keys, NodeNames, Policy, ensure_authorities, ensure_installed, ensure_requests, issue};
+use quorate_postgres::Secret;
 use quorate_postgres::group::Member;
 use quorate_postgres::server::TlsFiles;
 use quorate_postgres::sql::{Client, Limits, Place, Way};
 use quorate_testkit::kill_hard;
+use rustix::process::Signal;
 
 fn said(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
@@ -55,7 +57,7 @@ fn mistakes_are_named_and_what_changes_is_followed() {
     certificates_are_renewed(&group, &runtime);
     what_depends_on_a_table_follows_it(&group, &runtime);
 
-    // The third node is declared from here on, and never comes.
+    // The third node is declared from here on, and comes late.
     group.nodes.push(third);
     declare(&group);
     let writer = group.writer().unwrap();
@@ -66,6 +68,7 @@ fn mistakes_are_named_and_what_changes_is_followed() {
     ends(&group, &["conflicts", "repair"], 0, &["all nodes have the same rows"]);
     ends(&group, &["conflicts", "repair", "--from", "n9"], 5, &["Q1303", "n1, n2"]);
     ends(&group, &["stop", "--name", &other], 5, &["another agent keeps", "quorate stop"]);
+    a_node_that_is_declared_later(&mut group, &runtime, writer);
 
     // A member that was taken out of the file is still let go, and its proxies follow.
     group.kill_node(1 - writer);
@@ -175,21 +178,46 @@ fn certificates_are_renewed(group: &Group, runtime: &tokio::runtime::Runtime) {
     group.wait("all is well", |group| group.pg(&["status"]).status.success());
 }
 
-/// A database that is given to somebody is offered by every pooler; of a few tries at least one comes within a second on any machine.
+/// A role and its database on every node; returns what proves its password, the same everywhere.
+async fn give(group: &Group, number: usize) -> String {
+    let (user, database) = (format!("u{number}"), format!("d{number}"));
+    let mut verifier = "a password".to_owned();
+    for at in 0..group.nodes.len() {
+        let own = Place { database: "postgres".to_owned(), ..group.inside(at) };
+        let client = Client::connect(&own, Limits::default()).await.unwrap();
+        client.batch(&format!("CREATE ROLE {user} LOGIN PASSWORD '{verifier}'")).await.unwrap();
+        client.batch(&format!("CREATE DATABASE {database} OWNER {user}")).await.unwrap();
+        verifier = client.value("SELECT rolpassword FROM pg_authid WHERE rolname = $1", &[&user]).await.unwrap();
+    }
+    verifier
+}
+
+/// A database that is given to somebody is offered where writes are, and its user gets in; of a few tries at least one comes within a
+/// second on any machine. A row offers nothing that is ours, and not everybody writes such rows.
 fn what_depends_on_a_table_follows_it(group: &Group, runtime: &tokio::runtime::Runtime) {
+    let row = |database: &str, user: &str, verifier: &str| {
+        format!(
+            "INSERT INTO cfsb.instances (cluster_service, cluster_id, dbname, dbuser, dbpass, effective_at) VALUES ('mesh', 't', \
+             '{database}', '{user}', '{verifier}', now())"
+        )
+    };
+    let anything = "SCRAM-SHA-256$4096:c2FsdA==$c3RvcmVk:c2VydmVy";
+    let broker = Place { user: "broker".to_owned(), ..group.door(0, WRITE) };
+    let refused = runtime.block_on(once(&group.door(0, WRITE), &row("mine", "app", anything))).unwrap_err();
+    assert!(refused.contains("42501"), "{refused}");
+    for (database, user) in [("postgres", "postgres"), ("pgbouncer", "u0"), ("other", "postgres"), ("third", "app")] {
+        runtime.block_on(eventually(&broker, &row(database, user, anything)));
+    }
+    let writer = group.writer().unwrap();
+    let told = |at: usize, file: &str| {
+        std::fs::read_to_string(group.path(&format!("pg/{}.run/pooler/{file}", group.nodes[at].name))).unwrap()
+    };
     let mut best = LIMIT;
     for number in 0..5 {
-        let given = format!(
-            "INSERT INTO cfsb.instances (cluster_service, cluster_id, dbname, dbuser, dbpass, effective_at) VALUES ('mesh', 't', \
-             'd{number}', 'u{number}', 'SCRAM-SHA-256$4096:c2FsdA==$c3RvcmVk:c2VydmVy', now())"
-        );
-        runtime.block_on(eventually(&group.door(0, WRITE), &given));
+        let verifier = runtime.block_on(give(group, number));
+        runtime.block_on(eventually(&broker, &row(&format!("d{number}"), &format!("u{number}"), &verifier)));
         let begun = Instant::now();
-        let offers = |node: &pg_support::Node| {
-            let file = group.path(&format!("pg/{}.run/pooler/pgbouncer.ini", node.name));
-            std::fs::read_to_string(file).unwrap().contains(&format!("\nd{number} = host="))
-        };
-        while !group.nodes.iter().all(offers) {
+        while !told(writer, "pgbouncer.ini").contains(&format!("\nd{number} = host=")) {
             assert!(begun.elapsed() < LIMIT, "d{number} is not offered");
             std::thread::sleep(Duration::from_millis(5));
         }
@@ -198,8 +226,31 @@ fn what_depends_on_a_table_follows_it(group: &Group, runtime: &tokio::runtime::R
             break;
         }
     }
-    eprintln!("a database was offered by every pooler after {best:?}");
+    eprintln!("a database was offered after {best:?}");
     assert!(best < Duration::from_secs(1), "never within a second: {best:?}");
+    let (ini, users) = (told(writer, "pgbouncer.ini"), told(writer, "users"));
+    assert!(!ini.contains("\npostgres = ") && !ini.contains("\npgbouncer = ") && !ini.contains("\nthird = "), "{ini}");
+    assert!(!users.contains("\"postgres\"") && users.contains("\"u0\""), "{users}");
+    // By any node's write port; what it writes stays on that server, so no other one lets it in.
+    let guest = |which: usize, at: usize| Place {
+        user: "u0".to_owned(),
+        password: Some(Secret::new("a password".to_owned())),
+        database: "d0".to_owned(),
+        ..group.door(at, which)
+    };
+    runtime.block_on(async {
+        eventually(&guest(WRITE, 0), "CREATE TABLE notes (id int4)").await;
+        eventually(&guest(WRITE, 1), "INSERT INTO notes VALUES (1)").await;
+        assert!(once(&guest(POOLER, 1 - writer), "SELECT 1").await.is_err());
+        // A move of the write master ends its sessions too.
+        let inside = Client::connect(&guest(POOLER, writer), Limits::default()).await.unwrap();
+        inside.batch("SELECT 1").await.unwrap();
+    });
+    let sessions = "SELECT count(*) FROM pg_stat_activity WHERE usename = 'u0'";
+    assert!(runtime.block_on(count(&group.inside(writer), sessions)) > 0);
+    let to = group.nodes[1 - writer].name.clone();
+    group.wait("the write master moves", |group| group.pg(&["switchover", "--to", &to]).status.success());
+    group.wait("nobody is left", |group| runtime.block_on(count(&group.inside(writer), sessions)) == 0);
 }
 
 fn members(group: &Group, writer: &str, other: &str) {
@@ -211,6 +262,30 @@ fn members(group: &Group, writer: &str, other: &str) {
     ends(group, &["join", "n3"], 3, &["Q1304", "is not seen in the store", "quorate pg bootstrap --name n3"]);
     ends(group, &["detach", "n3"], 5, &["Q1303", "n1, n2"]);
     ends(group, &["detach", writer], 5, &["Q1310", "quorate pg switchover"]);
+}
+
+/// Those who run learn of a node that was added to the file by a signal, and nothing that runs is stopped for it.
+fn a_node_that_is_declared_later(group: &mut Group, runtime: &tokio::runtime::Runtime, writer: usize) {
+    group.start(2, &[]);
+    group.wait("it is told to join", |group| group.says(2, "fault", "Q1303"));
+    ends(group, &["join", "n3"], 3, &["Q1280", "SIGHUP"]);
+    let epoch = group.overview()["writer_epoch"].clone();
+    let server = |group: &Group| {
+        runtime.block_on(count(&group.inside(writer), "SELECT extract(epoch FROM pg_postmaster_start_time())::int8"))
+    };
+    let before = server(group);
+    for at in 0..2 {
+        group.signal(at, Signal::HUP);
+    }
+    group.wait("they have read it", |group| (0..2).all(|at| group.log(at).contains("the cluster file was read anew")));
+    group.wait("it joins", |group| group.pg(&["join", "n3"]).status.success());
+    group.wait("it is led to", |group| {
+        let name = &group.nodes[writer].name;
+        std::fs::read_to_string(group.path(&format!("pg/{name}.run/proxy/haproxy.cfg"))).unwrap().contains("server n3 ")
+    });
+    assert_eq!((group.overview()["writer_epoch"].clone(), server(group)), (epoch, before));
+    ends(group, &["detach", "n3"], 0, &["is no longer in the group"]);
+    group.kill_node(2);
 }
 
 fn the_schema(group: &Group) {

@@ -6,7 +6,7 @@ mod pg_support;
 
 use std::time::{Duration, Instant};
 
-use pg_support::{Group, LIMIT, Load, Setup, WRITE, all_arrive, count, once, runtime};
+use pg_support::{Group, LIMIT, Load, POOLER, Setup, WRITE, all_arrive, count, eventually, once, runtime};
 use quorate_agent::pg::fence::{FenceSpec, Until, ensure_deadline};
 use quorate_testkit::Running;
 use rustix::process::{Pid, Signal, kill_process};
@@ -71,6 +71,68 @@ fn a_pooler_dies_with_its_fence() {
     }
 }
 
+const EVENT: &str = "INSERT INTO rdpg.events (host, key, msg) VALUES ('h', 'k', 'm')";
+
+/// The next write master cannot get everything, since its link stands still, and meanwhile the lease is lost to somebody else.
+fn a_move_that_fails_late_opens_nothing(group: &Group, runtime: &tokio::runtime::Runtime) {
+    let first = group.writer().unwrap();
+    let target = (first + 1) % 3;
+    let link = format!("mesh_n{}_from_n{}", target + 1, first + 1);
+    let to = group.nodes[target].name.clone();
+    let told = |sql: String| runtime.block_on(once(&group.inside(target), &sql)).unwrap();
+    told(format!("INSERT INTO mesh.paused VALUES ('{link}'); ALTER SUBSCRIPTION {link} DISABLE"));
+    runtime.block_on(eventually(&group.door(first, POOLER), EVENT));
+    // The place stays, and whoever waited goes on.
+    assert_eq!(group.pg(&["switchover", "--to", &to]).status.code(), Some(75));
+    runtime.block_on(eventually(&group.door(first, POOLER), EVENT));
+    let before = group.log(first).matches("handing over").count();
+    let mut command = group.command(&["pg", "switchover", "--to", &to]).spawn().unwrap();
+    group.wait("it begins", |group| group.log(first).matches("handing over").count() > before);
+    group.revoke_lease();
+    group.wait("another takes the place", |group| group.writer().is_some_and(|at| at != first));
+    // Whoever has the place now may do what was asked for.
+    command.wait().unwrap();
+    group.wait("nothing was handed over by it", |group| !group.says(first, "handover", "null"));
+    let refused = runtime.block_on(once(&group.door(first, POOLER), EVENT)).unwrap_err();
+    assert!(refused.contains("25006"), "who lost its lease takes no writes: {refused}");
+    assert_eq!(runtime.block_on(count(&group.inside(first), "SELECT count(*) FROM mesh.gate WHERE open")), 0);
+    runtime.block_on(eventually(&group.door(first, POOLER), "SELECT count(*) FROM rdpg.events"));
+    told(format!("DELETE FROM mesh.paused; ALTER SUBSCRIPTION {link} ENABLE"));
+    group.wait_ready();
+}
+
+/// One process of a server dies, as of the want of memory: the server forgets who may write, and is told again.
+fn a_server_that_crashed_takes_writes_again(group: &Group, runtime: &tokio::runtime::Runtime) {
+    let writer = group.writer().unwrap();
+    let begun = "SELECT extract(epoch FROM pg_postmaster_start_time())::int8";
+    let before = runtime.block_on(count(&group.inside(writer), begun));
+    let pid = "SELECT pid::int8 FROM pg_stat_activity WHERE backend_type = 'walwriter'";
+    let pid = i32::try_from(runtime.block_on(count(&group.inside(writer), pid))).unwrap();
+    kill_process(Pid::from_raw(pid).unwrap(), Signal::KILL).unwrap();
+    group.wait("it recovers", |group| {
+        let up = runtime.block_on(once(&group.inside(writer), "SELECT 1")).is_ok();
+        up && process_with(&["-D", &group.data_dir(writer).display().to_string()]).is_some()
+    });
+    assert_eq!(runtime.block_on(count(&group.inside(writer), begun)), before, "it is the same server");
+    runtime.block_on(eventually(&group.door(writer, WRITE), EVENT));
+    // Through its own door, as long as it is the write master.
+    group.wait("its door is open", |group| {
+        group.writer() != Some(writer) || runtime.block_on(once(&group.door(writer, POOLER), EVENT)).is_ok()
+    });
+}
+
+/// What others see of a node says how it is.
+fn a_server_that_stands_still_is_not_offered(group: &Group) {
+    let still = (group.writer().unwrap() + 1) % 3;
+    let offered = |group: &Group| group.overview()["nodes"][still]["registered"] == true;
+    assert!(offered(group));
+    group.signal_server(still, Signal::STOP);
+    group.wait("it is seen", |group| !offered(group));
+    group.signal_server(still, Signal::CONT);
+    group.wait("it is back", offered);
+    group.wait_ready();
+}
+
 fn story(major: u32) {
     let mut group = Group::with(Setup { major, ..Setup::default() });
     group.start_all();
@@ -98,6 +160,11 @@ fn story(major: u32) {
         rows.extend(acknowledged);
     }
     all_arrive(&group, &runtime, &rows);
+    if major == 18 {
+        a_move_that_fails_late_opens_nothing(&group, &runtime);
+        a_server_that_crashed_takes_writes_again(&group, &runtime);
+        a_server_that_stands_still_is_not_offered(&group);
+    }
 
     // All of the write master's node dies: another takes the place.
     let writer = group.writer().unwrap();
@@ -141,11 +208,11 @@ fn story(major: u32) {
         group.wait_ready();
         return;
     }
-    let said = runtime.block_on(once(&group.door(next, pg_support::POOLER), "SELECT 1"));
+    let said = runtime.block_on(once(&group.door(next, POOLER), "SELECT 1"));
     assert!(said.is_err(), "the door of the last write master is closed");
     let apps = "SELECT count(*) FROM pg_stat_activity WHERE usename = 'app'";
     assert_eq!(runtime.block_on(count(&group.inside(next), apps)), 0);
     group.start(next, &[]);
     group.wait_ready();
-    assert!(runtime.block_on(once(&group.door(next, pg_support::POOLER), "SELECT 1")).is_ok());
+    assert!(runtime.block_on(once(&group.door(next, POOLER), "SELECT 1")).is_ok());
 }

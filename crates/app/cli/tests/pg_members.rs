@@ -5,10 +5,12 @@
 mod pg_support;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::process::Output;
+use std::process::{Output, Stdio};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
-use pg_support::{Group, LIMIT, Load, POOLER, all_arrive, count, eventually, once, put, runtime};
+use pg_support::{Group, LIMIT, Load, POOLER, Part, all_arrive, count, eventually, once, put, runtime};
 use quorate_postgres::conflicts::counts;
 use quorate_postgres::group::{round_trip, same_everywhere};
 use quorate_postgres::sql::{Client, Limits};
@@ -33,8 +35,10 @@ fn all_nodes_write_and_the_group_changes_meanwhile() {
     the_schema_grows(&group, &runtime);
     the_last_write_wins_and_the_losers_are_kept(&group, &runtime);
     repair_does_not_echo(&group, &runtime);
+    a_server_that_crashed_is_opened_again(&mut group, &runtime);
     a_living_node_leaves_and_joins_under_load(&mut group, &runtime);
-    a_dead_node_leaves(&mut group, &runtime);
+    let away = a_dead_node_leaves(&mut group, &runtime);
+    a_node_that_dies_while_it_joins_is_let_go(&mut group, &runtime, away);
 }
 
 /// By command alone, and not past it.
@@ -163,6 +167,14 @@ fn repair_does_not_echo(group: &Group, runtime: &tokio::runtime::Runtime) {
     assert_eq!(well(&group.pg(&["conflicts", "repair"])), "all nodes have the same rows\n");
 }
 
+/// Where everybody may write, one that is not the write master is told so again after a crash.
+fn a_server_that_crashed_is_opened_again(group: &mut Group, runtime: &tokio::runtime::Runtime) {
+    let other = (0..3).find(|at| group.writer() != Some(*at)).unwrap();
+    group.kill_part(other, Part::Server);
+    runtime.block_on(eventually(&group.door(other, POOLER), "UPDATE shop.c SET v = 'again' WHERE id = 9"));
+    group.wait_ready();
+}
+
 fn slots(group: &Group, runtime: &tokio::runtime::Runtime, at: usize, of: &str) -> i64 {
     let sql = format!("SELECT count(*) FROM pg_replication_slots WHERE slot_name LIKE 'mesh_{of}_%'");
     runtime.block_on(count(&group.inside(at), &sql))
@@ -175,9 +187,16 @@ fn a_living_node_leaves_and_joins_under_load(group: &mut Group, runtime: &tokio:
     let number = |at: usize| 1_000_000 * u64::try_from(at + 1).unwrap();
     let loads: Vec<Load> =
         stay.iter().map(|at| Load::begin(runtime, group.door(*at, POOLER), true, number(*at))).collect();
+    // Those who write on the very node that leaves are refused in the end, and what it took is kept by the others.
+    let leaving = Load::begin(runtime, group.door(leaves, POOLER), true, number(leaves));
+    std::thread::sleep(Duration::from_millis(300));
     let text = well(&group.pg(&["detach", &name]));
+    let (mut rows, refused, _) = leaving.end(runtime);
+    assert!(!rows.is_empty() && !refused.is_empty(), "{} rows, {refused:?}", rows.len());
     assert!(text.ends_with(&format!("{name} is no longer in the group\n")), "{text}");
     group.wait("it is told", |group| group.says(leaves, "fault", "Q1303"));
+    group.wait("its door is closed", |group| group.says(leaves, "door", "closed"));
+    group.wait("nobody comes in", |group| runtime.block_on(once(&group.door(leaves, POOLER), "SELECT 1")).is_err());
     assert_eq!(slots(group, runtime, stay[0], &format!("n{}", leaves + 1)), 0);
     group.kill_agent(leaves);
     well(&group.pg(&["stop", "--name", &name]));
@@ -189,7 +208,6 @@ fn a_living_node_leaves_and_joins_under_load(group: &mut Group, runtime: &tokio:
     group.start(leaves, &[]);
     group.wait("it is told to join", |group| group.says(leaves, "fault", "Q1303"));
     well(&group.pg(&["join", &name]));
-    let mut rows = Vec::new();
     for load in loads {
         let (acknowledged, failed, _) = load.end(runtime);
         assert!(failed.is_empty(), "{failed:?}");
@@ -201,7 +219,7 @@ fn a_living_node_leaves_and_joins_under_load(group: &mut Group, runtime: &tokio:
     runtime.block_on(eventually(&group.door(leaves, POOLER), "UPDATE shop.c SET note = 'back' WHERE id = 1"));
 }
 
-fn a_dead_node_leaves(group: &mut Group, runtime: &tokio::runtime::Runtime) {
+fn a_dead_node_leaves(group: &mut Group, runtime: &tokio::runtime::Runtime) -> usize {
     let dies = (0..3).find(|at| group.writer() != Some(*at)).unwrap();
     let stays = (dies + 1) % 3;
     let name = group.nodes[dies].name.clone();
@@ -213,6 +231,58 @@ fn a_dead_node_leaves(group: &mut Group, runtime: &tokio::runtime::Runtime) {
     assert!(text.contains(&format!("`{name}`")), "{text}");
     well(&group.pg(&["detach", &name]));
     assert_eq!(slots(group, runtime, stays, &format!("n{id}")), 0);
+    runtime.block_on(async {
+        let seats = group.seats().await;
+        assert_eq!(seats.len(), 2);
+        round_trip(&seats, LIMIT).await.unwrap();
+        same_everywhere(&seats, LIMIT).await.unwrap();
+    });
+    dies
+}
+
+/// It dies for good in the middle of the copy: the group goes on without it by one command, and nobody was led to it meanwhile.
+fn a_node_that_dies_while_it_joins_is_let_go(group: &mut Group, runtime: &tokio::runtime::Runtime, joins: usize) {
+    let name = group.nodes[joins].name.clone();
+    std::fs::rename(group.data_dir(joins), group.path("dead")).unwrap();
+    // Its server copies nothing, for as long as it is not asked to.
+    let file = group.path("cluster.yaml");
+    let text = std::fs::read_to_string(&file).unwrap();
+    put(
+        &file,
+        text.replace("writers: all", "writers: all, settings: {max_sync_workers_per_subscription: 0}").as_bytes(),
+    );
+    group.start(joins, &[]);
+    group.wait("it is told to join", |group| group.says(joins, "fault", "Q1303"));
+    put(&file, text.as_bytes());
+    let (url, read) =
+        (format!("http://127.0.0.1:{}/reader", group.nodes[joins].ports[2]), Arc::<AtomicBool>::default());
+    let seen = Arc::clone(&read);
+    let asks = runtime.spawn(async move {
+        loop {
+            if reqwest::get(&url).await.is_ok_and(|answer| answer.status().is_success()) {
+                seen.store(true, Ordering::Relaxed);
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    });
+    let mut command = group.command(&["pg", "join", &name]).stderr(Stdio::null()).spawn().unwrap();
+    group.wait("rows are copied", |group| group.records().get("operation").is_some_and(|it| it["step"] == "copying"));
+    // So long that its agent has looked at it a few times.
+    group.wait("it is seen", |group| group.says(joins, "links", "n"));
+    assert_eq!(group.overview()["writer"].as_str().map(|writer| writer == name), Some(false));
+    group.kill_node(joins);
+    assert!(!command.wait().unwrap().success());
+    asks.abort();
+    assert!(!read.load(Ordering::Relaxed), "readers were led to a node that was empty");
+
+    let status = group.pg(&["status"]);
+    assert!(said(&status).contains(&format!("the join of `{name}` is not finished")), "{}", said(&status));
+    let writer = group.nodes[group.writer().unwrap()].name.clone();
+    let other = group.nodes.iter().find(|node| ![&name, &writer].contains(&&node.name)).unwrap().name.clone();
+    assert!(said(&group.pg(&["detach", &other])).contains(&format!("quorate pg detach {name}")));
+    let text = well(&group.pg(&["detach", &name]));
+    assert!(text.contains(&format!("the join of `{name}` is given up")), "{text}");
+    assert!(!said(&group.pg(&["status"])).contains("not finished"));
     runtime.block_on(async {
         let seats = group.seats().await;
         assert_eq!(seats.len(), 2);

@@ -15,9 +15,7 @@ use quorate_postgres::group::{
     Seat, Writers, compare, end_sessions, ensure_gate, ensure_member, ensure_mesh, hashes, observe_links, position,
     revive_link, round_trip, same_everywhere,
 };
-use quorate_postgres::join::{
-    JoinLimits, JoinOrder, Joined, Journal, MemoryJournal, abandon, detach, join, unfinished,
-};
+use quorate_postgres::join::{JoinLimits, JoinOrder, Joined, Journal, MemoryJournal, detach, join, unfinished};
 use quorate_postgres::schema::{self, ClusterRole, Ddl, Order, SeedValues};
 use support::{DATABASE, LIMIT, Node, Servers};
 
@@ -356,7 +354,7 @@ async fn nodes_come_and_go_and_die_while_all_write() {
         let text = journal.load().await.unwrap().unwrap();
         if kills == 3 {
             assert!(unfinished(&text).unwrap().is_some());
-            let other = detach(&journal.inner, &seats[1].member, None, &[]).await.unwrap_err();
+            let other = detach(&journal.inner, (&seats[1].member, None), &[], LIMIT).await.unwrap_err();
             assert_eq!(other.code(), Code::PgChangeUnderWay);
         }
     };
@@ -426,9 +424,9 @@ async fn a_dead_node_is_let_go_and_comes_back(servers: &mut Servers) {
     servers.nodes.truncate(4);
     let dead = servers.nodes.pop().unwrap();
     let seats = servers.seats().await;
-    let done = detach(&journal, &gone, None, &seats).await.unwrap();
+    let done = detach(&journal, (&gone, None), &seats, LIMIT).await.unwrap();
     assert_eq!(done.len(), 6, "{done:?}");
-    assert!(detach(&journal, &gone, None, &seats).await.unwrap().is_empty());
+    assert!(detach(&journal, (&gone, None), &seats, LIMIT).await.unwrap().is_empty());
     for seat in &seats {
         let links = observe_links(seat).await.unwrap();
         assert_eq!((links.incoming.len(), links.outgoing.len()), (2, 2));
@@ -452,8 +450,11 @@ async fn a_dead_node_is_let_go_and_comes_back(servers: &mut Servers) {
     // What stands still on purpose is not let go on by an agent that sees to errors.
     assert!(donor.incoming[&1].paused && !revive_link(&seats[1].client, 1).await.unwrap());
     servers.nodes[3].kill();
-    abandon(&dying.inner, &seats[..3]).await.unwrap();
-    detach(&dying.inner, &servers.nodes[3].member, None, &seats[..3]).await.unwrap();
+    // The join of another node is not given up by the way; that of this very one is.
+    let other = detach(&dying.inner, (&servers.nodes[0].member, None), &seats[1..3], LIMIT).await.unwrap_err();
+    assert_eq!(other.code(), Code::PgChangeUnderWay);
+    let done = detach(&dying.inner, (&servers.nodes[3].member, None), &seats[..3], LIMIT).await.unwrap();
+    assert!(done[0].contains("is given up"), "{done:?}");
     let donor = observe_links(&seats[1]).await.unwrap();
     assert!(donor.incoming.values().all(|link| link.enabled) && donor.outgoing.len() == 2, "{donor:?}");
     round_trip(&seats[..3], LIMIT).await.unwrap();

@@ -729,6 +729,8 @@ codes! {
     PgProxySilent = "Q1274", Unreachable;
     /// What a node has missed is no longer kept for it.
     PgSlotLost = "Q1275", Refused;
+    /// The server of a member does not know a node that is to join, and would refuse its links.
+    PgNotKnown = "Q1280", Waiting;
 
     /// No group of PostgreSQL servers, or no such node of it, is declared.
     PgNotDeclared = "Q1300", ConfigInvalid;

@@ -1,7 +1,8 @@
 //! The doors of a node: its pooler below the fence, and its proxy.
 //!
 //! **Invariant:** before a door is open for writers, the fence knows until when; before it is open for readers alone, the
-//! database refuses writes. What runs is found again, not remembered.
+//! database refuses writes. What runs is found again, not remembered, and what the database lets in is looked at again and again:
+//! a server that crashed has forgotten it.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,7 +16,7 @@ use quorate_plan::spec::PgWriters;
 use quorate_postgres::Secret;
 use quorate_postgres::group::{self, Writers};
 use quorate_postgres::proxies::{Console, ensure_file};
-use quorate_postgres::sql::Limits;
+use quorate_postgres::sql::{Client, Limits};
 use tokio::sync::Mutex as AsyncMutex;
 use tracing::info;
 
@@ -50,6 +51,8 @@ pub(super) enum Door {
     Reader,
     /// Those who were connected when the place was handed over are led on to this node.
     Forward(String),
+    /// Nobody: this node does not belong to the group.
+    Closed,
 }
 
 impl Door {
@@ -58,6 +61,18 @@ impl Door {
             Door::Writer(_) => "writer",
             Door::Reader => "reader",
             Door::Forward(_) => "forward",
+            Door::Closed => "closed",
+        }
+    }
+
+    /// Whether applications may write in this moment through such a door.
+    fn lets_write(&self, writers: PgWriters) -> bool {
+        match (self, writers) {
+            (Door::Writer(_), PgWriters::All) => true,
+            // A time that is over opens nothing, whoever asks for it.
+            (Door::Writer(until), PgWriters::One) => boot_now() < *until,
+            (Door::Reader | Door::Forward(_), PgWriters::All) => true,
+            (Door::Reader | Door::Forward(_), PgWriters::One) | (Door::Closed, _) => false,
         }
     }
 }
@@ -97,6 +112,8 @@ pub(super) struct Doors {
     settled: AtomicBool,
     /// One change at a time; `true` once the bootstrap asked for doors.
     wanted: AsyncMutex<bool>,
+    /// One change of the proxy at a time; it does not wait for the pooler.
+    proxy: AsyncMutex<()>,
 }
 
 impl Doors {
@@ -116,6 +133,7 @@ impl Doors {
             led: Mutex::new(Led { looked: Instant::now(), clients: None }),
             settled: AtomicBool::new(false),
             wanted: AsyncMutex::new(false),
+            proxy: AsyncMutex::new(()),
         })
     }
 
@@ -139,11 +157,14 @@ impl Doors {
         self.now.lock().unwrap_or_else(PoisonError::into_inner).paused = paused;
     }
 
+    fn is_paused(&self) -> bool {
+        self.now.lock().unwrap_or_else(PoisonError::into_inner).paused
+    }
+
     /// Whether the database lets in whom the door does: a server that crashed takes no writes until it is told again.
     pub(super) fn gate_is_right(&self, open: Option<bool>) -> bool {
         let now = self.now.lock().unwrap_or_else(PoisonError::into_inner);
-        let writes = matches!(now.door, Door::Writer(_)) || self.here.pg.writers == PgWriters::All;
-        now.paused || open.is_none_or(|open| open == writes)
+        now.paused || open.is_none_or(|open| open == now.door.lets_write(self.here.pg.writers))
     }
 
     fn note(&self, door: &Door) {
@@ -171,8 +192,7 @@ impl Doors {
         if !*wanted {
             return false;
         }
-        let pooler = self.state().and_then(|state| running(&state));
-        let proxy = proxy_state(&self.here).and_then(|state| running(&state));
+        let (pooler, proxy) = tokio::join!(self.pooler(), self.proxy_running());
         let open = matches!(pooler, Ok(Some(_))) && is_open(&self.deadline(), self.now().1.as_deref());
         if !open {
             self.board.door("closed", false, None);
@@ -182,7 +202,8 @@ impl Doors {
             .pooler_files(&self.now().0)
             .is_ok_and(|[(users, list), (ini, text)]| is(users, &list) && is(ini, &text));
         let file = self.here.run_dir().join("proxy").join("haproxy.cfg");
-        let right = open && told && matches!(proxy, Ok(Some(_))) && is(file, &self.proxy_text());
+        let shown = self.is_paused() || self.board.shows(self.now().0.word());
+        let right = open && told && shown && matches!(proxy, Ok(Some(_))) && is(file, &self.proxy_text());
         self.settled.fetch_or(right, Ordering::Relaxed);
         right
     }
@@ -197,22 +218,53 @@ impl Doors {
         *self.members.lock().unwrap_or_else(PoisonError::into_inner) = Some(members);
     }
 
-    /// Brings pooler and proxy up, as the door is now.
+    /// The pooler's fence, if it runs.
+    async fn pooler(&self) -> Result<Option<shim::Running>, Fault> {
+        let state = state_of(&self.here, "pooler");
+        blocking(move || running(&StateDir::open(&state)?)).await
+    }
+
+    async fn proxy_running(&self) -> Result<Option<shim::Running>, Fault> {
+        let here = self.here.clone();
+        blocking(move || running(&proxy_state(&here)?)).await
+    }
+
+    /// Brings pooler and proxy up, as the door is now, and has the database let in whom the door does.
     pub(super) async fn ensure(&self) -> Result<(), Fault> {
+        // Beside each other: neither needs the other to come up.
+        let proxy = async {
+            let _one = self.proxy.lock().await;
+            let (here, text) = (self.here.clone(), self.proxy_text());
+            blocking(move || ensure_proxy(&here, &text)).await
+        };
+        let (pooler, proxy) = tokio::join!(self.ensure_pooler(), proxy);
+        pooler.and(proxy)
+    }
+
+    async fn ensure_pooler(&self) -> Result<(), Fault> {
         let mut wanted = self.wanted.lock().await;
         let before = std::mem::replace(&mut *wanted, true);
         let (door, token) = self.now();
-        let alive = running(&self.state()?)?.is_some() && is_open(&self.deadline(), token.as_deref());
-        if before && alive && self.board.is_open() {
+        // Whoever hands over has the door in hand, and lets it go on; one that is closed for good is not opened here.
+        if (before && self.is_paused()) || door == Door::Closed {
+            return Ok(());
+        }
+        let alive = self.pooler().await?.is_some() && is_open(&self.deadline(), token.as_deref());
+        let shown = self.board.is_open() && self.board.shows(door.word());
+        if before && alive && shown && self.gate_fits(&door).await? {
             // It stays what it is: nobody inside is disturbed.
             if self.write_files(&door)? {
                 self.console(CONSOLE).await?.reload().await?;
             }
-        } else {
-            self.bring(&door).await?;
+            return Ok(());
         }
-        let (here, text) = (self.here.clone(), self.proxy_text());
-        blocking(move || ensure_proxy(&here, &text)).await
+        self.bring(&door).await
+    }
+
+    async fn gate_fits(&self, door: &Door) -> Result<bool, Fault> {
+        let limits = Limits { connect: CONSOLE, statement: CONSOLE, lock: CONSOLE };
+        let client = self.here.own(DATABASE, limits).await?;
+        Ok(group::gate_is_open(&client).await? == door.lets_write(self.here.pg.writers))
     }
 
     /// Makes the door another one.
@@ -220,6 +272,28 @@ impl Doors {
         let wanted = self.wanted.lock().await;
         self.note(&door);
         if *wanted { self.bring(&door).await } else { self.gate(&door).await }
+    }
+
+    /// Closes the door for good: this node does not belong to the group, or no longer.
+    pub(super) async fn close(&self) -> Result<(), Fault> {
+        let _one = self.wanted.lock().await;
+        let (door, token) = self.now();
+        if door == Door::Closed {
+            return Ok(());
+        }
+        self.note(&Door::Closed);
+        self.board.door(Door::Closed.word(), false, None);
+        if let Some(token) = token {
+            // The fence ends the pooler and whoever is inside.
+            ensure_deadline(&self.deadline(), &token, Until::At(Duration::ZERO))?;
+        }
+        // One that was never bound to a group has nothing that could be open.
+        let limits = Limits { connect: CONSOLE, statement: SESSIONS, lock: CONSOLE };
+        let client = self.here.own(DATABASE, limits).await?;
+        match group::myself(&client).await? {
+            Some(_) => self.gate(&Door::Closed).await,
+            None => Ok(()),
+        }
     }
 
     /// Somebody else has the place, or nobody: those who were led on are led to whoever has it now.
@@ -230,6 +304,12 @@ impl Doors {
                 self.set(Door::Forward(writer.to_owned())).await
             }
             (Door::Forward(_), _) if self.leads_nobody().await? => self.set(Door::Reader).await,
+            // It belongs to the group again; what runs is brought up when it is its turn.
+            (Door::Closed, _) => {
+                let wanted = self.wanted.lock().await;
+                self.note(&Door::Reader);
+                if *wanted { self.bring(&Door::Reader).await } else { Ok(()) }
+            }
             (Door::Forward(_) | Door::Reader, _) => Ok(()),
         }
     }
@@ -268,20 +348,19 @@ impl Doors {
     async fn gate(&self, door: &Door) -> Result<(), Fault> {
         let limits = Limits { connect: CONSOLE, statement: SESSIONS, lock: CONSOLE };
         let client = self.here.own(DATABASE, limits).await?;
-        match (door, self.here.pg.writers) {
-            (Door::Writer(_), _) | (_, PgWriters::All) => group::ensure_gate(&client, Writers::Open).await,
-            (Door::Reader | Door::Forward(_), PgWriters::One) => {
-                group::ensure_gate(&client, Writers::Closed).await?;
-                // What had begun before may not end later.
-                group::end_sessions(&client, SESSIONS).await.map(drop)
-            }
+        if door.lets_write(self.here.pg.writers) {
+            return group::ensure_gate(&client, Writers::Open).await;
         }
+        group::ensure_gate(&client, Writers::Closed).await?;
+        // What had begun before may not end later.
+        group::end_sessions(&client, SESSIONS).await.map(drop)
     }
 
     fn until(&self, door: &Door) -> Until {
         match (door, self.here.pg.writers) {
             (Door::Writer(until), PgWriters::One) => Until::At(*until),
             (Door::Writer(_), PgWriters::All) | (Door::Reader | Door::Forward(_), _) => Until::Open,
+            (Door::Closed, _) => Until::At(Duration::ZERO),
         }
     }
 
@@ -291,14 +370,17 @@ impl Doors {
             self.gate(door).await?;
         }
         let changed = self.write_files(door)?;
-        let state = self.state()?;
         let token = self.now().1;
-        let alive = running(&state)?;
+        let alive = self.pooler().await?;
         match (alive, token) {
             (Some(_), Some(token)) if is_open(&self.deadline(), Some(&token)) => {
                 ensure_deadline(&self.deadline(), &token, self.until(door))?;
                 if changed {
                     self.console(CONSOLE).await?.reload().await?;
+                }
+                // An agent that was killed while it handed over has left it waiting.
+                if !self.is_paused() {
+                    self.resume().await?;
                 }
             }
             (alive, _) => {
@@ -371,7 +453,7 @@ impl Doors {
     /// Has the pooler read its certificates again; `false`: it comes up in this moment, and is asked later.
     pub(super) async fn reload(&self) -> Result<bool, Fault> {
         let Ok(_one) = self.wanted.try_lock() else { return Ok(false) };
-        if running(&self.state()?)?.is_none() {
+        if self.pooler().await?.is_none() {
             // One that is started reads them then.
             return Ok(true);
         }
@@ -383,21 +465,34 @@ impl Doors {
         Console::connect(self.here.name(), &self.dir(), self.here.node.pooler_port, ADMIN, &secret, limit).await
     }
 
-    /// Has the pooler end transactions and keep the next ones waiting.
-    pub(super) async fn pause(&self, limit: Duration) -> Result<(), Fault> {
+    /// Has the pooler end transactions and keep the next ones waiting, and the database refuse what would still be written.
+    pub(super) async fn pause(&self, client: &Client, limit: Duration) -> Result<(), Fault> {
+        let _one = self.wanted.lock().await;
         self.note_paused(true);
         let console = self.console(limit).await?;
         match tokio::time::timeout(limit, console.pause(DATABASE)).await {
-            Ok(done) => done.map(drop),
-            Err(_) => Err(Fault::new(Code::PgSwitchover, format!("transactions do not end within {limit:?}"))
-                .hint("wait for long transactions, or end them")),
+            Ok(done) => done?,
+            Err(_) => {
+                return Err(Fault::new(Code::PgSwitchover, format!("transactions do not end within {limit:?}"))
+                    .hint("wait for long transactions, or end them"));
+            }
         }
+        group::ensure_gate(client, Writers::Closed).await
     }
 
-    /// The place stays here: the door goes on as before.
-    pub(super) async fn resume_writer(&self) -> Result<(), Fault> {
-        self.gate(&Door::Writer(boot_now())).await?;
-        self.resume().await
+    /// Nothing is handed over: the door goes on as what it is now, which is a reader's if the place was lost meanwhile.
+    pub(super) async fn go_on(&self) -> Result<(), Fault> {
+        let _one = self.wanted.lock().await;
+        self.note_paused(false);
+        let on = match self.gate(&self.now().0).await {
+            Ok(()) => self.resume().await,
+            failed => failed,
+        };
+        if on.is_err() {
+            // Not as it should be: the next look sees that, and brings it up anew.
+            self.board.door(Door::Closed.word(), false, None);
+        }
+        on
     }
 
     async fn resume(&self) -> Result<(), Fault> {

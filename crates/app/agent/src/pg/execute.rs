@@ -31,8 +31,8 @@ const LOCK_WAIT: Duration = Duration::from_secs(5);
 const LOCK_TTL: Duration = Duration::from_secs(5);
 /// Every how often it is looked whether a server that is being started has ended.
 const ENDED_EVERY: Duration = Duration::from_millis(250);
-/// Every how often it is looked whether the first write master is there.
-const AGAIN: Duration = Duration::from_millis(50);
+/// Every how often it is looked whether the first write master is there, where no change in the store tells.
+const AGAIN: Duration = Duration::from_millis(250);
 
 impl Life {
     pub(super) async fn take(&mut self, step: PgStep) -> Result<(), Fault> {
@@ -280,7 +280,8 @@ async fn lay_schema(shared: &Shared, epoch: u64) -> Result<(), Fault> {
     }
     let seats = seats(here, &group).await?;
     let first = schema::v1();
-    schema::apply(&seats, Some(here.name()), &first, schema::Order::Adds, here.pg.step_timeout).await?;
+    // Nobody writes yet: all of them at once.
+    schema::apply(&seats, None, &first, schema::Order::Adds, here.pg.step_timeout).await?;
     let own = seats.iter().find(|seat| seat.member.name == here.name());
     let own = own.ok_or_else(|| Fault::new(Code::PgNotMember, "this node is not among the members"))?;
     let values = schema::SeedValues {
@@ -306,11 +307,17 @@ async fn claim_first(shared: &Shared) -> Result<(), Fault> {
     shared.first.store(true, Ordering::Relaxed);
     shared.changed.notify_waiters();
     let deadline = tokio::time::Instant::now() + shared.here.pg.step_timeout;
-    while observe::records(&shared.store).await?.last_writer.is_none() {
+    loop {
+        let woken = shared.changed.notified();
+        if observe::records(&shared.store).await?.last_writer.is_some() {
+            return Ok(());
+        }
         if tokio::time::Instant::now() >= deadline {
             return Err(Fault::new(Code::PgStepTimeout, "nobody became the write master in time"));
         }
-        tokio::time::sleep(AGAIN).await;
+        tokio::select! {
+            () = woken => {}
+            () = tokio::time::sleep(AGAIN) => {}
+        }
     }
-    Ok(())
 }

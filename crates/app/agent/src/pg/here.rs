@@ -3,6 +3,7 @@
 //! **Rule:** passwords are read from their files when they are needed, and stay in this process and the pooler's own file.
 
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use futures_util::future::join_all;
@@ -42,6 +43,8 @@ pub struct Here {
     pub(super) state: PathBuf,
     /// Our own program.
     pub(super) program: PathBuf,
+    /// The programs of PostgreSQL, once they were asked.
+    found: Arc<OnceLock<Installation>>,
 }
 
 impl Here {
@@ -68,7 +71,7 @@ impl Here {
         };
         let node = node.clone();
         let state = PathBuf::from(spec.state_dir_of(&node.name)).join("pg");
-        Ok(Here { spec, node, pg, state, program })
+        Ok(Here { spec, node, pg, state, program, found: Arc::default() })
     }
 
     /// The node's name.
@@ -99,11 +102,16 @@ impl Here {
         DataMark { group: self.pg.group.clone(), node: self.node.name.clone() }
     }
 
+    /// The programs of PostgreSQL; asked once, since each question is a process.
     pub(super) fn installation(&self) -> Result<Installation, Fault> {
+        if let Some(found) = self.found.get() {
+            return Ok(found.clone());
+        }
         let path = std::env::var_os("PATH");
         let named = self.pg.bin_dir.as_deref().map(Path::new);
         let near = self.program.parent().map(Path::to_owned).into_iter().collect();
-        Installation::find(&Places { named, path: path.as_deref(), near })
+        let found = Installation::find(&Places { named, path: path.as_deref(), near })?;
+        Ok(self.found.get_or_init(|| found).clone())
     }
 
     /// What this node shows as a server and as a peer.

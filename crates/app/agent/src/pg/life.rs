@@ -8,11 +8,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use quorate_coordination::{Lease, Lock, Registration, Scope, Store, Turn};
+use quorate_coordination::{Health, Lease, Lock, Registration, Scope, Store, Turn};
 use quorate_faults::{Code, Fault};
 use quorate_host::state::StateDir;
 use quorate_plan::postgres::{PgPlan, PgStep, Records, Revival, StoreNow, keys, next};
-use quorate_postgres::{group, server};
+use quorate_postgres::group;
+use quorate_postgres::server::{self, ConfigChange};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
@@ -20,9 +21,10 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use super::doors::Doors;
+use super::execute::blocking;
 use super::fence::boot_now;
 use super::here::{DATABASE, Here};
-use super::observe::{self, Details, Known};
+use super::observe::{self, Details, Kept, Known, PoolInstance};
 use super::proxy::running;
 use super::status::{Board, PartStatus};
 use super::{execute, health, writer};
@@ -75,6 +77,10 @@ pub(super) struct Life {
     /// Links that errors have stopped, by the member they come from.
     revivals: BTreeMap<u16, Revival>,
     counted: Option<Instant>,
+    /// Whether this node has its part of the group, as the store said last.
+    joined: bool,
+    /// The connection of all looks.
+    kept: Option<Kept>,
     still: Option<(Records, Instant)>,
     taken: Option<PgStep>,
     /// The step that failed last, and why.
@@ -98,12 +104,37 @@ pub enum Ending {
     Leave,
     /// The place of the write master is given to another node first: what runs is about to be stopped.
     Stop,
+    /// The same agent goes on at once with a file that it reads anew.
+    Anew,
 }
 
-/// Runs a node of the group until it is told to stop.
-pub async fn run(here: Here, settings: PgRun, stop: impl Future<Output = Ending>) -> Result<(), Fault> {
+/// Runs a node of the group until it is told to stop. `read`: the cluster file, when it is to be read anew.
+pub async fn run<S: Future<Output = Ending>>(
+    mut here: Here,
+    settings: PgRun,
+    mut stop: impl FnMut() -> S,
+    read: impl Fn() -> Result<Here, Fault>,
+) -> Result<(), Fault> {
+    // What it shows stays: nobody who asks meanwhile is told that it takes no writes.
     let board = Arc::new(Board::of(&here));
-    run_on(here, settings, board, axum::Router::new(), stop).await
+    loop {
+        let mut ending = Ending::Leave;
+        let told = async {
+            ending = stop().await;
+            ending
+        };
+        run_on(here.clone(), settings.clone(), Arc::clone(&board), axum::Router::new(), told).await?;
+        if ending != Ending::Anew {
+            return Ok(());
+        }
+        match read() {
+            Ok(now) => {
+                info!(node = now.name(), "the cluster file was read anew");
+                here = now;
+            }
+            Err(fault) => warn!(code = %fault.code(), "the file of before holds: {}", in_words(&fault)),
+        }
+    }
 }
 
 /// Has a word before this host joins a cluster by hand, is detached from one or made a client of it.
@@ -175,6 +206,8 @@ pub(crate) async fn run_on(
         told: None,
         revivals: BTreeMap::new(),
         counted: None,
+        joined: false,
+        kept: None,
         still: None,
         taken: None,
         failure: None,
@@ -191,7 +224,13 @@ pub(crate) async fn run_on(
         let _ = tokio::time::timeout(HAND_OVER_LIMIT, &mut keeper).await;
     }
     keeper.abort();
-    life.leave().await;
+    match ending {
+        Ending::Leave | Ending::Stop => life.leave().await,
+        // It stays registered; the lease lives until the next keeper finds it.
+        Ending::Anew => drop(life),
+    }
+    // The port is free when this returns.
+    tasks.shutdown().await;
     ended
 }
 
@@ -318,19 +357,23 @@ impl Life {
         };
         let count = self.counted.is_none_or(|at| at.elapsed() >= COUNT_EVERY);
         let before = Known { prepared: self.prepared, count };
-        let (mut seen, details) = observe::look(&shared.here, &shared.store, lock, &before, since).await;
+        let known = (&before, &mut self.kept);
+        let (mut seen, details) = observe::look(&shared.here, &shared.store, lock, known, since).await;
         self.still = still;
         if details.counts.is_some() {
             self.counted = Some(Instant::now());
         }
         self.revive(&details).await;
-        if let StoreNow::Known(store) = &seen.store
-            && let Some((group, _)) = &store.records.group
-        {
-            shared.doors.set_members(group.nodes.keys().cloned().collect());
+        if let StoreNow::Known(store) = &seen.store {
+            // A store that does not answer changes nothing of what it said.
+            self.joined = store.records.joined.contains_key(shared.here.name());
+            if let Some((group, _)) = &store.records.group {
+                shared.doors.set_members(group.nodes.keys().cloned().collect());
+            }
         }
+        shared.board.set_joined(self.joined);
         if let Some(instances) = &details.instances {
-            shared.doors.set_instances(instances);
+            self.let_in(instances).await;
         }
         if seen.mine.serves {
             self.renew_files().await;
@@ -338,7 +381,8 @@ impl Life {
         seen.mine.configured = shared.doors.are_as_they_should().await && shared.doors.gate_is_right(details.gate_open);
         seen.mine.offered = !self.offered.is_empty();
         let plan = next(&shared.here.pg, shared.here.name(), &seen);
-        let fit = seen.mine.serves && seen.mine.bound.is_some() && seen.mine.schema > 0;
+        // One that joins has the schema before it has the rows.
+        let fit = seen.mine.serves && seen.mine.bound.is_some() && seen.mine.schema > 0 && self.joined;
         // Whatever is due first: who lacks rows does not stand for the place. A look that did not come so far says nothing of it.
         if fit || seen.mine.lost.is_some() {
             let writes = matches!(&seen.store, StoreNow::Known(store)
@@ -346,8 +390,43 @@ impl Life {
             shared.board.set_behind(seen.mine.lost.is_some() && !writes);
         }
         shared.fit.store(fit, Ordering::SeqCst);
-        self.show(&seen.mine.schema, details);
+        self.say_health(seen.mine.serves, seen.mine.configured);
+        self.show(&seen.mine.schema, details).await;
         plan
+    }
+
+    /// What the store tells others of this node's services.
+    fn say_health(&self, serves: bool, configured: bool) {
+        let say = |registration: &Registration, well: bool, why: &str| match well {
+            true => registration.set(Health::Passing, ""),
+            false => registration.set(Health::Critical, why),
+        };
+        if let Some(registration) = &self.registration {
+            say(registration, serves, "PostgreSQL does not answer");
+        }
+        for registration in &self.offered {
+            say(registration, serves && configured, "pooler, proxy or server are not as they should be");
+        }
+    }
+
+    /// The server lets in to whom databases were given; the pooler is told by the plan.
+    async fn let_in(&mut self, instances: &[PoolInstance]) {
+        let shared = Arc::clone(&self.shared);
+        let pairs: Vec<(String, String)> =
+            instances.iter().map(|one| (one.database.clone(), one.user.clone())).collect();
+        let told = async {
+            let owner = shared.here.owner()?;
+            let dir = shared.here.data_dir();
+            if blocking(move || server::ensure_instances(&dir, &pairs, owner)).await? == ConfigChange::Changed {
+                server::reload(&shared.here.own("postgres", shared.here.limits()).await?).await?;
+            }
+            Ok(())
+        };
+        match told.await {
+            // Only what the server knows is offered.
+            Ok(()) => shared.doors.set_instances(instances),
+            Err(fault) => self.failed("let in", &fault),
+        }
     }
 
     /// Certificates that were renewed are given on, and read anew without a restart.
@@ -395,20 +474,23 @@ impl Life {
         }
     }
 
-    fn show(&self, schema: &u32, details: Details) {
-        let (here, open) = (&self.shared.here, self.shared.board.is_open());
-        let part = |name: &str, dir: &str, ready: bool| {
-            let found = StateDir::open(&state_of(here, dir)).and_then(|state| running(&state)).ok().flatten();
-            PartStatus {
-                name: name.to_owned(),
-                ready: ready && found.is_some(),
-                pid: found.as_ref().map(|found| found.child().pid),
-                started_ms: found.as_ref().map(|found| found.started_at_ms()),
-            }
-        };
+    async fn show(&self, schema: &u32, details: Details) {
+        let (here, open) = (self.shared.here.clone(), self.shared.board.is_open());
         let serves = !details.server.is_empty();
-        let parts =
-            vec![part("postgres", "server", serves), part("pgbouncer", "pooler", open), part("haproxy", "proxy", true)];
+        let parts = blocking(move || {
+            let part = |name: &str, dir: &str, ready: bool| {
+                let found = StateDir::open(&state_of(&here, dir)).and_then(|state| running(&state)).ok().flatten();
+                PartStatus {
+                    name: name.to_owned(),
+                    ready: ready && found.is_some(),
+                    pid: found.as_ref().map(|found| found.child().pid),
+                    started_ms: found.as_ref().map(|found| found.started_at_ms()),
+                }
+            };
+            let postgres = part("postgres", "server", serves);
+            Ok(vec![postgres, part("pgbouncer", "pooler", open), part("haproxy", "proxy", true)])
+        });
+        let parts = parts.await.unwrap_or_default();
         self.shared.board.change(|status| {
             (status.schema, status.links, status.server) = (*schema, details.links, details.server);
             status.troubles = details.troubles;

@@ -30,7 +30,9 @@ pub use here::Here;
 pub use life::{Ending, PgRun, run};
 pub(crate) use life::{run_on, stop_objecting};
 pub use observe::{records, registered};
-pub use operate::{Changed, Rows, Taken, apply_schema, detach_node, join_node, list_conflicts, repair_conflicts};
+pub use operate::{
+    Changed, Rows, Taken, apply_schema, detach_node, join_node, list_conflicts, repair_conflicts, unfinished,
+};
 pub use quorate_postgres::conflicts::{ConflictRow, Repaired, Source};
 pub use quorate_postgres::schema::{Applied, Order as SchemaOrder};
 pub(crate) use status::Board;

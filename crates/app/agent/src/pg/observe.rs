@@ -11,7 +11,7 @@ use quorate_plan::postgres::{DataNow, Group, LockNow, Mine, Records, Seen, Store
 use quorate_postgres::conflicts;
 use quorate_postgres::group::{self, Links, Member, Seat};
 use quorate_postgres::schema;
-use quorate_postgres::server::{DataSeen, observe_data};
+use quorate_postgres::server::{self, DataSeen, observe_data};
 use quorate_postgres::sql::{Client, Limits};
 
 use super::here::{DATABASE, Here};
@@ -65,6 +65,14 @@ pub(super) struct Details {
     pub(super) instances: Option<Vec<PoolInstance>>,
 }
 
+/// The connection to the own database, over all looks: a new one for each would be a new process of the server.
+#[derive(Debug)]
+pub(super) struct Kept {
+    client: Client,
+    /// The server's version.
+    version: String,
+}
+
 /// What this process knows from before.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Known {
@@ -94,25 +102,49 @@ pub(super) struct PoolInstance {
     pub(super) verifier: String,
 }
 
-/// The instances that are in use, from the table that every node has.
-async fn instances(client: &Client) -> Result<Vec<PoolInstance>, Fault> {
-    let sql = "SELECT dbname, dbuser, dbpass FROM cfsb.instances WHERE effective_at IS NOT NULL AND ineffective_at IS NULL \
-               AND decommissioned_at IS NULL AND deleted_at IS NULL AND dbpass <> '' ORDER BY dbname";
-    // They become words of a configuration: what could be more than a word is left out.
-    let is_word = |text: &str| {
-        let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-');
-        !text.is_empty() && text.len() <= 63 && text.chars().all(fits)
-    };
+/// The instances that are in use, from the table that every node has, as far as this server has them: a row gives nobody more
+/// than its role has already. The role logs in by this very verifier and has no rights beyond its databases.
+async fn instances(here: &Here, client: &Client) -> Result<Vec<PoolInstance>, Fault> {
+    let sql = "SELECT i.dbname, i.dbuser, i.dbpass FROM cfsb.instances i JOIN pg_catalog.pg_database d ON d.datname = i.dbname \
+               JOIN pg_catalog.pg_authid u ON u.rolname = i.dbuser AND u.rolpassword = i.dbpass \
+               WHERE i.effective_at IS NOT NULL AND i.ineffective_at IS NULL AND i.decommissioned_at IS NULL AND i.deleted_at IS NULL \
+               AND i.dbpass LIKE 'SCRAM-SHA-256$%' AND d.datallowconn AND NOT d.datistemplate AND u.rolcanlogin AND NOT u.rolsuper \
+               AND NOT u.rolcreaterole AND NOT u.rolreplication AND NOT u.rolbypassrls AND NOT EXISTS (SELECT FROM pg_catalog.pg_roles g \
+               WHERE (g.rolsuper OR g.rolname LIKE 'pg\\_%' OR g.rolname LIKE 'quorate%') AND pg_catalog.pg_has_role(u.oid, g.oid, 'member')) \
+               ORDER BY i.dbname";
     let mut found = Vec::new();
     for row in client.query(sql, &[]).await? {
         let text = |column| client.read::<String>(&row, column);
         let one = PoolInstance { database: text(0)?, user: text(1)?, verifier: text(2)? };
-        let ours = one.database == DATABASE || one.verifier.chars().any(|c| c.is_control());
-        if is_word(&one.database) && is_word(&one.user) && !ours {
+        if one.may_be_offered(here.pg.users.iter().map(|user| user.name.as_str())) {
             found.push(one);
         }
     }
     Ok(found)
+}
+
+impl PoolInstance {
+    /// Whether it can be named to pooler and server: both names become words of a configuration, and neither means something else
+    /// there. `declared`: users of the group, whose passwords and databases the cluster file says.
+    fn may_be_offered<'a>(&self, mut declared: impl Iterator<Item = &'a str>) -> bool {
+        let is_word = |text: &str| {
+            let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-');
+            !text.is_empty() && text.len() <= 63 && text.chars().all(fits)
+        };
+        let (database, user) = (self.database.to_ascii_lowercase(), self.user.to_ascii_lowercase());
+        let reserved = |name: &str| name == "postgres" || name.starts_with("pg_") || name.starts_with("quorate");
+        let console = ["pgbouncer", DATABASE].contains(&database.as_str()) || database.starts_with("template");
+        is_word(&self.database)
+            && is_word(&self.user)
+            && !console
+            && !reserved(&database)
+            && !reserved(&user)
+            // Words of the server's list of who may enter.
+            && !["all", "sameuser", "samerole", "samegroup", "replication"].contains(&database.as_str())
+            && user != "all"
+            && !declared.any(|name| name.eq_ignore_ascii_case(&user))
+            && !self.verifier.chars().any(char::is_control)
+    }
 }
 
 /// Looks at everything. `still_ms`: for how long no record has changed.
@@ -120,14 +152,14 @@ pub(super) async fn look(
     here: &Here,
     store: &Store,
     lock: Option<&Lock>,
-    before: &Known,
+    (before, kept): (&Known, &mut Option<Kept>),
     still: impl FnOnce(&Records) -> Duration,
 ) -> (Seen, Details) {
     let store = match store_now(store, lock, still).await {
         Ok(seen) => StoreNow::Known(Box::new(seen)),
         Err(fault) => StoreNow::Unknown(format!("{fault} [{}]", fault.code())),
     };
-    let (mine, details) = mine(here, &store, before).await;
+    let (mine, details) = mine(here, &store, before, kept).await;
     (Seen { mine, store }, details)
 }
 
@@ -143,7 +175,7 @@ async fn store_now(
     Ok(StoreSeen { registered, lock, records, still_ms })
 }
 
-async fn mine(here: &Here, store: &StoreNow, before: &Known) -> (Mine, Details) {
+async fn mine(here: &Here, store: &StoreNow, before: &Known, kept: &mut Option<Kept>) -> (Mine, Details) {
     let mut mine = Mine {
         data: data(here),
         serves: false,
@@ -160,18 +192,33 @@ async fn mine(here: &Here, store: &StoreNow, before: &Known) -> (Mine, Details) 
         return (mine, details);
     }
     details.troubles.extend(disk(here));
-    let limits = Limits { connect: LOOK, statement: LOOK, lock: LOOK };
-    let Ok(client) = here.own("postgres", limits).await else { return (mine, details) };
-    mine.serves = client.value::<i32>("SELECT 1", &[]).await.is_ok();
-    details.server = client.value("SHOW server_version", &[]).await.unwrap_or_default();
-    if !before.prepared || !mine.serves {
-        return (mine, details);
+    let mut known = None;
+    if let Some(one) = kept.take().filter(|one| before.prepared && !one.client.is_closed()) {
+        mine.serves = one.client.value::<i32>("SELECT 1", &[]).await.is_ok();
+        known = Some(one).filter(|_| mine.serves);
     }
-    // Without the database it is not as declared, whatever was done before.
-    let Ok(client) = here.own(DATABASE, limits).await else { return (mine, details) };
+    let Kept { client, version } = match known {
+        Some(known) => known,
+        None => {
+            let limits = Limits { connect: LOOK, statement: LOOK, lock: LOOK };
+            let Ok(client) = here.own("postgres", limits).await else { return (mine, details) };
+            mine.serves = client.value::<i32>("SELECT 1", &[]).await.is_ok();
+            details.server = client.value("SHOW server_version", &[]).await.unwrap_or_default();
+            if !before.prepared || !mine.serves {
+                return (mine, details);
+            }
+            // Without the database it is not as declared, whatever was done before.
+            let Ok(client) = here.own(DATABASE, limits).await else { return (mine, details) };
+            Kept { client, version: details.server.clone() }
+        }
+    };
     mine.prepared = true;
-    // What cannot be asked is not there yet.
-    let _ = database(here, client, (store, before), &mut mine, &mut details).await;
+    details.server = version.clone();
+    // What cannot be asked is not there yet, and is asked over a new connection.
+    *kept = database(here, client, (store, before), &mut mine, &mut details)
+        .await
+        .ok()
+        .map(|client| Kept { client, version });
     (mine, details)
 }
 
@@ -199,8 +246,9 @@ async fn database(
     (store, before): (&StoreNow, &Known),
     mine: &mut Mine,
     details: &mut Details,
-) -> Result<(), Fault> {
-    let Some(myself) = group::myself(&client).await? else { return Ok(()) };
+) -> Result<Client, Fault> {
+    details.troubles.extend(unapplied(&client).await);
+    let Some(myself) = group::myself(&client).await? else { return Ok(client) };
     mine.bound = Some(myself.group.clone());
     details.gate_open = group::gate_is_open(&client).await.ok();
     let known = match store {
@@ -212,9 +260,11 @@ async fn database(
     let seat = Seat { member, client };
     let links = group::observe_links(&seat).await?;
     details.incoming = links.incoming.iter().map(|(from, link)| seen_link(known.as_ref(), *from, link)).collect();
-    let Some(known) = known.filter(|known| known.nodes.contains_key(here.name())) else { return Ok(()) };
+    let Some(known) = known.filter(|known| known.nodes.contains_key(here.name())) else { return Ok(seat.client) };
     let mut others = known.nodes.iter().filter(|(name, _)| *name != here.name());
-    mine.linked = others.all(|(_, id)| links.incoming.get(id).is_some_and(|link| link.enabled));
+    // One that still copies brings no changes yet.
+    let brings = |link: &group::Incoming| link.enabled && link.tables_waiting == 0;
+    mine.linked = others.all(|(_, id)| links.incoming.get(id).is_some_and(brings));
     let waiting = links.incoming.values().any(|link| link.tables_waiting > 0);
     let version = schema::version(&seat.client).await?;
     // Known before this node counts as fit for anything.
@@ -223,14 +273,20 @@ async fn database(
     }
     mine.schema = if waiting { 0 } else { version };
     if version > 0 {
-        details.instances = instances(&seat.client).await.ok();
+        details.instances = instances(here, &seat.client).await.ok();
         if before.count {
             details.counts = conflicts::counts(&seat.client).await.ok();
         }
     }
     details.links = known.nodes.iter().filter_map(|(name, id)| shown(name, *id, &links)).collect();
     details.troubles.extend(known.nodes.iter().flat_map(|(name, id)| troubles(name, *id, &links)));
-    Ok(())
+    Ok(seat.client)
+}
+
+/// Settings that are in the files and not in the server: it has to be started anew for them.
+async fn unapplied(client: &Client) -> Option<String> {
+    let names = server::pending_restart(client).await.ok().filter(|names| !names.is_empty())?;
+    Some(format!("settings wait for a restart of the server: {}", names.join(", ")))
 }
 
 fn seen_link(known: Option<&Group>, from: u16, link: &group::Incoming) -> IncomingSeen {
@@ -261,6 +317,8 @@ fn shown(name: &str, id: u16, links: &Links) -> Option<LinkStatus> {
 
 /// What is not well with the links between here and a node.
 fn troubles(name: &str, id: u16, links: &Links) -> Vec<String> {
+    let paused = links.incoming.get(&id).filter(|link| link.paused);
+    let paused = paused.map(|_| format!("the link from `{name}` is paused by a change of members"));
     let quiet = links.incoming.get(&id).filter(|link| !link.running && !link.paused);
     let quiet = quiet.map(|link| match link.enabled {
         true => format!("nothing comes from `{name}`; {} errors so far", link.errors),
@@ -271,7 +329,7 @@ fn troubles(name: &str, id: u16, links: &Links) -> Vec<String> {
     let lost = lost.map(|why| format!("nothing is kept for `{name}` any more ({why}) [{}]", Code::PgSlotLost));
     let kept = slot.filter(|slot| !slot.active && slot.lost.is_none() && slot.kept_bytes > KEPT_QUIETLY);
     let kept = kept.map(|slot| format!("`{name}` is away, and {} MiB are kept for it", slot.kept_bytes >> 20));
-    quiet.into_iter().chain(lost).chain(kept).collect()
+    paused.into_iter().chain(quiet).chain(lost).chain(kept).collect()
 }
 
 /// Who no longer keeps what this node has missed. Only the other side knows; one that does not answer changes nothing of what it
@@ -299,4 +357,28 @@ async fn lost(here: &Here, (group, own): (&Group, &Seat), links: &Links) -> Resu
         found = found.or_else(|| lost.then(|| name.clone()));
     }
     Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_row_can_offer_a_database_and_nothing_that_is_ours() {
+        let offered = |database: &str, user: &str| {
+            let verifier = "SCRAM-SHA-256$4096:c2FsdA==$c3RvcmVk:c2VydmVy".to_owned();
+            let one = PoolInstance { database: database.to_owned(), user: user.to_owned(), verifier };
+            one.may_be_offered(["app", "broker"].into_iter())
+        };
+        assert!(offered("d1", "u1") && offered("D-1", "U_1"));
+        for user in ["postgres", "Postgres", "quorate", "quorate_console", "pg_monitor", "app", "APP", "", "a b", "all"]
+        {
+            assert!(!offered("d1", user), "{user:?}");
+        }
+        for database in
+            ["pgbouncer", "PgBouncer", "postgres", "rdpg", "template1", "all", "replication", "", "d=1", "*"]
+        {
+            assert!(!offered(database, "u1"), "{database:?}");
+        }
+    }
 }

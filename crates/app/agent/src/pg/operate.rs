@@ -28,6 +28,8 @@ const EQUAL: Duration = Duration::from_secs(30);
 
 /// How long the agent of a node that joins may take to be seen in the store.
 const SEEN: Duration = Duration::from_secs(5);
+/// How long the agents of the others may take to have their servers let it in.
+const KNOWN: Duration = Duration::from_secs(2);
 
 /// An operation that has the lock.
 struct Operation {
@@ -235,6 +237,10 @@ async fn join_under(
     wait_bound(operation, node, &group.id, wait).await?;
     let seats = seats(here, &group).await?;
     let all = here.members(&group);
+    // Before anything stands still: a server that does not know the newcomer would refuse its links.
+    for seat in seats.iter().filter(|seat| seat.member.name != node) {
+        wait_known(seat, node).await?;
+    }
     for seat in &seats {
         if let Some(known) = group::myself(&seat.client).await? {
             group::ensure_member(&seat.client, &group.id, &seat.member, &all, &known.files).await?;
@@ -250,6 +256,20 @@ async fn join_under(
     join::join(operation, &order, &seats, limits, &mut tell).await?;
     tell("all rows are compared");
     Ok(Taken { id: group.nodes.get(node).copied().unwrap_or_default(), rows: Some(compare(&seats).await) })
+}
+
+/// Waits until the server of a member lets a newcomer in: its agent has to have read the file that declares it.
+async fn wait_known(seat: &group::Seat, node: &str) -> Result<(), Fault> {
+    let deadline = tokio::time::Instant::now() + KNOWN;
+    while !group::knows_peer(&seat.client, node).await? {
+        if tokio::time::Instant::now() >= deadline {
+            let name = &seat.member.name;
+            return Err(Fault::new(Code::PgNotKnown, format!("the server of `{name}` does not let `{node}` in"))
+                .hint(format!("declare `{node}` in the cluster file on `{name}` too, and have its agent read it (SIGHUP): `quorate explain Q1280`")));
+        }
+        tokio::time::sleep(AGAIN).await;
+    }
+    Ok(())
 }
 
 /// Waits until the agent of a node is seen in the store.
@@ -284,7 +304,13 @@ async fn wait_bound(operation: &Operation, node: &str, group: &str, wait: Durati
     }
 }
 
-/// Lets a node go, whether it answers or not. Returns what was done, and how the rows of those who stay are.
+/// What was begun and is not finished, in words.
+pub async fn unfinished(store: &Store) -> Result<Option<String>, Fault> {
+    let Some(entry) = store.get(keys::OPERATION).await? else { return Ok(None) };
+    Ok(join::unfinished(&String::from_utf8_lossy(&entry.value))?.map(|seen| seen.shown()))
+}
+
+/// Lets a node go, whether it answers or not: one that answers first gives everyone what it took. Returns what was done, and how the rows of those who stay are.
 pub async fn detach_node(here: &Here, node: &str) -> Result<(Vec<String>, Rows), Fault> {
     let operation = Operation::begin(here, "pg detach").await?;
     let done = detach_under(&operation, here, node).await;
@@ -315,7 +341,7 @@ async fn detach_under(operation: &Operation, here: &Here, node: &str) -> Result<
         // Whoever took it out of the file first lets it go all the same; it is not told.
         None => (Member { id, name: node.to_owned(), host: String::new(), port: 0 }, None),
     };
-    let done = join::detach(operation, &gone, client.as_ref(), &survivors).await?;
+    let done = join::detach(operation, (&gone, client), &survivors, here.pg.step_timeout).await?;
     operation.change(&records, &group).await?;
     Ok((done, compare(&survivors).await))
 }

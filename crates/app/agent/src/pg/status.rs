@@ -99,13 +99,15 @@ struct Inner {
     everywhere: bool,
     /// It lacks rows that nobody will send any more.
     behind: bool,
+    /// It has its part of the group: all rows were copied, and every link brings changes.
+    joined: bool,
     measures: Measures,
 }
 
 impl Inner {
     fn takes_writes(&self) -> bool {
         let holds = self.writer_until.is_some_and(|until| boot_now() < until);
-        self.open && (holds || (self.everywhere && self.status.door != "closed"))
+        self.open && (holds || (self.everywhere && self.joined && self.status.door != "closed"))
     }
 }
 
@@ -209,7 +211,17 @@ impl Board {
     /// Whether readers are led here: there is something to read.
     pub(super) fn takes_reads(&self) -> bool {
         let inner = self.inner();
-        inner.open && !inner.behind && inner.status.schema > 0
+        inner.open && !inner.behind && inner.joined && inner.status.schema > 0
+    }
+
+    /// Whether this node has its part of the group, as the store says.
+    pub(super) fn set_joined(&self, joined: bool) {
+        self.inner().joined = joined;
+    }
+
+    /// Whether this is what is shown of the door.
+    pub(super) fn shows(&self, word: &str) -> bool {
+        self.inner().status.door == word
     }
 
     pub(super) fn is_behind(&self) -> bool {

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use quorate_faults::{Code, Fault};
 use quorate_host::state::StateDir;
-use quorate_plan::spec::PgNode;
+use quorate_plan::spec::{PgNode, PgWriters};
 use quorate_postgres::proxies::{
     HaproxyNode, HaproxySpec, PgbouncerSpec, PoolTarget, ensure_file, render_haproxy, render_pgbouncer, render_userlist,
 };
@@ -56,6 +56,12 @@ pub(super) fn pooler_files(
     instances: &[PoolInstance],
 ) -> Result<[(PathBuf, String); 2], Fault> {
     let files = here.given_files()?;
+    // No link carries what is in them: they are where writes are, and nowhere else.
+    let instances = match door {
+        Door::Reader if here.pg.writers == PgWriters::One => &[],
+        Door::Closed => &[],
+        Door::Reader | Door::Writer(_) | Door::Forward(_) => instances,
+    };
     let mut users = here.passwords()?;
     users.push((ADMIN.to_owned(), secret.to_owned()));
     for one in instances {
@@ -64,7 +70,9 @@ pub(super) fn pooler_files(
         }
     }
     let target = match door {
-        Door::Writer(_) | Door::Reader => PoolTarget::Own { socket_dir: here.run_dir(), port: here.node.port },
+        Door::Writer(_) | Door::Reader | Door::Closed => {
+            PoolTarget::Own { socket_dir: here.run_dir(), port: here.node.port }
+        }
         Door::Forward(to) => {
             let node = here.pg.node(to);
             let node = node.ok_or_else(|| Fault::new(Code::PgSwitchover, format!("`{to}` is not declared")))?;

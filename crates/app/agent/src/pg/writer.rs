@@ -33,7 +33,7 @@ const IDLE: Duration = Duration::from_millis(500);
 const VACANT: Duration = Duration::from_millis(25);
 /// How long a question to the own server may take.
 const PING: Duration = Duration::from_secs(1);
-/// How long the parts of a planned handover may take; together they fit into a lease.
+/// How long the parts of a planned handover may take: so long those wait who want to write. The lease is renewed meanwhile.
 const PAUSE_LIMIT: Duration = Duration::from_millis(1000);
 const CAUGHT_UP_LIMIT: Duration = Duration::from_millis(1500);
 /// How long the next write master may take to have its door open.
@@ -46,6 +46,14 @@ struct Held {
     /// Until when the store surely keeps it for us, by [`boot_now`].
     until: Duration,
     renew_at: Duration,
+}
+
+/// What became of a renewal.
+enum Renewal {
+    /// The place is ours, or was not before either.
+    Kept,
+    /// It is ours no more, and why.
+    Lost(&'static str),
 }
 
 struct Keeper {
@@ -112,14 +120,20 @@ impl Keeper {
             self.look_back().await?;
         }
         let renewed = self.renew().await;
+        let records = observe::records(&self.shared.store).await;
+        let me = self.shared.here.name().to_owned();
+        let members = records.as_ref().ok().and_then(|records| records.group.as_ref()).map(|(group, _)| &group.nodes);
+        // Before there is a group nobody asks how well the server is.
+        if records.is_ok() && members.is_none() {
+            return renewed;
+        }
+        if members.is_some_and(|members| !members.contains_key(&me)) {
+            self.give_up("this node is no member of the group").await?;
+            return self.shared.doors.close().await;
+        }
         let well = self.is_well().await;
         renewed?;
-        let records = observe::records(&self.shared.store).await?;
-        let me = self.shared.here.name().to_owned();
-        let Some((group, _)) = &records.group else { return Ok(()) };
-        if !group.nodes.contains_key(&me) {
-            return self.give_up("this node is no member of the group").await;
-        }
+        let records = records?;
         self.note_vacancy(&records);
         self.check_held(&records).await;
         let alive = observe::registered(&self.shared.store).await?.into_keys().collect();
@@ -187,14 +201,22 @@ impl Keeper {
     }
 
     async fn renew(&mut self) -> Result<(), Fault> {
-        let Some(held) = &mut self.held else { return Ok(()) };
+        match self.try_renew().await? {
+            Renewal::Kept => {}
+            Renewal::Lost(why) => self.lose(why).await,
+        }
+        Ok(())
+    }
+
+    /// Renews the lease if it is due, and touches no door where it is lost.
+    async fn try_renew(&mut self) -> Result<Renewal, Fault> {
+        let Some(held) = &mut self.held else { return Ok(Renewal::Kept) };
         let asked = boot_now();
         if asked >= held.until.saturating_sub(MARGIN) {
-            self.lose("the lease could not be renewed in time").await;
-            return Ok(());
+            return Ok(Renewal::Lost("the lease could not be renewed in time"));
         }
         if asked < held.renew_at {
-            return Ok(());
+            return Ok(Renewal::Kept);
         }
         match self.shared.store.renew(&held.lease).await {
             Ok(Some(ttl)) => {
@@ -203,12 +225,9 @@ impl Keeper {
                 let until = held.until.saturating_sub(MARGIN);
                 self.shared.doors.renew(until)?;
                 self.shared.board.renewed(until);
-                Ok(())
+                Ok(Renewal::Kept)
             }
-            Ok(None) => {
-                self.lose("the store ended the lease").await;
-                Ok(())
-            }
+            Ok(None) => Ok(Renewal::Lost("the store ended the lease")),
             Err(fault) => {
                 held.renew_at = asked + Duration::from_millis(100);
                 Err(fault)
@@ -326,25 +345,39 @@ impl Keeper {
         info!(to, "handing over");
         self.shared.board.change(|status| status.handover = None);
         let begun = Instant::now();
-        let handed = self.prepare_handover(to).await;
-        let records = observe::records(&self.shared.store).await?;
-        if let Err(fault) = handed {
+        if let Err(fault) = self.give(to).await {
             let why = in_words(&fault);
-            warn!(code = %fault.code(), "the write master stays here: {why}");
+            warn!(code = %fault.code(), "nothing is handed over: {why}");
             self.shared.board.change(|status| status.handover = Some(why));
-            self.shared.doors.resume_writer().await?;
-            return self.forget_order(&records).await;
-        }
-        let Some(held) = self.held.take() else { return Ok(()) };
-        let Some(txn) = hand_over(&records, to) else { return Ok(()) };
-        let given = self.shared.store.txn(&txn).await;
-        let _ = self.shared.store.end(&held.lease).await;
-        if let Err(fault) = given {
-            warn!(code = %fault.code(), "{}", in_words(&fault));
+            // Whether those who wait may write is for the door to say, which is a reader's if the place was lost meanwhile.
+            if let Err(fault) = self.renew_now().await {
+                warn!(code = %fault.code(), "write master: {}", in_words(&fault));
+            }
+            self.shared.doors.go_on().await?;
+            return self.forget_order(&observe::records(&self.shared.store).await?).await;
         }
         let taken = self.wait_taken(to).await;
         self.shared.doors.forward(taken.as_deref()).await?;
         info!(to, took = ?begun.elapsed(), "handed over");
+        Ok(())
+    }
+
+    /// Gives the place to a node that has everything. An error: it was not given.
+    async fn give(&mut self, to: &str) -> Result<(), Fault> {
+        self.prepare_handover(to).await?;
+        let records = observe::records(&self.shared.store).await?;
+        let me = self.shared.here.name().to_owned();
+        let ours = |held: &Held| matches!(&records.writer, Some((now, _)) if now.epoch == held.epoch && now.node == me);
+        if !self.held.as_ref().is_some_and(ours) {
+            self.lose("the store has somebody else in the place").await;
+        }
+        let (Some(txn), Some(held)) = (hand_over(&records, to), self.held.take()) else { return Err(lost_meanwhile()) };
+        let given = self.shared.store.txn(&txn).await;
+        let _ = self.shared.store.end(&held.lease).await;
+        if let Err(fault) = given {
+            // It may be given all the same, and it ends with its lease in any case: whoever takes it is found.
+            warn!(code = %fault.code(), "{}", in_words(&fault));
+        }
         Ok(())
     }
 
@@ -362,16 +395,47 @@ impl Keeper {
         }
         let limits = Limits { connect: PING, statement: CAUGHT_UP_LIMIT, lock: PING };
         let client = here.own(DATABASE, limits).await?;
+        // From here on somebody waits: the whole time of the lease is there.
+        self.renew_now().await?;
+        let shared = Arc::clone(&self.shared);
         // The pooler lets transactions end and keeps the next ones waiting.
-        self.shared.doors.pause(PAUSE_LIMIT).await?;
-        group::ensure_gate(&client, group::Writers::Closed).await?;
+        self.kept(shared.doors.pause(&client, PAUSE_LIMIT)).await?;
         let seat = Seat { member: me, client };
-        let caught_up = group::caught_up(&seat, &next, CAUGHT_UP_LIMIT).await.map(drop);
-        self.renew().await?;
-        match &self.held {
-            Some(_) => caught_up,
-            None => Err(Fault::new(Code::PgSwitchover, "the lease was lost meanwhile")),
+        self.kept(group::caught_up(&seat, &next, CAUGHT_UP_LIMIT)).await?;
+        self.renew_now().await
+    }
+
+    /// Renews the lease whether it is due or not.
+    async fn renew_now(&mut self) -> Result<(), Fault> {
+        if let Some(held) = &mut self.held {
+            held.renew_at = Duration::ZERO;
         }
+        self.renew().await?;
+        if self.held.is_some() { Ok(()) } else { Err(lost_meanwhile()) }
+    }
+
+    /// Does something that takes its time and renews the lease meanwhile; once that is lost it is given up.
+    async fn kept<T>(&mut self, work: impl Future<Output = Result<T, Fault>>) -> Result<T, Fault> {
+        let why = {
+            let mut work = std::pin::pin!(work);
+            loop {
+                let held = self.held.as_ref().ok_or_else(lost_meanwhile)?;
+                // Also where it cannot be renewed: then the door's time ends the work.
+                let due = held.renew_at.min(held.until.saturating_sub(MARGIN)).saturating_sub(boot_now());
+                tokio::select! {
+                    done = &mut work => return done,
+                    () = tokio::time::sleep(due) => {}
+                }
+                match self.try_renew().await {
+                    Ok(Renewal::Kept) => {}
+                    Ok(Renewal::Lost(why)) => break why,
+                    Err(fault) => warn!(code = %fault.code(), "write master: {}", in_words(&fault)),
+                }
+            }
+        };
+        // The work has let go of the door: now it can be closed.
+        self.lose(why).await;
+        Err(lost_meanwhile())
     }
 
     async fn forget_order(&self, records: &Records) -> Result<(), Fault> {
@@ -395,4 +459,8 @@ impl Keeper {
         }
         taken
     }
+}
+
+fn lost_meanwhile() -> Fault {
+    Fault::new(Code::PgSwitchover, "the place of the write master was lost meanwhile")
 }

@@ -196,7 +196,8 @@ impl Group {
         }
         text += &format!(
             "agent: {{state-dir: \"{root}/state\"}}\npostgres:\n  {{user: nobody, bin-dir: {}, lease-ttl: 6s, data-dir: \
-             \"{root}/pg/{{name}}\", users: [{{name: app, password-file: {root}/app.password}}], {}, nodes: [",
+             \"{root}/pg/{{name}}\", users: [{{name: app, password-file: {root}/app.password}}, \
+             {{name: broker, kind: owner, password-file: {root}/app.password}}], {}, nodes: [",
             quorate_testkit::postgres(self.major).display(),
             self.more
         );
@@ -288,6 +289,20 @@ impl Group {
             Part::Server => kill_all(|words, _| words.contains(&server)),
             Part::All => self.kill_node(at),
         }
+    }
+
+    /// Sends a signal to all processes of a node's server.
+    pub(crate) fn signal_server(&self, at: usize, signal: Signal) {
+        let data = self.data_dir(at).display().to_string();
+        signal_all(signal, |_, cwd| cwd == data);
+    }
+
+    /// The write master's lease is taken away from it in the store.
+    pub(crate) fn revoke_lease(&self) {
+        let Store::Etcd(store) = &self.store else { panic!("no etcd") };
+        let found: Value = serde_json::from_str(&store.ctl(&["get", "quorate/pg/t/pg/writer", "-w", "json"])).unwrap();
+        let lease = found["kvs"][0]["lease"].as_i64().unwrap_or_else(|| panic!("nobody writes: {found}"));
+        store.ctl(&["lease", "revoke", &format!("{lease:x}")]);
     }
 
     /// The records in etcd, as they are now.
@@ -435,20 +450,23 @@ pub(crate) fn put(path: &Path, bytes: &[u8]) {
 
 /// Kills every process whose command line or working directory is meant.
 fn kill_all(meant: impl Fn(&str, &str) -> bool) {
-    let own = std::process::id();
     for _ in 0..3 {
-        for entry in std::fs::read_dir("/proc").unwrap().flatten() {
-            let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<i32>().ok()) else { continue };
-            if pid.cast_unsigned() == own {
-                continue;
-            }
-            let words = std::fs::read(entry.path().join("cmdline")).unwrap_or_default();
-            let words = String::from_utf8_lossy(&words).replace('\0', " ");
-            let cwd =
-                std::fs::read_link(entry.path().join("cwd")).map(|cwd| cwd.display().to_string()).unwrap_or_default();
-            if meant(&words, &cwd) {
-                let _ = kill_process(Pid::from_raw(pid).unwrap(), Signal::KILL);
-            }
+        signal_all(Signal::KILL, &meant);
+    }
+}
+
+fn signal_all(signal: Signal, meant: impl Fn(&str, &str) -> bool) {
+    let own = std::process::id();
+    for entry in std::fs::read_dir("/proc").unwrap().flatten() {
+        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<i32>().ok()) else { continue };
+        if pid.cast_unsigned() == own {
+            continue;
+        }
+        let words = std::fs::read(entry.path().join("cmdline")).unwrap_or_default();
+        let words = String::from_utf8_lossy(&words).replace('\0', " ");
+        let cwd = std::fs::read_link(entry.path().join("cwd")).map(|cwd| cwd.display().to_string()).unwrap_or_default();
+        if meant(&words, &cwd) {
+            let _ = kill_process(Pid::from_raw(pid).unwrap(), signal);
         }
     }
 }

@@ -180,6 +180,15 @@ pub async fn forget_member(client: &Client, id: u16) -> Result<(), Fault> {
     client.execute("DELETE FROM mesh.slots WHERE node_id = $1", &[&i32::from(id)]).await.map(drop)
 }
 
+/// Has a node refuse writes of applications, whoever opens it to them: it leaves the group. Or has it go on after all.
+pub async fn mark_left(client: &Client, left: bool) -> Result<(), Fault> {
+    // One that is older than this program has no such table yet.
+    ensure_parts(client).await?;
+    let sql =
+        if left { "INSERT INTO mesh.left DEFAULT VALUES ON CONFLICT DO NOTHING" } else { "DELETE FROM mesh.left" };
+    client.execute(sql, &[]).await.map(drop)
+}
+
 /// Whether a node takes writes of applications.
 pub async fn gate_is_open(client: &Client) -> Result<bool, Fault> {
     let sql = "SELECT coalesce((SELECT open AND coalesce(until_ms > (extract(epoch FROM clock_timestamp()) * 1000)::int8, true) \

@@ -18,14 +18,14 @@ pub use links::{
     slot_lost,
 };
 pub use member::{
-    Myself, Writers, ensure_gate, ensure_member, ensure_parts, forget_member, gate_is_open, members, myself,
+    Myself, Writers, ensure_gate, ensure_member, ensure_parts, forget_member, gate_is_open, mark_left, members, myself,
 };
 pub(crate) use mesh::{
     Start, ensure_slot, ensure_subscription, link_name, slot_is_for, subscription_exists, system_id,
 };
 pub use mesh::{ensure_links_to, ensure_mesh, has_rows};
 pub(crate) use mesh::{pause_link, resume_link};
-pub use users::{Prepare, UserKind, UserSpec, end_sessions, ensure_extensions, pool_users, prepare};
+pub use users::{Prepare, UserKind, UserSpec, end_sessions, ensure_extensions, knows_peer, pool_users, prepare};
 
 use crate::sql::Client;
 

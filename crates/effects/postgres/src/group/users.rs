@@ -7,7 +7,7 @@ use std::time::Duration;
 use quorate_faults::{Code, Fault};
 
 use crate::scram;
-use crate::server::{APPS, MESH_USER};
+use crate::server::{APPS, MESH_USER, OWNERS};
 use crate::sql::{Client, ident, literal, state_of};
 use crate::{Outcome, Secret};
 
@@ -45,7 +45,7 @@ pub struct Prepare {
 /// Makes roles and the database. `client` is connected to the database `postgres`. Returns what was done.
 pub async fn prepare(client: &Client, wanted: &Prepare) -> Result<Vec<String>, Fault> {
     let mut done = Vec::new();
-    for (name, rights) in [(MESH_USER, "LOGIN SUPERUSER REPLICATION"), (APPS, "NOLOGIN")] {
+    for (name, rights) in [(MESH_USER, "LOGIN SUPERUSER REPLICATION"), (APPS, "NOLOGIN"), (OWNERS, "NOLOGIN")] {
         if ensure_role(client, name, rights).await? == Outcome::Done {
             done.push(format!("made role `{name}`"));
         }
@@ -112,17 +112,14 @@ async fn ensure_password(client: &Client, user: &UserSpec) -> Result<Outcome, Fa
 }
 
 async fn ensure_kind(client: &Client, user: &UserSpec) -> Result<Outcome, Fault> {
-    let inside: bool = client
-        .value(
-            "SELECT EXISTS (SELECT FROM pg_catalog.pg_auth_members m JOIN pg_catalog.pg_roles g ON g.oid = m.roleid \
-             JOIN pg_catalog.pg_roles u ON u.oid = m.member WHERE g.rolname = $1 AND u.rolname = $2)",
-            &[&APPS, &user.name],
-        )
-        .await?;
-    if inside {
+    let groups: &[&str] = if user.kind == UserKind::Owner { &[APPS, OWNERS] } else { &[APPS] };
+    let sql = "SELECT g.rolname::text FROM pg_catalog.pg_auth_members m JOIN pg_catalog.pg_roles g ON g.oid = m.roleid \
+               JOIN pg_catalog.pg_roles u ON u.oid = m.member WHERE u.rolname = $1";
+    let inside: Vec<String> = client.values(sql, &[&user.name]).await?;
+    if groups.iter().all(|group| inside.iter().any(|there| there == group)) {
         return Ok(Outcome::AlreadyDone);
     }
-    let mut sql = format!("GRANT {APPS} TO {}", ident(&user.name));
+    let mut sql = format!("GRANT {} TO {}", groups.join(", "), ident(&user.name));
     if user.kind == UserKind::Health {
         sql = format!("{sql}; ALTER ROLE {} SET default_transaction_read_only = on", ident(&user.name));
     }
@@ -148,6 +145,13 @@ async fn ensure_database(client: &Client, name: &str, owner: &str) -> Result<Out
         ))
         .await?;
     Ok(made)
+}
+
+/// Whether the server lets a member in by the name in its certificate.
+pub async fn knows_peer(client: &Client, name: &str) -> Result<bool, Fault> {
+    let sql = "SELECT EXISTS (SELECT FROM pg_catalog.pg_ident_file_mappings WHERE map_name = 'quorate' AND sys_name = $1 \
+               AND pg_username = $2 AND error IS NULL)";
+    client.value(sql, &[&name, &MESH_USER]).await
 }
 
 /// Makes extensions in the database that `client` is connected to. Returns what was done.
@@ -180,16 +184,19 @@ pub async fn pool_users(client: &Client) -> Result<Vec<(String, String)>, Fault>
     rows.iter().map(|row| Ok((client.read(row, 0)?, client.read(row, 1)?))).collect()
 }
 
-/// Ends every session of an application and waits until none is left. Returns how many there were.
+/// Ends every session that came through the pooler, whatever database it is in, and waits until none of them is left: of applications
+/// and of whom a database was given to. Superusers come another way. Who comes after the call finds what was written down before it,
+/// and is let be. Returns how many there were.
 pub async fn end_sessions(client: &Client, limit: Duration) -> Result<u64, Fault> {
     let deadline = tokio::time::Instant::now() + limit;
+    let called: String = client.value("SELECT pg_catalog.clock_timestamp()::text", &[]).await?;
     let sql = "SELECT count(*) FILTER (WHERE pg_catalog.pg_terminate_backend(a.pid)), count(*) \
                FROM pg_catalog.pg_stat_activity a JOIN pg_catalog.pg_roles u ON u.oid = a.usesysid \
                WHERE NOT u.rolsuper AND a.backend_type = 'client backend' AND a.pid <> pg_catalog.pg_backend_pid() \
-               AND pg_catalog.pg_has_role(u.oid, $1::text::name, 'member')";
+               AND a.backend_start <= $1::text::timestamptz";
     let mut ended: Option<i64> = None;
     loop {
-        let row = client.one(sql, &[&APPS]).await?;
+        let row = client.one(sql, &[&called]).await?;
         let left: i64 = client.read(&row, 1)?;
         ended.get_or_insert(left);
         if left == 0 {

@@ -1,30 +1,44 @@
 //! Letting a node go, whether it answers or not.
 //!
-//! **Invariant:** when it returns, no survivor keeps its log for the node, and none follows it.
+//! **Invariant:** when it returns, no survivor keeps its log for the node, and none follows it. Of a node that answers nothing is
+//! dropped before every survivor has what was written there, and nobody writes there any more.
+
+use std::time::Duration;
 
 use quorate_faults::{Code, Fault};
 
+use super::go_on;
 use super::journal::{Journal, Kind, Record, Step};
-use crate::group::{Member, Seat, forget_member, link_name, pause_link, subscription_exists};
+use crate::group::{
+    Member, Seat, caught_up, end_sessions, forget_member, link_name, mark_left, pause_link, slot_lost,
+    subscription_exists,
+};
 use crate::sql::{Client, ident, literal};
 
-/// Lets a node go. `gone_client`: a connection to it, if it answers; `survivors`: every other member. May be called again.
-/// Returns what was done.
+/// Lets a node go. `gone`: with a connection to it, if it answers; `survivors`: every other member; `limit`: how long these may take
+/// to get what it wrote. May be called again. A join of the very node that is not finished is given up. Returns what was done.
 pub async fn detach<J: Journal>(
     journal: &J,
-    gone: &Member,
-    gone_client: Option<&Client>,
+    (gone, gone_client): (&Member, Option<Client>),
     survivors: &[Seat],
+    limit: Duration,
 ) -> Result<Vec<String>, Fault> {
     if survivors.iter().any(|seat| seat.member.id == gone.id) {
         return Err(Fault::new(Code::PgChangeUnderWay, format!("`{}` cannot be both let go and kept", gone.name)));
     }
-    if let Some(record) = Record::load(journal).await?
-        && record.step != Step::Done
-        && (record.kind, record.node) != (Kind::Detach, gone.id)
-    {
-        return Err(Fault::new(Code::PgChangeUnderWay, format!("{} is not finished", record.shown()))
-            .hint("finish it first, or give it up: see `quorate pg status`"));
+    let mut done = Vec::new();
+    let open = Record::load(journal).await?.filter(|record| record.step != Step::Done);
+    // One that was never taken in whole has nothing that nobody else has.
+    let joins = open.as_ref().is_some_and(|record| (record.kind, record.node) == (Kind::Join, gone.id));
+    let again = open.is_some() && !joins;
+    if let Some(record) = open.filter(|record| record.kind != Kind::Detach || record.node != gone.id) {
+        if !joins {
+            return Err(Fault::new(Code::PgChangeUnderWay, format!("{} is not finished", record.shown()))
+                .hint(record.way_out()));
+        }
+        if let Some(donor) = go_on(&record, survivors).await? {
+            done.push(format!("{} is given up; the links of `{donor}` go on", record.shown()));
+        }
     }
     let mut record = Record {
         kind: Kind::Detach,
@@ -36,8 +50,20 @@ pub async fn detach<J: Journal>(
         positions: Default::default(),
     };
     journal.save(&record.write()?).await?;
-    let mut done = Vec::new();
     if let Some(client) = gone_client {
+        let seat = Seat { member: gone.clone(), client };
+        match if joins { Ok(Vec::new()) } else { hand_out(&seat, survivors, limit).await } {
+            Ok(said) => done.extend(said),
+            Err(fault) => {
+                // Nothing was changed, unless by an earlier call: then that is to be finished.
+                if !again {
+                    record.step = Step::Done;
+                    journal.save(&record.write()?).await?;
+                }
+                return Err(fault);
+            }
+        }
+        let client = &seat.client;
         // While it lives it would take its slots again every half a second.
         for seat in survivors {
             if drop_subscription(client, gone.id, seat.member.id).await? {
@@ -63,6 +89,42 @@ pub async fn detach<J: Journal>(
     record.step = Step::Done;
     journal.save(&record.write()?).await?;
     Ok(done)
+}
+
+/// Has a node that leaves take no writes any more, and everyone else get what it took. Where they do not, it stays a member and takes
+/// writes again. Returns what is to be known.
+async fn hand_out(gone: &Seat, survivors: &[Seat], limit: Duration) -> Result<Vec<String>, Fault> {
+    mark_left(&gone.client, true).await?;
+    let handed = async {
+        // What had begun before may not end later.
+        end_sessions(&gone.client, limit).await?;
+        let mut said = Vec::new();
+        for seat in survivors {
+            match kept_for(gone, &seat.member).await? {
+                true => caught_up(gone, &seat.member, limit).await?,
+                false => said.push(format!("`{}` keeps nothing for `{}`", gone.member.name, seat.member.name)),
+            }
+        }
+        Ok::<_, Fault>(said)
+    };
+    match handed.await {
+        Ok(said) => Ok(said),
+        Err(fault) => {
+            // One that cannot be told now refuses writes until it is let go.
+            let _ = mark_left(&gone.client, false).await;
+            let attempt = format!("the others do not get what `{}` wrote, so it stays", gone.member.name);
+            Err(Fault::new(fault.code(), attempt)
+                .hint("mend the links that `quorate pg status` shows; to let it go without its last rows, stop it first: `quorate pg stop`")
+                .caused_by(fault))
+        }
+    }
+}
+
+/// Whether a node keeps what another one has not confirmed yet.
+async fn kept_for(from: &Seat, to: &Member) -> Result<bool, Fault> {
+    let sql = "SELECT EXISTS (SELECT FROM pg_catalog.pg_replication_slots WHERE slot_name = $1)";
+    let there: bool = from.client.value(sql, &[&link_name(from.member.id, to.id)]).await?;
+    Ok(there && slot_lost(&from.client, from.member.id, to.id).await?.is_none())
 }
 
 /// Drops a subscription without asking its publisher, which may be gone.

@@ -59,7 +59,32 @@ pub enum Step {
     Done,
 }
 
+impl JournalSeen {
+    /// What is not finished, where it stands, and what can be done about it.
+    pub fn shown(&self) -> String {
+        let (name, step) = (&self.node, self.step.word());
+        match self.kind {
+            Kind::Join => format!(
+                "the join of `{name}` is not finished ({step}): run `quorate pg join {name}` again, or give it up: \
+                 `quorate pg detach {name}`"
+            ),
+            Kind::Detach => format!("the detach of `{name}` is not finished: run `quorate pg detach {name}` again"),
+        }
+    }
+}
+
 impl Step {
+    fn word(self) -> &'static str {
+        match self {
+            Step::Preparing => "preparing",
+            Step::Pausing => "pausing the donor's links",
+            Step::Copying => "copying rows",
+            Step::Resuming => "letting the donor's links go on",
+            Step::Following => "following every peer",
+            Step::Done => "done",
+        }
+    }
+
     pub(super) fn next(self) -> Step {
         match self {
             Step::Preparing => Step::Pausing,
@@ -132,6 +157,14 @@ impl Record {
             .map_err(|error| Fault::new(Code::PgJournal, "the journal of the group cannot be written").caused_by(error))
     }
 
+    pub(super) fn way_out(&self) -> String {
+        let name = &self.name;
+        match self.kind {
+            Kind::Join => format!("finish it (`quorate pg join {name}`), or give it up (`quorate pg detach {name}`)"),
+            Kind::Detach => format!("finish it: `quorate pg detach {name}`"),
+        }
+    }
+
     pub(super) fn shown(&self) -> String {
         match self.kind {
             Kind::Join => format!("the join of `{}`", self.name),
@@ -149,6 +182,7 @@ mod tests {
         let text = r#"{"kind":"join","node":4,"name":"n4","donor":1,"step":"copying","positions":{"2":"0/15"}}"#;
         let seen = unfinished(text).unwrap().unwrap();
         assert_eq!((seen.node.as_str(), seen.donor_id, seen.step), ("n4", 1, Step::Copying));
+        assert!(seen.shown().contains("`n4` is not finished (copying rows)") && seen.shown().contains("pg detach n4"));
         assert_eq!(unfinished(r#"{"kind":"detach","node":4,"name":"n4","step":"done"}"#).unwrap(), None);
         assert_eq!(unfinished("{}").unwrap_err().code(), Code::PgJournal);
         let mut steps = vec![Step::Preparing];

@@ -105,18 +105,13 @@ pub async fn join<J: Journal>(
     }
 }
 
-/// Gives a join up whose new node is lost: the donor's links go on. Then [`detach`] the node.
-pub async fn abandon<J: Journal>(journal: &J, survivors: &[Seat]) -> Result<(), Fault> {
-    let Some(mut record) = Record::load(journal).await? else { return Ok(()) };
-    if record.kind != Kind::Join || record.step == Step::Done {
-        return Ok(());
-    }
-    let donor = survivors.iter().find(|seat| seat.member.id == record.donor).ok_or_else(|| missing("the donor"))?;
+/// Lets the links of a join's donor go on, whose new node is lost. Returns the donor's name; `None`: it has left since.
+async fn go_on(record: &Record, survivors: &[Seat]) -> Result<Option<String>, Fault> {
+    let Some(donor) = survivors.iter().find(|seat| seat.member.id == record.donor) else { return Ok(None) };
     for peer in survivors.iter().filter(|seat| seat.member.id != record.donor) {
         set_enabled(donor, &peer.member, true).await?;
     }
-    record.step = Step::Done;
-    journal.save(&record.write()?).await
+    Ok(Some(donor.member.name.clone()))
 }
 
 async fn begin<J: Journal>(journal: &J, parts: &Parts<'_>) -> Result<Record, Fault> {
@@ -131,7 +126,7 @@ async fn begin<J: Journal>(journal: &J, parts: &Parts<'_>) -> Result<Record, Fau
         }
         if record.step != Step::Done {
             return Err(Fault::new(Code::PgChangeUnderWay, format!("{} is not finished", record.shown()))
-                .hint("finish it first, or give it up: see `quorate pg status`"));
+                .hint(record.way_out()));
         }
     }
     if has_rows(&parts.new.client).await? {

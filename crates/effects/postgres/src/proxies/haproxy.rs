@@ -69,7 +69,7 @@ pub fn render_haproxy(spec: &HaproxySpec) -> String {
         let _ = write!(
             text,
             "listen {name}\n  bind {}:{port}\n{more}  option httpchk GET {ask}\n  http-check expect status 200\n  \
-             default-server inter 200ms fastinter 100ms downinter 200ms fall 2 rise 1 tcp-ut 5s init-addr last,libc,none{down}\n",
+             default-server inter 200ms fastinter 100ms downinter 100ms fall 2 rise 1 tcp-ut 5s init-addr last,libc,none{down}\n",
             spec.listen
         );
         for node in &spec.nodes {
@@ -126,10 +126,10 @@ mod tests {
              defaults\n  mode tcp\n  timeout connect 2s\n  timeout client 30m\n  timeout server 30m\n  timeout check 2s\n  \
              option clitcpka\n  option srvtcpka\n  option redispatch\n  retries 3\n  load-server-state-from-file global\n\
              listen write\n  bind 127.0.0.1:5432\n  option httpchk GET /writer\n  http-check expect status 200\n  \
-             default-server inter 200ms fastinter 100ms downinter 200ms fall 2 rise 1 tcp-ut 5s init-addr last,libc,none\n  \
+             default-server inter 200ms fastinter 100ms downinter 100ms fall 2 rise 1 tcp-ut 5s init-addr last,libc,none\n  \
              server n1 10.0.0.1:6432 check port 6433\n  server n2 10.0.0.1:6532 check port 6533\n\
              listen read\n  bind 127.0.0.1:5433\n  balance leastconn\n  option httpchk GET /reader\n  \
-             http-check expect status 200\n  default-server inter 200ms fastinter 100ms downinter 200ms fall 2 rise 1 tcp-ut 5s \
+             http-check expect status 200\n  default-server inter 200ms fastinter 100ms downinter 100ms fall 2 rise 1 tcp-ut 5s \
              init-addr last,libc,none on-marked-down shutdown-sessions\n  server n1 10.0.0.1:6432 check port 6433\n  \
              server n2 10.0.0.1:6532 check port 6533\n"
         );

@@ -20,6 +20,8 @@ CREATE TABLE IF NOT EXISTS mesh.pending (relation oid PRIMARY KEY);
 CREATE TABLE IF NOT EXISTS mesh.paused (subname text PRIMARY KEY);
 -- Nodes that no longer keep what this one has missed, until they say otherwise.
 CREATE TABLE IF NOT EXISTS mesh.lost (node_id int4 PRIMARY KEY, since timestamptz NOT NULL DEFAULT now());
+-- A row: this node leaves the group or has left it, and takes no writes, whoever opens the gate.
+CREATE TABLE IF NOT EXISTS mesh.left (one bool PRIMARY KEY DEFAULT true CHECK (one), at timestamptz NOT NULL DEFAULT now());
 -- Lost with a crash, and closed without a row.
 CREATE UNLOGGED TABLE IF NOT EXISTS mesh.gate (
   one bool PRIMARY KEY DEFAULT true CHECK (one), open bool NOT NULL, until_ms int8);
@@ -65,6 +67,10 @@ BEGIN
   END IF;
   IF session_user IN ('quorate', 'postgres') THEN
     RETURN NULL;
+  END IF;
+  IF EXISTS (SELECT FROM mesh.left) THEN
+    RAISE EXCEPTION 'this node leaves the group and takes no writes' USING ERRCODE = 'read_only_sql_transaction',
+      HINT = 'write through the write port of a node that stays';
   END IF;
   SELECT open, until_ms INTO g FROM mesh.gate;
   IF NOT FOUND OR NOT g.open OR coalesce(g.until_ms <= (extract(epoch FROM clock_timestamp()) * 1000)::int8, false) THEN

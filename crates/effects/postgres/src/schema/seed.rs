@@ -68,8 +68,20 @@ const SCHEDULES: [(&str, &str, &str, &str, &str); 18] = [
 /// What needs a bucket: it is switched on by whoever configures one.
 const NEED_BUCKET: [&str; 2] = ["EnforceRemoteFileRetention", "FindFilesToCopyToS3"];
 
-/// Inserts what is not there. Returns how many rows.
+/// Inserts what is not there, in one transaction. Returns how many rows.
 pub async fn seed_v1(client: &Client, values: &SeedValues) -> Result<u64, Fault> {
+    client.batch("BEGIN").await?;
+    match insert(client, values).await {
+        Ok(rows) => client.batch("COMMIT").await.map(|()| rows),
+        Err(fault) => {
+            // What failed left its transaction open.
+            client.batch("ROLLBACK").await?;
+            Err(fault)
+        }
+    }
+}
+
+async fn insert(client: &Client, values: &SeedValues) -> Result<u64, Fault> {
     let mut rows = 0;
     for (action, data, node_type, role, frequency) in SCHEDULES {
         if role != "all" && role != values.role.name() {

@@ -58,6 +58,9 @@ SELECT mesh.last_write_wins(name::regclass) FROM unnest(ARRAY['cfsb.services', '
 
 GRANT USAGE ON SCHEMA rdpg, cfsb, tasks, backups, metrics, audit TO quorate_apps;
 GRANT SELECT, INSERT, UPDATE ON ALL TABLES IN SCHEMA rdpg, cfsb, tasks, backups, metrics, audit TO quorate_apps;
+-- Whoever writes here has databases offered by every pooler, and who reads here sees what proves passwords: not for every application.
+REVOKE ALL ON cfsb.instances, cfsb.bindings, cfsb.credentials FROM quorate_apps;
+GRANT SELECT, INSERT, UPDATE ON cfsb.instances, cfsb.bindings, cfsb.credentials TO quorate_owners;
 
 -- Closes a database to everyone, and gives back what its replication held. Acts on the node that it is called on.
 CREATE FUNCTION rdpg.disable_database(name text) RETURNS void LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$

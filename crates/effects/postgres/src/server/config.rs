@@ -10,7 +10,7 @@ use quorate_host::durable::{Access, Disk, DiskFile, Owner, RealDisk, partial_pat
 use quorate_host::owners::{May, ensure_may, user_with_number};
 
 use super::ServerVersion;
-use super::render::{is_ours, is_setting_name, render_conf, render_hba, render_ident};
+use super::render::{INSTANCES, is_ours, is_setting_name, render_conf, render_hba, render_ident, render_instances};
 
 /// Certificates, as PEM files.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -101,6 +101,24 @@ pub fn ensure_config(dir: &Path, config: &ServerConfig, version: ServerVersion) 
         }
     }
     Ok(change)
+}
+
+/// Writes down who may enter which database that was given to somebody. `pairs`: database and user.
+pub fn ensure_instances(dir: &Path, pairs: &[(String, String)], owner: Option<Owner>) -> Result<ConfigChange, Fault> {
+    let odd =
+        |text: &String| text.is_empty() || text.contains(['"', '\'', '\\', ',']) || text.contains(char::is_control);
+    if let Some((database, user)) = pairs.iter().find(|(database, user)| odd(database) || odd(user)) {
+        let attempt =
+            format!("database `{database}` of `{user}` cannot be written into the configuration of PostgreSQL");
+        return Err(Fault::new(Code::PgConfig, attempt));
+    }
+    let file = dir.join(INSTANCES);
+    // Without any there is no file, as long as there never was one.
+    if pairs.is_empty() && !file.exists() {
+        return Ok(ConfigChange::Same);
+    }
+    let changed = put(&file, &render_instances(pairs), owner)?;
+    Ok(if changed { ConfigChange::Changed } else { ConfigChange::Same })
 }
 
 fn check(config: &ServerConfig) -> Result<(), Fault> {

@@ -9,17 +9,19 @@ mod process;
 mod render;
 
 pub(crate) use config::put;
-pub use config::{ConfigChange, ServerConfig, TlsFiles, ensure_config};
+pub use config::{ConfigChange, ServerConfig, TlsFiles, ensure_config, ensure_instances};
 pub use datadir::{DataMark, DataSeen, ensure_data, observe_data};
 pub use installation::{Installation, MAJOR_MIN, Places, ServerVersion};
 pub use process::{
     StopMode, box_spec, pending_restart, processes_max, reload, server_orders, start, stop_order, wait_ready,
 };
-pub use render::{render_conf, render_hba, render_ident};
+pub use render::{render_conf, render_hba, render_ident, render_instances};
 
 /// The superuser that agents and peers come as.
 pub const MESH_USER: &str = "quorate";
 /// The superuser that `initdb` makes.
 pub const SUPERUSER: &str = "postgres";
+/// The role whose members may give databases to somebody.
+pub const OWNERS: &str = "quorate_owners";
 /// The role whose members are applications: they enter by the socket alone, which is the door of the node's own pooler.
 pub const APPS: &str = "quorate_apps";

@@ -44,6 +44,9 @@ const OURS: [&str; 33] = [
     "include_if_exists",
 ];
 
+/// The file of databases that were given to somebody, beside `pg_hba.conf`.
+pub(super) const INSTANCES: &str = "quorate_instances.conf";
+
 /// Whether a setting is made by us.
 pub(super) fn is_ours(name: &str) -> bool {
     OURS.contains(&name)
@@ -145,6 +148,7 @@ pub fn render_hba(config: &ServerConfig) -> String {
         line(["local", "all", user, "", "peer map=quorate"]);
     }
     line(["local", &format!("\"{}\"", config.database), &format!("+{APPS}"), "", "scram-sha-256"]);
+    line(["include_if_exists", &format!("\"{INSTANCES}\""), "", "", ""]);
     line(["local", "all", "all", "", "reject"]);
     if config.tls.is_some() {
         for everywhere in ["0.0.0.0/0", "::/0"] {
@@ -152,6 +156,15 @@ pub fn render_hba(config: &ServerConfig) -> String {
         }
     }
     line(["host", "all", "all", "all", "reject"]);
+    text
+}
+
+/// Who may enter which database that was given to somebody: a part of `pg_hba.conf` that follows a table.
+pub fn render_instances(pairs: &[(String, String)]) -> String {
+    let mut text = String::from("# Written by Quorate; changes here are lost.\n");
+    for (database, user) in pairs {
+        let _ = writeln!(text, "local \"{database}\" \"{user}\" scram-sha-256");
+    }
     text
 }
 
@@ -191,10 +204,14 @@ mod tests {
              local all postgres peer map=quorate\n\
              local all quorate peer map=quorate\n\
              local \"rdpg\" +quorate_apps scram-sha-256\n\
+             include_if_exists \"quorate_instances.conf\"\n\
              local all all reject\n\
              hostssl all quorate 0.0.0.0/0 cert map=quorate\n\
              hostssl all quorate ::/0 cert map=quorate\n\
              host all all all reject\n"
+        );
+        assert!(
+            render_instances(&[("d1".into(), "u1".into())]).ends_with("lost.\nlocal \"d1\" \"u1\" scram-sha-256\n")
         );
         assert!(render_ident(&config, "root").contains("quorate \"root\" postgres\n"));
         assert!(render_ident(&config, "root").ends_with("quorate \"n1\" quorate\nquorate \"n2\" quorate\n"));

@@ -34,7 +34,10 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args, printer: &mut Printer) -> Result<Exit, Fault> {
     let here = args.group.anyone()?;
     let shown = runtime()?.block_on(look(&here));
-    let well = shown.store.is_none() && shown.writer.is_some() && shown.nodes.iter().all(NodeShown::is_well);
+    let well = shown.store.is_none()
+        && shown.unfinished.is_none()
+        && shown.writer.is_some()
+        && shown.nodes.iter().all(NodeShown::is_well);
     printer.report(&shown);
     Ok(if well { Exit::Done } else { Code::PgWaiting.exit() })
 }
@@ -43,13 +46,13 @@ pub(crate) fn run(args: &Args, printer: &mut Printer) -> Result<Exit, Fault> {
 async fn look(here: &Here) -> Shown {
     let asked = async {
         let store = here.store().await?;
-        Ok::<_, Fault>((pg::records(&store).await?, pg::registered(&store).await?))
+        Ok::<_, Fault>((pg::records(&store).await?, pg::registered(&store).await?, pg::unfinished(&store).await?))
     };
     let declared = &here.group().nodes;
     let (asked, statuses) = tokio::join!(asked, here.ask_all());
-    let (store, records, registered) = match asked {
-        Ok((records, registered)) => (None, records, registered),
-        Err(fault) => (Some(fault.to_string()), Records::default(), BTreeMap::new()),
+    let (store, records, registered, unfinished) = match asked {
+        Ok((records, registered, unfinished)) => (None, records, registered, unfinished),
+        Err(fault) => (Some(fault.to_string()), Records::default(), BTreeMap::new(), None),
     };
     let ids: BTreeMap<String, u16> = records.group.as_ref().map(|(group, _)| group.nodes.clone()).unwrap_or_default();
     let shown = |(node, status): (&PgNode, Result<PgStatus, Fault>)| NodeShown {
@@ -73,6 +76,7 @@ async fn look(here: &Here) -> Shown {
         role: here.group().role,
         manager: here.group().manager.clone(),
         store,
+        unfinished,
         nodes: declared.iter().zip(statuses).map(shown).chain(undeclared).collect(),
         id: records.group.map(|(group, _)| group.id),
         leader: records.leader.as_ref().map(|(leader, _)| leader.node.clone()),
@@ -91,6 +95,9 @@ struct Shown {
     /// Why the store does not say anything.
     #[serde(skip_serializing_if = "Option::is_none")]
     store: Option<String>,
+    /// A change of members that was begun, and what can be done about it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    unfinished: Option<String>,
     id: Option<String>,
     leader: Option<String>,
     epoch: Option<u64>,
@@ -125,6 +132,9 @@ impl Report for Shown {
             (Some(why), ..) => page.line(format!("the store does not say who writes: {why}")),
             (None, Some(writer), Some(epoch)) => page.line(format!("write master {writer}, epoch {epoch}")),
             (None, ..) => page.line("no write master"),
+        }
+        if let Some(unfinished) = &self.unfinished {
+            page.line(unfinished);
         }
         page.gap();
         let header = ["NODE", "ID", "ROLE", "SCHEMA", "SERVER", "LINKS", "LAG", "CONFLICTS", "PROXIES", "WAITING FOR"];
