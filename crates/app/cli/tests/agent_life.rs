@@ -4,7 +4,9 @@ mod agent_support;
 
 use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixDatagram;
 use std::process::Command;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use agent_support::{LIMIT, Place};
@@ -266,8 +268,8 @@ fn what_lies_in_the_state_dir_is_for_its_user_alone() {
 fn systemd_is_told() {
     let mut place = Place::new("3.5.16");
     let path = place.path("notify");
-    let socket = std::os::unix::net::UnixDatagram::bind(&path).unwrap();
-    socket.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    let said = listen(UnixDatagram::bind(&path).unwrap());
+    let said = || said.lock().unwrap().clone();
     place.env.push(("NOTIFY_SOCKET".to_owned(), path.display().to_string()));
     let mut agent = place.start();
     let etcd = place.etcd_pid();
@@ -276,25 +278,30 @@ fn systemd_is_told() {
     place.file();
     assert!(Command::new("kill").args(["-HUP", &agent.pid().to_string()]).status().unwrap().success());
     place.wait_for_another_etcd(etcd);
-    let mut said = heard(&socket, |said| {
+    wait_until("it is ready again", LIMIT, || {
+        let said = said();
         let again = said.split_once("STATUS=draining: etcd is being stopped, to be started again");
         again.is_some_and(|(_, later)| later.contains("READY=1"))
     });
-    assert!(!said.contains("STOPPING=1"), "{said}");
+    assert!(!said().contains("STOPPING=1"), "{}", said());
     assert!(agent.stop().success());
-    said += &heard(&socket, |said| said.contains("STATUS=stopped") && said.contains("STOPPING=1"));
-    assert!(said.contains("STATUS=serving: reads through this member succeed"), "{said}");
-    assert_eq!(said.matches("STOPPING=1").count(), 1, "{said}");
+    wait_until("its end is told", LIMIT, || said().contains("STATUS=stopped") && said().contains("STOPPING=1"));
+    assert!(said().contains("STATUS=serving: reads through this member succeed"), "{}", said());
+    assert_eq!(said().matches("STOPPING=1").count(), 1, "{}", said());
 }
 
-/// What systemd would have heard when `enough` holds.
-fn heard(socket: &std::os::unix::net::UnixDatagram, enough: impl Fn(&str) -> bool) -> String {
-    let mut said = String::new();
-    let mut buffer = [0; 4096];
-    while !enough(&said) {
-        let length = socket.recv(&mut buffer).unwrap_or_else(|error| panic!("{error} after: {said}"));
-        said.push_str(&String::from_utf8_lossy(&buffer[..length]));
-    }
+/// Hears what systemd would, all the time: what nobody takes is lost.
+fn listen(socket: UnixDatagram) -> Arc<Mutex<String>> {
+    let said = Arc::new(Mutex::new(String::new()));
+    let heard = Arc::clone(&said);
+    std::thread::spawn(move || {
+        let mut buffer = [0; 4096];
+        while let Ok(length) = socket.recv(&mut buffer) {
+            if let Ok(mut heard) = heard.lock() {
+                heard.push_str(&String::from_utf8_lossy(&buffer[..length]));
+            }
+        }
+    });
     said
 }
 

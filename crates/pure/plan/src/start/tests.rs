@@ -337,7 +337,7 @@ fn the_depth_of_the_check_follows_the_last_end() {
     assert_eq!(depth(EndSeen::Absent), "full, for at most 30s: nothing says how etcd ended");
     let unclean = EndSeen::Unclean("signal 9".into());
     assert_eq!(depth(unclean.clone()), "full, for at most 30s: etcd did not end cleanly (signal 9)");
-    let whole = spec(1, &format!("{FOUND}maintenance: {{validation: full}}\n"));
+    let whole = spec(1, &format!("{FOUND}\nmaintenance: {{validation: full}}"));
     let depth = plan_validation(&whole, &Observed { end: unclean, ..seen(DataSeen::Absent, State::Empty) });
     assert_eq!(depth.mode, Mode::Full);
 }
