@@ -164,7 +164,7 @@ fn certificates_are_renewed(group: &Group, runtime: &tokio::runtime::Runtime) {
     let before = server(group);
     // First everybody trusts both, then one shows the new one.
     let both = [&group.path("pki/n1"), &dir].map(|dir| std::fs::read(dir.join("peer-ca.crt")).unwrap()).concat();
-    for name in ["n1", "n2"] {
+    for name in ["n1", "n2", "n3"] {
         put(&group.path("pki").join(name).join("peer-ca.crt"), &both);
     }
     for file in ["peer.key", "peer.crt"] {

@@ -249,7 +249,7 @@ fn a_node_that_dies_while_it_joins_is_let_go(group: &mut Group, runtime: &tokio:
     let text = std::fs::read_to_string(&file).unwrap();
     put(
         &file,
-        text.replace("writers: all", "writers: all, settings: {max_sync_workers_per_subscription: 0}").as_bytes(),
+        text.replace("writers: all", "writers: all, settings: {max_sync_workers_per_subscription: '0'}").as_bytes(),
     );
     group.start(joins, &[]);
     group.wait("it is told to join", |group| group.says(joins, "fault", "Q1303"));
