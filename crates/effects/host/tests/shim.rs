@@ -113,7 +113,7 @@ fn what_it_leaves_behind_ends_with_it_though_its_shim_was_killed() {
         let ready = format!("ready {adopted}");
         let script = format!("sleep 300 & echo left $!; echo {ready}; while :; do sleep 0.01; done");
         let mut running = place.run(&script);
-        wait_until("ready", LIMIT, || place.log().lines().last() == Some(&ready));
+        wait_until("ready", LIMIT, || place.log().lines().last() == Some(ready.as_str()));
         let log = place.log();
         let left: u32 = log.lines().rev().find_map(|line| line.strip_prefix("left ")).unwrap().parse().unwrap();
         assert!(alive(left));
