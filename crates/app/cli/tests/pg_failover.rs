@@ -8,6 +8,8 @@ use std::time::{Duration, Instant};
 
 use pg_support::{Group, LIMIT, Load, POOLER, Setup, WRITE, all_arrive, count, eventually, once, runtime};
 use quorate_agent::pg::fence::{FenceSpec, Until, ensure_deadline};
+use quorate_host::sandbox::observe_machine;
+use quorate_plan::boxes::{BoxSpec, Level, plan_box};
 use quorate_postgres::sql::{Client, Limits};
 use quorate_testkit::Running;
 use rustix::process::{Pid, Signal, kill_process};
@@ -42,14 +44,18 @@ fn postmaster(group: &Group, at: usize) -> Option<Pid> {
 #[test]
 fn a_pooler_dies_with_its_fence() {
     let dir = tempfile::tempdir().unwrap();
-    for (number, user) in [None, quorate_testkit::unprivileged()].into_iter().enumerate() {
+    let boxed = |level| plan_box(&BoxSpec::new(level), &observe_machine()).ok();
+    // A normal user has no strict box.
+    let strict = boxed(Level::Strict);
+    assert!(strict.is_some() || quorate_testkit::unprivileged().is_none(), "root has a strict box");
+    for (number, boxed) in [None, boxed(Level::Basic), strict].into_iter().enumerate() {
         // A number of seconds that nobody else waits for.
         let word = format!("1000.{}{number}", std::process::id());
         let (deadline, file) = (dir.path().join(format!("deadline-{number}")), dir.path().join("fence.json"));
         ensure_deadline(&deadline, "t", Until::Open).unwrap();
         let spec = FenceSpec {
             command: vec!["/bin/sleep".to_owned(), word.clone()],
-            user,
+            boxed,
             token: "t".to_owned(),
             deadline,
             socket_dir: dir.path().to_owned(),
