@@ -88,7 +88,9 @@ fn a_node_with_the_issuing_keys_renews_its_own() {
 #[test]
 fn where_nobody_can_sign_somebody_is_warned() {
     let mut place = Place::new("sid");
-    let (ca, pki, began) = (place.path("ca"), place.path("pki"), two_thirds_ago());
+    // Renewal has been due for a while: less than a quarter is left.
+    let began = two_thirds_ago() - SignedDuration::from_hours(24 * 12);
+    let (ca, pki) = (place.path("ca"), place.path("pki"));
     ensure_authorities(&ca, "t", None, began).unwrap();
     equip(&ca, &pki, "n1", None, began);
     place.raw = Some(file(&place));
