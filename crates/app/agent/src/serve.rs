@@ -161,11 +161,16 @@ impl Bound {
     /// Answers until told to stop; answers that have begun are finished. Handlers may ask for [`Peer`].
     pub async fn serve(self, router: Router, stop: CancellationToken) -> Result<(), Fault> {
         let (sender, incoming) = mpsc::channel(HANDSHAKES_MAX);
-        let accepting = tokio::spawn(accept(self.listener, (self.keys, self.begin), sender, stop.clone()));
+        // In this very task: the port is free as soon as this ends, however it does.
+        let accepting = std::pin::pin!(accept(self.listener, (self.keys, self.begin), sender, stop.clone()));
         let doors = Doors { incoming, stop: stop.clone() };
         let service = router.into_make_service_with_connect_info::<Peer>();
-        let served = axum::serve(doors, service).with_graceful_shutdown(async move { stop.cancelled().await }).await;
-        accepting.abort();
+        let serving = axum::serve(doors, service).with_graceful_shutdown(async move { stop.cancelled().await });
+        let mut serving = std::pin::pin!(serving.into_future());
+        let served = tokio::select! {
+            served = &mut serving => served,
+            () = accepting => serving.await,
+        };
         served.map_err(|error| Fault::new(Code::ListenFailed, format!("`{}` ended", self.url)).caused_by(error))
     }
 }

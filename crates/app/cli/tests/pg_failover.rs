@@ -10,7 +10,6 @@ use pg_support::{Group, LIMIT, Load, POOLER, Setup, WRITE, all_arrive, count, ev
 use quorate_agent::pg::fence::{FenceSpec, Until, ensure_deadline};
 use quorate_host::sandbox::observe_machine;
 use quorate_plan::boxes::{BoxSpec, Level, plan_box};
-use quorate_postgres::sql::{Client, Limits};
 use quorate_testkit::Running;
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -24,16 +23,29 @@ fn the_same_with_postgresql_17() {
     story(17);
 }
 
-/// The process that has these very words among its arguments.
-fn process_with(wanted: &[&str]) -> Option<Pid> {
+/// A process of this machine of which this holds, by its command line. Servers in boxes know themselves by other numbers.
+fn process_that(holds: impl Fn(i32, &[u8]) -> bool) -> Option<Pid> {
     let entries = std::fs::read_dir("/proc").unwrap().flatten();
     let mut pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
-    let pid = pids.find(|pid| {
-        let words = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-        let words: Vec<&[u8]> = words.split(|byte| *byte == 0).collect();
-        wanted.iter().all(|one| words.contains(&one.as_bytes()))
-    });
+    let pid = pids.find(|pid| holds(*pid, &std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default()));
     pid.and_then(Pid::from_raw)
+}
+
+/// The process that has these very words among its arguments.
+fn process_with(wanted: &[&str]) -> Option<Pid> {
+    process_that(|_, line| {
+        let words: Vec<&[u8]> = line.split(|byte| *byte == 0).collect();
+        wanted.iter().all(|one| words.contains(&one.as_bytes()))
+    })
+}
+
+/// The process of a node's server that writes its log.
+fn walwriter(group: &Group, at: usize) -> Option<Pid> {
+    let parent = format!("PPid:\t{}\n", postmaster(group, at)?.as_raw_nonzero());
+    process_that(|pid, line| {
+        String::from_utf8_lossy(line).contains("walwriter")
+            && std::fs::read_to_string(format!("/proc/{pid}/status")).is_ok_and(|status| status.contains(&parent))
+    })
 }
 
 /// The first process of a node's server, which has its data dir in its command line.
@@ -111,13 +123,9 @@ fn a_move_that_fails_late_opens_nothing(group: &Group, runtime: &tokio::runtime:
 /// One process of a server dies, as of the want of memory: the server forgets who may write, and is told again.
 fn a_server_that_crashed_takes_writes_again(group: &Group, runtime: &tokio::runtime::Runtime) {
     let writer = group.writer().unwrap();
-    let walwriter = || async {
-        let client = Client::connect(&group.inside(writer), Limits::default()).await.ok()?;
-        client.value::<i32>("SELECT pid FROM pg_stat_activity WHERE backend_type = 'walwriter'", &[]).await.ok()
-    };
-    let pid = runtime.block_on(walwriter()).unwrap();
-    kill_process(Pid::from_raw(pid).unwrap(), Signal::KILL).unwrap();
-    group.wait("it recovers", |_| runtime.block_on(walwriter()).is_some_and(|now| now != pid));
+    let pid = walwriter(group, writer).unwrap();
+    kill_process(pid, Signal::KILL).unwrap();
+    group.wait("it recovers", |group| walwriter(group, writer).is_some_and(|now| now != pid));
     runtime.block_on(eventually(&group.door(writer, WRITE), EVENT));
     // Through its own door, as long as it is the write master.
     group.wait("its door is open", |group| {

@@ -279,7 +279,8 @@ fn a_node_that_dies_while_it_joins_is_let_go(group: &mut Group, runtime: &tokio:
     assert!(said(&status).contains(&format!("the join of `{name}` is not finished")), "{}", said(&status));
     let writer = group.nodes[group.writer().unwrap()].name.clone();
     let other = group.nodes.iter().find(|node| ![&name, &writer].contains(&&node.name)).unwrap().name.clone();
-    assert!(said(&group.pg(&["detach", &other])).contains(&format!("quorate pg detach {name}")));
+    let refused = said(&group.pg(&["detach", &other]));
+    assert!(refused.contains(&format!("quorate pg detach {name}")), "{refused}");
     let text = well(&group.pg(&["detach", &name]));
     assert!(text.contains(&format!("the join of `{name}` is given up")), "{text}");
     assert!(!said(&group.pg(&["status"])).contains("not finished"));
