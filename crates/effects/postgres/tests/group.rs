@@ -174,6 +174,15 @@ async fn conflicts_converge_and_are_kept(seats: &[Seat]) {
         }
     };
     every("DISABLE").await;
+    // A link that is told to stop does so a moment later, and could meet a row of that moment.
+    let running = "SELECT count(*) FROM pg_stat_subscription WHERE pid IS NOT NULL";
+    for seat in seats {
+        let begun = std::time::Instant::now();
+        while seat.client.value::<i64>(running, &[]).await.unwrap() > 0 {
+            assert!(begun.elapsed() < LIMIT, "links do not stop");
+            tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+        }
+    }
     for seat in seats {
         let name = &seat.member.name;
         seat.client.execute("INSERT INTO shop.c (id, v) VALUES (1, $1)", &[name]).await.unwrap();

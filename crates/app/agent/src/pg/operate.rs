@@ -332,6 +332,8 @@ async fn detach_under(operation: &Operation, here: &Here, node: &str) -> Result<
         return Err(Fault::new(Code::PgNotMember, format!("`{node}` is the last node of the group, and stays"))
             .hint("to end it, stop it: `quorate pg stop`"));
     }
+    // Known before anybody is asked: one that died while it joined does not answer.
+    join::may_detach(operation, id).await?;
     let survivors = seats(here, &group).await?;
     let (gone, client) = match here.member(node, id) {
         Some(gone) => {

@@ -15,6 +15,23 @@ use crate::group::{
 };
 use crate::sql::{Client, ident, literal};
 
+/// Whether this node may be let go now: nothing else is under way. Asks nobody but the journal.
+pub async fn may_detach<J: Journal>(journal: &J, node: u16) -> Result<(), Fault> {
+    open_of(journal, node).await.map(drop)
+}
+
+/// What was begun with this node and is not finished.
+async fn open_of<J: Journal>(journal: &J, node: u16) -> Result<Option<Record>, Fault> {
+    let open = Record::load(journal).await?.filter(|record| record.step != Step::Done);
+    match open {
+        Some(record) if record.node != node => {
+            Err(Fault::new(Code::PgChangeUnderWay, format!("{} is not finished", record.shown()))
+                .hint(record.way_out()))
+        }
+        open => Ok(open),
+    }
+}
+
 /// Lets a node go. `gone`: with a connection to it, if it answers; `survivors`: every other member; `limit`: how long these may take
 /// to get what it wrote. May be called again. A join of the very node that is not finished is given up. Returns what was done.
 pub async fn detach<J: Journal>(
@@ -27,18 +44,14 @@ pub async fn detach<J: Journal>(
         return Err(Fault::new(Code::PgChangeUnderWay, format!("`{}` cannot be both let go and kept", gone.name)));
     }
     let mut done = Vec::new();
-    let open = Record::load(journal).await?.filter(|record| record.step != Step::Done);
+    let open = open_of(journal, gone.id).await?;
     // One that was never taken in whole has nothing that nobody else has.
-    let joins = open.as_ref().is_some_and(|record| (record.kind, record.node) == (Kind::Join, gone.id));
+    let joins = open.as_ref().is_some_and(|record| record.kind == Kind::Join);
     let again = open.is_some() && !joins;
-    if let Some(record) = open.filter(|record| record.kind != Kind::Detach || record.node != gone.id) {
-        if !joins {
-            return Err(Fault::new(Code::PgChangeUnderWay, format!("{} is not finished", record.shown()))
-                .hint(record.way_out()));
-        }
-        if let Some(donor) = go_on(&record, survivors).await? {
-            done.push(format!("{} is given up; the links of `{donor}` go on", record.shown()));
-        }
+    if let Some(record) = open.filter(|_| joins)
+        && let Some(donor) = go_on(&record, survivors).await?
+    {
+        done.push(format!("{} is given up; the links of `{donor}` go on", record.shown()));
     }
     let mut record = Record {
         kind: Kind::Detach,

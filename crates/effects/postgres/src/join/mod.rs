@@ -16,7 +16,7 @@ use std::time::Duration;
 use quorate_faults::{Code, Fault};
 use tokio::time::Instant;
 
-pub use detach::detach;
+pub use detach::{detach, may_detach};
 use journal::Record;
 pub use journal::{Journal, JournalSeen, Kind, MemoryJournal, Step, unfinished};
 
