@@ -55,6 +55,8 @@ pub(super) struct Shared {
     pub(super) first: AtomicBool,
     /// This node has its part of the group and could be the write master.
     pub(super) fit: AtomicBool,
+    /// Whether that was looked at by this agent at all.
+    pub(super) looked: AtomicBool,
     /// This agent ends, and the server with it: the place of the write master goes to another node.
     pub(super) ending: AtomicBool,
     /// Something has changed in the store.
@@ -191,6 +193,7 @@ pub(crate) async fn run_on(
         doors,
         first: AtomicBool::new(false),
         fit: AtomicBool::new(false),
+        looked: AtomicBool::new(false),
         ending: AtomicBool::new(false),
         changed: Notify::new(),
     });
@@ -390,6 +393,7 @@ impl Life {
             shared.board.set_behind(seen.mine.lost.is_some() && !writes);
         }
         shared.fit.store(fit, Ordering::SeqCst);
+        shared.looked.store(true, Ordering::SeqCst);
         self.say_health(seen.mine.serves, seen.mine.configured);
         self.show(&seen.mine.schema, details).await;
         plan

@@ -145,7 +145,9 @@ impl Keeper {
             Vacancy::Free(_) => self.applied(&records).await,
             Vacancy::Taken => 0,
         };
-        let fit = self.shared.fit.load(Ordering::Relaxed);
+        // What was not looked at yet is no reason to give up what an earlier agent of this node was found fit for.
+        let unknown = !self.shared.looked.load(Ordering::SeqCst);
+        let fit = self.shared.fit.load(Ordering::SeqCst) || (unknown && self.held.is_some());
         let seen = WriterSeen {
             holds: self.held.is_some(),
             well: well && fit && self.may_stand(),
