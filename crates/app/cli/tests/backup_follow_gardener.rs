@@ -26,7 +26,10 @@ struct Named {
 
 /// All of them: by last revision, then by moment.
 fn listed(folder: &Path) -> Vec<Named> {
-    let mut all: Vec<Named> = std::fs::read_dir(folder).unwrap().map(|entry| named(&entry.unwrap().path())).collect();
+    let paths = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    // What is still being written, or was cut off in that, is no object yet.
+    let mut all: Vec<Named> =
+        paths.filter(|path| !path.to_string_lossy().contains('#')).map(|path| named(&path)).collect();
     all.sort_by_key(|named| (named.last, named.created));
     all
 }

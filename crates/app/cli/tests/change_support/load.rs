@@ -100,9 +100,13 @@ fn work(settings: Settings, stop: &AtomicBool, written: &AtomicU64) -> Seen {
     runtime.block_on(write_and_watch(settings, stop, written))
 }
 
-/// Notes an error that a client does not try again after.
-fn note(refusals: &RefCell<Vec<String>>, fault: &Fault) {
-    const REFUSED: [&str; 4] = ["invalid peer certificate", "fatal alert", "permission denied", "unauthenticated"];
+/// Notes an error that a client does not try again after. `fresh`: it has just read its certificates. One that was connected before
+/// the authorities changed knows the old ones alone until it connects anew.
+fn note(refusals: &RefCell<Vec<String>>, fault: &Fault, fresh: bool) {
+    const STALE: &str = "invalid peer certificate";
+    const REFUSED: [&str; 3] = ["fatal alert", "permission denied", "unauthenticated"];
+    /// What a member says that loses its leader at that moment.
+    const AGAIN: &str = "raft proposal dropped";
     let mut text = fault.to_string();
     let mut cause = std::error::Error::source(fault);
     while let Some(error) = cause {
@@ -110,7 +114,8 @@ fn note(refusals: &RefCell<Vec<String>>, fault: &Fault) {
         cause = error.source();
     }
     let lower = text.to_lowercase();
-    if fault.code() == Code::EtcdRefused || REFUSED.iter().any(|word| lower.contains(word)) {
+    let refused = fault.code() == Code::EtcdRefused && !lower.contains(AGAIN);
+    if refused || (fresh && lower.contains(STALE)) || REFUSED.iter().any(|word| lower.contains(word)) {
         refusals.borrow_mut().push(text);
     }
 }
@@ -134,7 +139,7 @@ async fn write_and_watch(settings: Settings, stop: &AtomicBool, written: &Atomic
                 }
                 // No word is no promise: the same key is written again, and first to another, since this one may be cut off.
                 Err(fault) => {
-                    note(&refusals, &fault);
+                    note(&refusals, &fault, false);
                     settings.endpoints.rotate_left(1);
                     client = connect(&settings, &refusals).await;
                 }
@@ -196,7 +201,7 @@ async fn connect(settings: &Settings, refusals: &RefCell<Vec<String>>) -> Client
         match Client::connect(settings).await {
             Ok(client) => return client,
             Err(fault) => {
-                note(refusals, &fault);
+                note(refusals, &fault, true);
                 assert!(begun.elapsed() < LIMIT, "{fault}");
             }
         }
