@@ -393,7 +393,10 @@ impl Life {
             shared.board.set_behind(seen.mine.lost.is_some() && !writes);
         }
         shared.fit.store(fit, Ordering::SeqCst);
-        shared.looked.store(true, Ordering::SeqCst);
+        // Before it was prepared nothing is known of its part in the group.
+        if fit || self.prepared || !seen.mine.serves {
+            shared.looked.store(true, Ordering::SeqCst);
+        }
         self.say_health(seen.mine.serves, seen.mine.configured);
         self.show(&seen.mine.schema, details).await;
         plan
