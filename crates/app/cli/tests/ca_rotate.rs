@@ -274,7 +274,7 @@ fn a_node_that_is_cut_off_in_a_rotation_is_waited_for_and_nobody_is_refused() {
         assert!(said.contains("Q1023") && said.contains(&format!("in phase `{phase}`")), "{said}");
         load.goes_on(10);
         net.hosts.heal();
-        let pause = if phase == "trust" { &["90s", "--pause-after", "issue"][..] } else { &["90s"][..] };
+        let pause = if phase == "trust" { &["180s", "--pause-after", "issue"][..] } else { &["180s"][..] };
         net.done(0, &[&words[..], pause].concat());
     }
     load.goes_on(10);
