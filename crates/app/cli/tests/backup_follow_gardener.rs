@@ -113,7 +113,7 @@ fn every_full_that_was_taken_under_load_restores_with_the_deltas_behind_it() {
     let end = AtomicBool::new(false);
     let more = ["--layout", "gardener", "--full-schedule", "*/3 * * * * *", "--delta-period", "100ms"];
     std::thread::scope(|scope| {
-        scope.spawn(|| write_until(&url, &end));
+        let writer = scope.spawn(|| write_until(&url, &end));
         let mut follower = place.follow(&url, "spool", &more);
         wait_until("fulls are taken", follow_support::LIMIT, || fulls_in_log(&follower) >= 3);
         // Ended in the middle of one, it leaves nothing that does not restore; nor does a kill.
@@ -127,6 +127,8 @@ fn every_full_that_was_taken_under_load_restores_with_the_deltas_behind_it() {
         let mut follower = place.follow(&url, "spool", &more);
         wait_until("fulls are taken again", follow_support::LIMIT, || fulls_in_log(&follower) >= 1);
         end.store(true, Ordering::Relaxed);
+        // Its last write may still be on the way.
+        writer.join().unwrap();
         wait_log(&follower, "stored a delta");
         place.wait_stored(revision(&server));
         assert!(follower.stop().success(), "{}", follower.log());

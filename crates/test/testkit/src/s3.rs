@@ -177,11 +177,24 @@ fn make_key(port: u16) -> S3Key {
     S3Key { id: part("AccessKeyId"), secret: part("SecretAccessKey") }
 }
 
+/// The server, with one object stored at a time: it looks for an object and stores the new one in two steps, on many threads, so that
+/// two writers who must not both win (`If-None-Match`) now and then did. Amazon's looks and stores in one.
+const ONE_AT_A_TIME: &str = "\
+import threading, moto.server
+from moto.s3.responses import S3Response
+lock, put = threading.Lock(), S3Response.put_object
+def one_at_a_time(self):
+    with lock:
+        return put(self)
+S3Response.put_object = one_at_a_time
+moto.server.main()
+";
+
 fn start() -> Server {
-    let python = project_root().join(".tools/s3/bin/moto_server");
+    let python = project_root().join(".tools/s3/bin/python");
     assert!(python.exists(), "`{}` is missing: run `make tools`", python.display());
     let port = free_port();
-    let args = ["-H".to_owned(), "127.0.0.1".to_owned(), "-p".to_owned(), port.to_string()];
+    let args = ["-c", ONE_AT_A_TIME, "-H", "127.0.0.1", "-p", &port.to_string()].map(str::to_owned);
     let running = Running::start(&python, &args, &[]);
     let number = port.number();
     wait_until("the S3 server to answer", Duration::from_secs(60), || {
