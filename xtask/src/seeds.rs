@@ -40,6 +40,17 @@ const NODE_STATE: &str =
 /// A join code of nobody's.
 const JOIN_CODE: &str = "quorate-join-AQEAAAGfzwAAAAcHBwcHBwcHBwcHBwcHBwcJCQkJ";
 
+/// A transaction as a slot of PostgreSQL tells it: an insert, an update with the old key, and a delete.
+const PG_CHANGES: &[&[u8]] = &[
+    b"B\0\0\0\0\0\0\0\x20\0\0\0\0\0\0\0\0\0\0\0\0",
+    b"O\0\0\0\0\0\0\0\x10mesh_1\0",
+    b"R\0\0\0\x07shop\0u\0d\0\x02\x01id\0\0\0\0\x17\xff\xff\xff\xff\x00v\0\0\0\0\x19\xff\xff\xff\xff",
+    b"I\0\0\0\x07N\0\x02t\0\0\0\x0242n",
+    b"U\0\0\0\x07K\0\x02t\0\0\0\x011nN\0\x02t\0\0\0\x012u",
+    b"D\0\0\0\x07K\0\x02t\0\0\0\x012n",
+    b"C\0\0\0\0\0\0\0\0\x20\0\0\0\0\0\0\0\x28\0\0\0\0\0\0\0\0",
+];
+
 /// Lines of etcd's log in each of their forms.
 const LOG_LINES: &[&str] = &[
     r#"{"level":"fatal","ts":"2026-11-16T02:14:36.120480Z","caller":"a.go:1","msg":"discovery failed","error":"bind: address already in use","n":[1]}"#,
@@ -82,10 +93,13 @@ pub(crate) fn run(root: &Path) -> Result<String> {
         plant(&corpus.join("glusterd"), &format!("file-{index}"), file.as_bytes())?;
         count += 1;
     }
+    // Two bytes before each message say how long it is.
+    let told = |message: &&[u8]| [(message.len() as u16).to_be_bytes().as_slice(), message].concat();
+    plant(&corpus.join("pg_changes"), "transaction", &PG_CHANGES.iter().flat_map(told).collect::<Vec<u8>>())?;
     plant(&corpus.join("certificate_bundle"), "requests", REQUESTS.as_bytes())?;
     plant(&corpus.join("node_state"), "state", NODE_STATE.as_bytes())?;
     plant(&corpus.join("join_code"), "code", JOIN_CODE.as_bytes())?;
-    count += 3;
+    count += 4;
     let guide = root.join("docs/guide/cluster-file.md");
     let guide = std::fs::read_to_string(&guide).with_context(|| format!("cannot read `{}`", guide.display()))?;
     for (index, part) in guide.split("```yaml\n").skip(1).enumerate() {

@@ -1,8 +1,10 @@
-//! Changes of a cluster that lives, under writes: a fourth member for 1 GiB of data, by a file and by hand, and new settings for
-//! three members in turn.
+//! Changes of a cluster that lives, under writes: from one member to five and back, a fourth member for 1 GiB of data, by a file
+//! and by hand, and new settings for three members in turn.
 //!
 //! **Rule:** both ways begin on the same cluster and end at the same condition: the newcomer votes, and its Status has reached the
 //! leader's commit of that moment. Both are asked every 50 ms.
+
+mod steps;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -47,23 +49,28 @@ struct Seat {
 
 /// Measures it.
 pub(super) fn rows(quorate: &Path, tools: &Tools, work: &Path) -> Result<Vec<Row>> {
-    let seat = |number: usize| Seat {
-        name: format!("n{number}"),
-        client: free_port(),
-        peer: free_port(),
-        agent: free_port(),
-        health: free_port(),
-    };
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let dir = work.join("change");
-    fresh(&dir)?;
-    let seats = (1..=4).map(seat).collect();
-    let mut bench = Bench { quorate, tools, dir, seats, agents: Vec::new(), runtime };
-    bench.found()?;
+    let steps = known(steps::row(quorate, tools, work)?);
+    let mut bench = Bench::new(quorate, tools, work.join("change"), 4)?;
+    bench.found(3)?;
     bench.fill()?;
-    let rows = vec![known(bench.grow()?), known(bench.restarts()?)];
+    let rows = vec![known(bench.grow()?), known(bench.restarts()?), steps];
     bench.end();
     Ok(rows)
+}
+
+impl<'a> Bench<'a> {
+    fn new(quorate: &'a Path, tools: &'a Tools, dir: PathBuf, seats: usize) -> Result<Bench<'a>> {
+        let seat = |number: usize| Seat {
+            name: format!("n{number}"),
+            client: free_port(),
+            peer: free_port(),
+            agent: free_port(),
+            health: free_port(),
+        };
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        fresh(&dir)?;
+        Ok(Bench { quorate, tools, dir, seats: (1..=seats).map(seat).collect(), agents: Vec::new(), runtime })
+    }
 }
 
 impl Bench<'_> {
@@ -103,9 +110,9 @@ impl Bench<'_> {
         Running::start(self.quorate, &args, &[])
     }
 
-    fn found(&mut self) -> Result<()> {
-        let text = self.text(3, "");
-        for at in 0..3 {
+    fn found(&mut self, members: usize) -> Result<()> {
+        let text = self.text(members, "");
+        for at in 0..members {
             self.file(&format!("{}.yaml", self.seats[at].name), &text)?;
             let agent = self.agent(at);
             self.agents.push(agent);

@@ -13,6 +13,11 @@ fn from_one_to_five_and_back_to_one_under_writes_and_watches() {
     let load = net.load(0);
     load.goes_on(20);
     for members in [&[0, 1][..], &[0, 1, 2], &[0, 1, 2, 3, 4], &[0, 1, 2], &[0]] {
+        // Whoever leads is among those that leave, so that handing over is part of it.
+        let last = net.listed(0).len() - 1;
+        if last >= members.len() {
+            net.lead(last);
+        }
         net.apply(members);
         net.assert_voters(members);
         load.goes_on(20);
@@ -77,4 +82,29 @@ fn a_newcomer_that_does_not_come_up_is_taken_out_and_may_come_back() {
     net.more = "maintenance: {join-timeout: 60s}\n".to_owned();
     net.apply(&members);
     net.assert_voters(&members);
+}
+
+/// Its place is taken by another machine: first removed where etcd takes nobody in beside a dead one (3.5.16), last where it does.
+fn replaces_a_dead_machine(version: &str) {
+    let mut net = Net::new(version, 4);
+    net.found(&[0, 1, 2]);
+    let load = net.load(0);
+    load.goes_on(20);
+    net.power_off(2);
+    net.hosts.partition(2, &[0, 1, 3]);
+    load.goes_on(20);
+    net.apply(&[0, 1, 3]);
+    net.assert_voters(&[0, 1, 3]);
+    load.goes_on(20);
+    load.finish();
+}
+
+#[test]
+fn a_dead_machine_is_replaced_where_it_has_to_leave_first() {
+    replaces_a_dead_machine("3.5.16");
+}
+
+#[test]
+fn a_dead_machine_is_replaced_where_another_may_join_beside_it() {
+    replaces_a_dead_machine("sid");
 }

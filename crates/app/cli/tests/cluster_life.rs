@@ -4,8 +4,11 @@
 
 mod cluster_support;
 
+use std::process::Command;
+use std::time::{Duration, Instant};
+
 use cluster_support::{Declared, LIMIT, Wire};
-use quorate_testkit::{VERSIONS, free_port, wait_until};
+use quorate_testkit::{VERSIONS, free_port, kill_hard, wait_until};
 use serde_json::Value;
 
 /// A cluster that serves.
@@ -300,6 +303,19 @@ fn members_that_hold_other_data_are_shown_and_left_alone() {
         })
     });
     assert!((0..3).all(|at| cluster.status(at)["phase"] == "serving"), "nothing is repaired by guessing");
+    // Nobody else leaves meanwhile; the one whose data is wrong may.
+    let without = |at: usize| {
+        let name = format!("name: {},", cluster.members[at].name);
+        let kept: Vec<String> =
+            cluster.text().lines().filter(|line| !line.contains(&name)).map(str::to_owned).collect();
+        assert_eq!(kept.len() + 1, cluster.text().lines().count(), "{}", cluster.text());
+        cluster.file_as(&format!("without-{at}.yaml"), &(kept.join("\n") + "\n")).display().to_string()
+    };
+    let planned = |at: usize| cluster_support::said(&cluster.quorate(&["cluster", "plan", &without(at)]));
+    let said = planned(2);
+    assert!(said.contains("`n2` is not well: it holds other data") && !said.contains("remove `n3`"), "{said}");
+    let said = planned(1);
+    assert!(said.contains("remove `n2`") && !said.contains("not well"), "{said}");
 }
 
 /// Puts another value into a database, offline: the same length, so that nothing else moves.
@@ -341,4 +357,44 @@ fn a_second_cluster_under_the_same_name_is_shown_and_left_alone() {
     assert_ne!(cluster.status(2)["phase"], "serving");
     assert_eq!(cluster.ctl(0, &["member", "list"]).lines().count(), 3, "nobody was removed");
     cluster.put(1, "k", "w");
+}
+
+/// Where its log should be is a file: the shim cannot begin, and etcd is never executed.
+#[test]
+fn a_start_that_fails_is_tried_again_slower_and_goes_on_when_its_cause_is_gone() {
+    let mut cluster = serving("3.5.16", Wire::Clear, "");
+    let (logs, kept) = (cluster.state(0).join("logs"), cluster.state(0).join("logs.kept"));
+    let attempts = |cluster: &Declared| cluster.log(0).matches("etcd 3.5.16 starts").count();
+    let times = |status: &Value, times: usize| {
+        let words = format!("etcd could not be started, {times} times in a row (");
+        status["cause"].as_str().unwrap().starts_with(&words)
+    };
+    for (count, reread) in [(4, true), (4, false)] {
+        quorate_testkit::run(Command::new("mv").args([&logs, &kept]));
+        std::fs::File::create(&logs).unwrap();
+        let (begun, before) = (Instant::now(), attempts(&cluster));
+        kill_hard(u32::try_from(cluster.status(0)["etcd"]["pid"].as_u64().unwrap()).unwrap());
+        let status = cluster.wait_status(0, "word of all attempts", |status| times(status, count));
+        // Each wait is at least half of one, two, four seconds and so on; the first failure is met at once.
+        assert_eq!(attempts(&cluster) - before, count, "{}", cluster.log(0));
+        let least = Duration::from_millis(500 * ((1 << (count - 1)) - 1));
+        assert!(begun.elapsed() >= least, "{count} attempts in {:?}: {status:#}", begun.elapsed());
+        assert!(status["phase"] == "waiting" && status["code"] == "Q0002", "{status:#}");
+        assert!(status["cause"].as_str().unwrap().contains("; it is tried again in "), "{status:#}");
+        let (since, next) = (status["since_ms"].as_u64().unwrap(), status["next_try_ms"].as_u64().unwrap());
+        assert!(next - since >= u64::try_from(least.as_millis()).unwrap(), "{status:#}");
+        // The others go on.
+        cluster.put(1, &format!("k{reread}"), "v");
+        std::fs::remove_file(&logs).unwrap();
+        quorate_testkit::run(Command::new("mv").args([&kept, &logs]));
+        let agent = cluster.members[0].agent.as_ref().unwrap().pid().to_string();
+        if reread {
+            assert!(Command::new("kill").args(["-HUP", &agent]).status().unwrap().success());
+        }
+        let status = cluster.wait_phase(0, "serving");
+        let started = status["etcd"]["started_ms"].as_u64().unwrap();
+        assert_eq!(started < next, reread, "at once where it is asked to, else when it said: {status:#}");
+        assert_eq!(status["next_try_ms"], Value::Null, "{status:#}");
+        cluster.assert_all_hold(&format!("k{reread}"), "v");
+    }
 }

@@ -131,6 +131,52 @@ fn a_member_leaves_when_it_is_drained_once_or_twice_and_the_last_one_does_not() 
 }
 
 #[test]
+fn a_member_whose_etcd_serves_nobody_is_drained_to_come_back_and_leaves_only_by_a_quorum() {
+    let mut net = Net::new("3.5.16", 3);
+    let program = net.path("etcd");
+    let install = |net: &Net| std::os::unix::fs::symlink(&net.tools.etcd, &program).unwrap();
+    install(&net);
+    net.binary = Some(program.display().to_string());
+    net.found(&[0, 1, 2]);
+    net.try_ctl(0, &["put", "k", "v"]).unwrap();
+    let keep = [("BOSH_DEPLOYMENT_NEXT_STATE", "keep"), ("BOSH_JOB_NEXT_STATE", r#"{"persistent_disk":10240}"#)];
+    // Nobody can hand over for an etcd that hangs, and the others choose without it.
+    let hangs = net.leader(&[0, 1, 2]);
+    let pid = net.status(hangs)["etcd"]["pid"].as_u64().unwrap().to_string();
+    let signal = |word: &str| drop(quorate_testkit::run(std::process::Command::new("kill").args([word, pid.as_str()])));
+    signal("-STOP");
+    net.wait(hangs, "silence", |status| status["phase"] == "waiting");
+    assert_eq!(bosh_drain(&net, hangs, &keep), 0);
+    assert!(drain_log(&net, hangs).contains("serves nobody"), "{}", drain_log(&net, hangs));
+    signal("-CONT");
+    net.wait(hangs, "service", |status| status["phase"] == "serving");
+    // One that does not start, and then two: the third runs without a quorum.
+    quorate_testkit::run(std::process::Command::new("rm").arg(&program));
+    for at in [2, 1] {
+        net.kill_etcd(at);
+        net.wait(at, "end", |status| status["etcd"].is_null() && status["phase"] != "serving");
+        assert_eq!(bosh_drain(&net, at, &keep), 0);
+        assert!(drain_log(&net, at).contains("serves nobody"), "{}", drain_log(&net, at));
+    }
+    net.wait(0, "silence", |status| status["phase"] == "waiting");
+    assert_eq!(bosh_drain(&net, 0, &keep), 0);
+    // To leave is another matter: without a quorum, or where one would be lost, it waits and says so.
+    let leave = |wait| [no_disk(), ("BOSH_INSTANCE_NEXT_STATE", "delete"), ("QUORATE_DRAIN_WAIT", wait)];
+    assert_eq!(bosh_drain(&net, 0, &leave("2s")), -10);
+    assert!(drain_log(&net, 0).contains("has not left yet: no quorum confirms"), "{}", drain_log(&net, 0));
+    net.power_off(2);
+    install(&net);
+    net.wait(1, "service", |status| status["phase"] == "serving");
+    assert_eq!(bosh_drain(&net, 0, &leave("2s")), -10);
+    assert!(drain_log(&net, 0).contains("has not left yet: not taking part: `n3`"), "{}", drain_log(&net, 0));
+    net.assert_voters(&[0, 1, 2]);
+    net.start(2);
+    assert_eq!(bosh_drain(&net, 0, &leave("120s")), 0);
+    net.assert_voters(&[1, 2]);
+    assert!(net.try_ctl(1, &["get", "k"]).unwrap().contains('v'));
+}
+
+#[test]
 fn a_cluster_that_is_torn_down_stops_keeps_every_byte_and_comes_back() {
     let mut net = Net::new("3.5.16", 2);
     net.found(&[0, 1]);

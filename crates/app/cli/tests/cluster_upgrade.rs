@@ -7,11 +7,14 @@ mod change_support;
 mod cluster_support;
 
 use std::io::Write;
+use std::net::TcpListener;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
 
 use change_support::{LIMIT, Net, said};
-use quorate_testkit::{etcd, wait_until};
+use quorate_testkit::{FakeClock, etcd, wait_until};
 use serde_json::Value;
 
 /// A file that names a release.
@@ -130,4 +133,82 @@ fn a_release_that_does_not_start_stops_the_upgrade_and_there_is_a_way_back() {
         });
     }
     assert!(net.try_ctl(0, &["get", "k"]).unwrap().contains('x'));
+}
+
+#[test]
+fn a_minor_version_that_is_half_done_is_taken_back_under_writes() {
+    let mut net = Net::new("3.4.23", 3);
+    net.binary = Some(change_support::releases());
+    found(&mut net, "3.4.23");
+    // The leader comes last. Somebody takes the port of the second of the others as soon as its etcd has left it.
+    let leader = net.leader(&[0, 1, 2]);
+    let fails = (0..3).rfind(|at| *at != leader).unwrap();
+    let (hosts, address) = (Arc::clone(&net.hosts), net.hosts[fails].address());
+    let takes = std::thread::spawn(move || {
+        hosts[fails].within(|| {
+            loop {
+                match TcpListener::bind((address, 2380)) {
+                    Ok(taken) => return taken,
+                    Err(_) => std::thread::sleep(Duration::from_millis(1)),
+                }
+            }
+        })
+    });
+    let load = net.load_from(0, &[0, 1, 2]);
+    load.goes_on(20);
+    let file = net.shown("n1.yaml");
+    let upgrade = |to: &str, wait: &str| {
+        let words = ["cluster", "upgrade", "--to", to, "--config", &file, "--name", "n1", "--yes", "--without-backup"];
+        net.quorate(0, &[&words[..], &["--wait", wait]].concat())
+    };
+    let runs = |version: &str| (0..3).filter(|at| net.status(*at)["etcd"]["version"] == version).count();
+    let mut stopped = upgrade("3.5.16", "1s");
+    wait_until("the second member stops it", LIMIT, || {
+        stopped = upgrade("3.5.16", "1s");
+        said(&stopped).contains("not taking part") && runs("3.5.16") == 1 && runs("3.4.23") == 1
+    });
+    let text = said(&stopped);
+    assert!(text.contains("Q0960") && text.contains("cluster upgrade --to 3.4.23"), "{text}");
+    load.goes_on(20);
+    // The way back, as it was said: while one member has 3.4 the cluster is a 3.4 one.
+    let begun = upgrade("3.4.23", "1s");
+    assert_eq!(begun.status.code(), Some(3), "{}\n{}", said(&begun), net.logs());
+    drop(takes.join().unwrap());
+    let back = upgrade("3.4.23", "120s");
+    assert!(back.status.success(), "{}\n{}", said(&back), net.logs());
+    for at in 0..3 {
+        net.wait(at, "3.4.23", |status| status["etcd"]["version"] == "3.4.23" && status["phase"] == "serving");
+    }
+    net.assert_voters(&[0, 1, 2]);
+    load.goes_on(20);
+    load.finish();
+}
+
+#[test]
+fn clocks_that_are_an_hour_apart_make_no_backup_older_or_newer() {
+    let mut net = Net::new("3.5.16", 4);
+    net.binary = Some(change_support::releases());
+    std::fs::create_dir(net.path("store")).unwrap();
+    net.more += &format!("backup: {{store: \"file://{}\", delta-period: 1h}}\n", net.path("store").display());
+    for (at, seconds) in [0, 3600, -3600].into_iter().enumerate() {
+        let own = net.path(&format!("clock-{at}"));
+        std::fs::create_dir(&own).unwrap();
+        let clock = FakeClock::new(&own);
+        clock.set(seconds);
+        net.env.insert(at, clock.env());
+    }
+    found(&mut net, "3.5.16");
+    // While there are writes, what was stored before one member changed is not enough for the next one.
+    let load = net.load_from(3, &[0, 1, 2]);
+    load.goes_on(20);
+    net.try_ctl(0, &["put", "k", "v"]).unwrap();
+    let (file, written) = (net.shown("n1.yaml"), revision(&net, 0));
+    let words = ["cluster", "upgrade", "--to", "3.5.30", "--config", &file, "--name", "n1", "--yes", "--wait", "140s"];
+    net.done(0, &words);
+    for at in 0..3 {
+        net.wait(at, "3.5.30", |status| status["etcd"]["version"] == "3.5.30" && status["phase"] == "serving");
+    }
+    assert!(stored(&net) > written, "{} of {written}: only the first member had a backup", stored(&net));
+    load.goes_on(20);
+    load.finish();
 }

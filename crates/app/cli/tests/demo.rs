@@ -6,6 +6,7 @@ use std::fs::File;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use std::time::Duration;
 
 use quorate_testkit::{etcd, kill_hard, wait_until};
 use serde_json::Value;
@@ -43,9 +44,13 @@ impl Demo {
     }
 
     fn run(&self, words: &str) -> Output {
+        self.quorate(&format!("demo {words}"))
+    }
+
+    fn quorate(&self, words: &str) -> Output {
         let bin = self.etcd.parent().unwrap();
         let mut command = Command::new(env!("CARGO_BIN_EXE_quorate"));
-        command.arg("demo").args(words.split_whitespace()).current_dir(self.dir.path());
+        command.args(words.split_whitespace()).current_dir(self.dir.path());
         command.env("PATH", bin).env("ETCD_NAME", "an environment that must not matter");
         command.output().unwrap()
     }
@@ -292,6 +297,26 @@ fn a_lost_disk_joins_again_as_a_new_member() {
         "it has forgotten what it voted for"
     );
     assert_eq!(again["members"][0]["member_id"], first["members"][0]["member_id"]);
+}
+
+#[test]
+fn a_lost_quorum_can_be_rehearsed_on_it() {
+    let demo = Demo::new("sid");
+    let first = demo.start();
+    for (name, at) in [("n2", 1), ("n3", 2)] {
+        kill_hard(agents(&first)[at]);
+        kill_hard(pids(&first)[at]);
+        for lost in [format!(".demo/{name}/data"), format!(".demo/state/{name}")] {
+            let aside = format!("{}-of-{name}", lost.replace('/', "-"));
+            assert!(Command::new("mv").arg(demo.path(&lost)).arg(demo.path(&aside)).status().unwrap().success());
+        }
+    }
+    let recover = "cluster recover --config .demo/cluster.yaml --confirm-dead n2 --confirm-dead n3 --yes";
+    // Its agent has to notice first that the quorum is lost, and refuses until then.
+    wait_until("the cluster is recovered", Duration::from_secs(60), || demo.quorate(recover).status.success());
+    let again = demo.json("start");
+    assert_eq!(again["healthy"], 3);
+    assert_ne!(again["cluster_id"], first["cluster_id"], "a recovery begins another cluster");
 }
 
 #[test]

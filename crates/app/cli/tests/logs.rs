@@ -222,7 +222,11 @@ fn a_member_is_found_by_its_file_and_what_is_not_there_is_said() {
     assert!(text(&logs(&["--config", &config])).contains("fatal etcdmain: gone"));
     assert!(text(&logs(&["--config", &config, "--name", "n1"])).contains("fatal etcdmain: gone"));
     assert_eq!(logs(&["--config", &config, "--name", "n9"]).status.code(), Some(4));
-    assert_eq!(logs(&[]).status.code(), Some(64));
+    // Nothing is named: etcd is meant, which nobody keeps below that root.
+    let nobody =
+        Command::new(BINARY).arg("logs").env_remove("QUORATE_CONFIG").env("QUORATE_ROOT", dir.path()).output().unwrap();
+    assert_eq!(nobody.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&nobody.stderr).contains("[Q1150]"));
     assert_eq!(logs(&["--log-dir", &state, "--since", "soon"]).status.code(), Some(64));
     assert_eq!(logs(&["--log-dir", &state, "--level", "loud"]).status.code(), Some(64));
 }

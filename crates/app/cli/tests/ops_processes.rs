@@ -54,6 +54,9 @@ fn a_process_is_listed_found_by_name_and_told_from_one_that_does_not_run() {
     assert_eq!(grave, "");
     assert!(good(&operate(&place, &["logs", "--state-dir", &one])).contains("ready to serve"));
     failed(&operate(&place, &["logs", "etc"]), 1, "Q1150");
+    // Where there is one etcd and the usual file, nothing has to be named.
+    assert!(good(&operate(&place, &["logs"])).contains("ready to serve"));
+    assert!(good(&operate(&place, &["status"])).starts_with("n1 serving"));
 
     // The agent is dead, and etcd lives.
     agent.kill();

@@ -135,7 +135,12 @@ fn others(home: &Home, uid: &str) {
         [vec!["ps"], vec!["pid", "etcd"], vec!["exec", "etcd", "--", "true"], vec!["trace", "etcd"], vec!["audit"]]
     {
         let refused = failed(&stranger(&args), 2, "Q0006");
-        assert!(refused.contains("state dir"), "{args:?}: {refused}");
+        let way_out = "run it as root, or as the user that the agent runs as";
+        assert!(refused.contains("state dir") && refused.contains(way_out), "{args:?}: {refused}");
     }
+    // What cannot be looked at is not said to be missing.
+    let explained = stranger(&["box", "explain", "etcd"]);
+    assert_eq!(code(&explained), 0, "{}", err(&explained));
+    assert!(err(&explained).contains("state dir") && !err(&explained).contains("cluster file"), "{}", err(&explained));
     assert!(!err(&stranger(&["ctl", "member", "list"])).contains("panic"));
 }

@@ -113,18 +113,27 @@ impl Net {
         assert!(!output.status.success() && text.contains(code), "{args:?}: {text}\n{}", self.logs());
     }
 
-    fn join(&mut self, at: usize, role: &str) {
+    fn invite(&self, role: &str) -> String {
         let code = self.done(0, &["peer", "invite", "--role", role, "--ttl", "10m"], "");
-        let words = ["peer", "join"].map(str::to_owned).into_iter().chain(self.own(at)).collect::<Vec<_>>();
+        code.lines().next().unwrap().to_owned()
+    }
+
+    fn join_words(&self, at: usize) -> Vec<String> {
+        ["peer", "join"].map(str::to_owned).into_iter().chain(self.own(at)).collect()
+    }
+
+    fn join(&mut self, at: usize, role: &str) {
+        let code = self.invite(role);
+        self.join_with(at, &code);
+        self.start(at, &[], None);
+    }
+
+    fn join_with(&self, at: usize, code: &str) {
+        let words = self.join_words(at);
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
-        let code = code.lines().next().unwrap();
         self.done(at, &words, code);
         // Whoever did not hear the answer asks again.
         self.done(at, &words, code);
-        if role == "client" {
-            self.age(at);
-        }
-        self.start(at, &[], None);
     }
 
     /// The certificates of a node as they are when two thirds of their time are over.
@@ -310,24 +319,102 @@ fn a_client_joins_carries_changes_its_role_there_and_back_and_goes() {
     net.refused(0, &["peer", "set-role", "n1", "client"], "Q1226");
     net.refused(0, &["peer", "set-role", "n7", "client"], "Q1221");
     net.refused(0, &["peer", "set-role", "n2", "server"], "Q1226");
+    a_node_that_waits_is_probed_and_is_a_client(&mut net);
+    let used = a_client_joins_through_kills(&mut net);
     a_client_carries(&mut net);
     a_server_becomes_a_client(&mut net);
     a_change_to_a_server_that_fails_is_taken_back(&mut net);
     a_client_becomes_a_server(&mut net);
-    // A client that is away is let go by force, and finds that out when it is back.
+    a_client_is_let_go_through_kills(&mut net);
+    // Its code was used, and lets nobody in any more: not even itself.
     net.kill_agent(3);
-    net.refused(0, &["peer", "detach", "n4"], "Q1220");
-    net.done(0, &["peer", "detach", "n4", "--force"], "");
+    let words = net.join_words(3);
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    let text = said(&net.quorate(3, &words, &used));
+    assert!(text.contains("Q1211") && text.contains("used before"), "{text}");
     net.start(3, &[], None);
-    net.wait_role(3, "detached");
     wait_until("nobody listens there", LIMIT, || net.ctl(3, &["get", "k", "--command-timeout=2s"]).is_err());
     let listed = net.done(0, &["peer", "list"], "");
     assert!(!listed.contains("n4"), "{listed}");
     assert_eq!(net.wait_ctl(2, &["get", "k", "--print-value-only"]), "v\n");
 }
 
+/// The other way round: the node waits and shows a code; a server is told the code, and that it is to be a client.
+fn a_node_that_waits_is_probed_and_is_a_client(net: &mut Net) {
+    let words: Vec<String> = ["--accept-probe".to_owned()].into_iter().chain(net.own(3)).collect();
+    net.start(3, &words, None);
+    let shown = |net: &Net| {
+        let log = net.agents[3].as_ref().unwrap().log();
+        log.lines().find(|line| line.starts_with("quorate-join-")).map(str::to_owned)
+    };
+    wait_until("it shows a code", LIMIT, || shown(net).is_some());
+    let (code, at) = (shown(net).unwrap(), format!("{}:7700", net.hosts[3].address()));
+    let text = net.done(0, &["peer", "probe", &at, "--role", "client", "--wait", "2m"], &code);
+    assert!(text.contains("`n4` is on record as a client"), "{text}");
+    // The agent that waited goes on as that of a client.
+    let status = net.wait(3, "service", |status| status["phase"] == "serving");
+    assert!(status["etcd"].is_null() && status["client"]["members"].as_array().unwrap().len() == 3, "{status:#}");
+    assert_eq!((net.role(3), net.data(3).exists()), ("client".to_owned(), false));
+    assert_eq!(net.names(0), ["n1", "n2", "n3"]);
+    net.wait_ctl(3, &["put", "probed", "v"]);
+    // It goes as it came, and its code lets nobody in any more.
+    net.done(0, &["peer", "detach", "n4"], "");
+    net.wait_role(3, "detached");
+    net.kill_agent(3);
+}
+
+/// Whoever invites dies at each of its points, and so does the command of the newcomer.
+fn a_client_joins_through_kills(net: &mut Net) -> String {
+    let (code, words) = (net.invite("client"), net.join_words(3));
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    restart_to_end_at(net, 0, RECORDER[0]);
+    assert!(!net.quorate(3, &words, &code).status.success(), "its inviter was killed");
+    dies_at_the_others(net);
+    for point in ["join-claimed", "join-granted", "join-certified", "join-filed"] {
+        let mut command = net.hosts[3].command(quorate());
+        command.args(&words).args(net.node(3)).env("QUORATE_END_AT", point);
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        child.stdin.take().unwrap().write_all(code.as_bytes()).unwrap();
+        let ended = child.wait_with_output().unwrap();
+        assert_eq!(ended.status.code(), None, "{point}: it was killed: {}\n{}", said(&ended), net.logs());
+    }
+    net.join_with(3, &code);
+    code
+}
+
+/// Points of whoever has only the record to change, in their order.
+const RECORDER: [&str; 5] = ["reserved", "claimed", "given", "closing", "closed"];
+
+/// It was begun, and whoever carries it out goes on each time from where it was killed.
+fn dies_at_the_others(net: &mut Net) {
+    wait_end(net, 0, RECORDER[0]);
+    for point in &RECORDER[1..] {
+        net.start(0, &[], Some(point));
+        wait_end(net, 0, point);
+    }
+    net.start(0, &[], None);
+    net.wait(0, "service", |status| status["phase"] == "serving");
+}
+
+/// A client that is away is let go by force, whoever is killed over it, and finds that out when it is back.
+fn a_client_is_let_go_through_kills(net: &mut Net) {
+    net.kill_agent(3);
+    net.refused(0, &["peer", "detach", "n4"], "Q1220");
+    restart_to_end_at(net, 0, RECORDER[0]);
+    assert!(!net.quorate(0, &["peer", "detach", "n4", "--force"], "").status.success(), "it was killed");
+    dies_at_the_others(net);
+    net.wait_operation(3, "detached");
+    for point in ["detached", "detached-written"] {
+        net.start(3, &[], Some(point));
+        wait_end(net, 3, point);
+    }
+    net.start(3, &[], None);
+    net.wait_role(3, "detached");
+}
+
 fn a_client_carries(net: &mut Net) {
-    net.join(3, "client");
+    net.age(3);
+    net.start(3, &[], None);
     let status = net.wait(3, "service", |status| status["phase"] == "serving");
     assert!(status["etcd"].is_null() && status["client"]["members"].as_array().unwrap().len() == 3, "{status:#}");
     assert!(!net.data(3).exists(), "a client has no data");
@@ -448,6 +535,9 @@ fn whoever_is_killed_while_a_role_changes_the_node_ends_as_one_of_the_two() {
         killed_target(&mut net, "client", "client-written");
         killed_target(&mut net, "server", "port-released");
     }
+    // Whoever removes it from the list, which is the leader, with its etcd.
+    killed_remover(&mut net);
+    killed_originator(&mut net, "server", "claimed");
     // The machine of another server is off meanwhile, which may be the leader's.
     net.done(0, &["peer", "set-role", "n3", "client"], "");
     net.wait(2, "service", |status| status["phase"] == "serving" && !status["client"].is_null());
@@ -516,6 +606,24 @@ fn killed_target(net: &mut Net, role: &str, point: &str) {
     net.start(leader, &[], None);
     net.start(2, &[], None);
     settled(net, role);
+}
+
+fn killed_remover(net: &mut Net) {
+    for at in [0, 1] {
+        restart_to_end_at(net, at, "removed");
+    }
+    net.quorate(0, &["peer", "set-role", "n3", "client", "--wait", "0s"], "");
+    let mut removed = None;
+    wait_until("somebody has removed it", LIMIT, || {
+        removed = [0, 1].into_iter().find(|at| net.agents[*at].as_mut().unwrap().ended().is_some());
+        removed.is_some()
+    });
+    net.power_off(removed.unwrap());
+    for at in [0, 1] {
+        net.kill_agent(at);
+        net.start(at, &[], None);
+    }
+    settled(net, "client");
 }
 
 /// The node is what it was to be, by its own word, by the members' list, and to its clients.

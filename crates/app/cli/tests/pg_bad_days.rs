@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use pg_support::{Group, POOLER, Setup, Store, WRITE, count, eventually, once, runtime};
+use pg_support::{Group, Load, POOLER, Setup, Store, WRITE, all_arrive, count, eventually, once, runtime};
 use quorate_postgres::Secret;
 use quorate_postgres::group::same_everywhere;
 use quorate_postgres::sql::{Client, Limits};
@@ -259,6 +259,54 @@ fn a_full_disk_is_told_and_what_was_missed_comes_when_there_is_room() {
     runtime.block_on(async {
         same_everywhere(&group.seats().await, pg_support::LIMIT).await.unwrap();
         assert_eq!(count(&group.inside(2), EVENTS).await, 20_000);
+    });
+    group.wait("all is well", |group| group.pg(&["status"]).status.success());
+}
+
+#[test]
+fn the_write_masters_full_disk_loses_nothing_that_was_acknowledged() {
+    let disk = SmallDisk::new(300);
+    let mut group = Group::with(Setup { third: Some(disk.path()), ..Setup::default() });
+    group.start_all();
+    group.wait_ready();
+    let runtime = runtime();
+    if group.writer() != Some(2) {
+        group.wait("the small one writes", |group| group.pg(&["switchover", "--to", "n3"]).status.success());
+    }
+    group.wait("the small one writes", |group| group.writer() == Some(2));
+    let load = Load::begin(&runtime, group.door(0, WRITE), false, 1_000_000);
+    disk.fill();
+    group.wait("it is told", |group| group.says(2, "troubles", "is full"));
+    let status = group.pg(&["status"]);
+    assert!(status.status.code() == Some(3) && said(&status).contains("is full"), "{status:?}");
+    // Until it can take no more: a write is refused as that, or the server ends and another node takes the place.
+    let many =
+        "INSERT INTO rdpg.events (host, key, msg) SELECT 'h', 'k', repeat('m', 1000) FROM generate_series(1, 5000)";
+    let mut taken = 0;
+    group.wait("no more can be taken there", |group| {
+        if group.writer() != Some(2) {
+            return true;
+        }
+        match runtime.block_on(once(&group.door(2, POOLER), many)) {
+            Ok(()) => {
+                taken += 5000;
+                false
+            }
+            Err(why) => why.contains("53100") || why.contains("No space left"),
+        }
+    });
+    // Whoever reads goes on elsewhere.
+    runtime.block_on(eventually(&group.door(0, POOLER), "SELECT count(*) FROM rdpg.events"));
+    std::fs::remove_file(disk.filler()).unwrap();
+    group.wait_ready();
+    group.wait("somebody writes", |group| group.writer().is_some());
+    runtime.block_on(eventually(&group.door(0, WRITE), EVENT));
+    let (rows, _, _) = load.end(&runtime);
+    assert!(!rows.is_empty());
+    all_arrive(&group, &runtime, &rows);
+    runtime.block_on(async {
+        same_everywhere(&group.seats().await, pg_support::LIMIT).await.unwrap();
+        assert!(count(&group.inside(1), EVENTS).await > taken, "each that was acknowledged");
     });
     group.wait("all is well", |group| group.pg(&["status"]).status.success());
 }

@@ -120,6 +120,35 @@ fn a_move_that_fails_late_opens_nothing(group: &Group, runtime: &tokio::runtime:
     group.wait_ready();
 }
 
+/// Of two that are left the one takes the place that has more of what was written, although the other is declared first.
+fn the_most_advanced_one_takes_the_place(group: &mut Group, runtime: &tokio::runtime::Runtime) {
+    if group.writer() != Some(2) {
+        group.wait("the last one writes", |group| group.pg(&["switchover", "--to", "n3"]).status.success());
+    }
+    group.wait_ready();
+    group.wait("the last one writes", |group| group.writer() == Some(2));
+    let behind = "mesh_n1_from_n3";
+    let told = |group: &Group, sql: String| runtime.block_on(once(&group.inside(0), &sql)).unwrap();
+    told(group, format!("INSERT INTO mesh.paused VALUES ('{behind}'); ALTER SUBSCRIPTION {behind} DISABLE"));
+    let load = Load::begin(runtime, group.door(2, POOLER), true, 50_000_000);
+    let numbers = "SELECT count(*) FROM backups.file_history WHERE file_name ~ '^5[0-9]{7}$'";
+    let has = |group: &Group, at: usize| runtime.block_on(count(&group.inside(at), numbers));
+    group.wait("one of them gets it", |group| has(group, 1) >= 20);
+    let (rows, failed, _) = load.end(runtime);
+    assert!(failed.is_empty(), "{failed:?}");
+    let all = i64::try_from(rows.len()).unwrap();
+    group.wait("one of them has it all", |group| has(group, 1) == all);
+    assert_eq!(has(group, 0), 0, "the other has none of it");
+    group.kill_node(2);
+    group.wait("somebody takes the place", |group| group.writer().is_some_and(|at| at != 2));
+    assert_eq!(group.writer(), Some(1), "the one that has all of it");
+    runtime.block_on(eventually(&group.door(0, WRITE), EVENT));
+    told(group, format!("DELETE FROM mesh.paused; ALTER SUBSCRIPTION {behind} ENABLE"));
+    group.start(2, &[]);
+    group.wait_ready();
+    all_arrive(group, runtime, &rows);
+}
+
 /// One process of a server dies, as of the want of memory: the server forgets who may write, and is told again.
 fn a_server_that_crashed_takes_writes_again(group: &Group, runtime: &tokio::runtime::Runtime) {
     let writer = group.writer().unwrap();
@@ -176,6 +205,7 @@ fn story(major: u32) {
         a_move_that_fails_late_opens_nothing(&group, &runtime);
         a_server_that_crashed_takes_writes_again(&group, &runtime);
         a_server_that_stands_still_is_not_offered(&group);
+        the_most_advanced_one_takes_the_place(&mut group, &runtime);
     }
 
     // All of the write master's node dies: another takes the place.

@@ -84,6 +84,13 @@ impl Standing {
         &self.members
     }
 
+    /// A member takes part, whatever else is said of it.
+    pub fn takes_part(&mut self, id: MemberId) {
+        for member in self.members.iter_mut().filter(|member| member.id == id) {
+            member.health = Health::Healthy;
+        }
+    }
+
     fn count(&self) -> Count {
         let voters = self.members.iter().filter(|member| !member.learner);
         let healthy = voters.clone().filter(|member| member.health == Health::Healthy).count();

@@ -26,6 +26,9 @@ impl World {
             }
             return;
         }
+        if self.carry(node) {
+            return;
+        }
         match self.nodes[node].plan.take() {
             Some(executing) => self.execute(node, executing),
             None if self.random.permille(500) => self.decide(node),
@@ -197,14 +200,15 @@ impl World {
             .filter(|answer| answer.founding == quorate_plan::start::PeerFounding::Founded(mine.cluster))
             .collect();
         let list = self.listed(node, leader, &config);
+        let now_ms = self.clock_ms(node);
         let it = &mut self.nodes[node];
         let Some(ledger) = &it.ledger else { return };
-        let mut next = note_learner(&peers::remember(ledger, &it.name, &list, &answers), &list, self.now * 1000);
+        let mut next = note_learner(&peers::remember(ledger, &it.name, &list, &answers), &list, now_ms);
         if self.living {
             next = peers::bury(&next, &self.files[it.file].spec, &list);
         }
         if config.get(mine.member).is_some_and(|me| !me.learner) {
-            next.confirmed = Some(confirmed(&list, self.now * 1000));
+            next.confirmed = Some(confirmed(&list, now_ms));
         }
         it.ledger = Some(next);
         let heals = config.get(mine.member).is_some_and(|me| !me.learner);
@@ -216,7 +220,9 @@ impl World {
                 self.recovered = None;
             }
         }
-        self.take_turn(node);
+        if !self.living || !self.tend_upkeep(node) {
+            self.take_turn(node);
+        }
     }
 
     /// Whether a declared peer that can be asked has a newer generation of the cluster.

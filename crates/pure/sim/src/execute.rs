@@ -53,7 +53,8 @@ impl World {
         self.nodes[node].plan = None;
         self.nodes[node].checked = None;
         self.nodes[node].noted.clear();
-        self.nodes[node].pausing = false;
+        self.nodes[node].since = None;
+        (self.nodes[node].pausing, self.nodes[node].upkeep_until) = (false, 0);
         self.nodes[node].back_at = self.now + 1 + self.random.below(30) as u64;
         let when = when.lines().next().unwrap_or_default().to_owned();
         self.tell(Some(node), format!("the agent is killed {when}"));
@@ -241,7 +242,8 @@ impl World {
         let at = self.address_of(node);
         let it = &mut self.nodes[node];
         (it.runs, it.leads, it.checked, it.halt, it.plan) = (true, false, None, None, None);
-        (it.pausing, it.restarting, it.runs_as, it.listens) = (false, false, it.wants, at);
+        (it.pausing, it.restarting, it.runs_as, it.listens, it.since) = (false, false, it.wants, at, None);
+        it.upkeep_until = 0;
         let member = it.data.as_ref().map(|data| data.member.to_string()).unwrap_or_default();
         self.tell(Some(node), format!("etcd starts as member {member}{}", if joining { ", without data" } else { "" }));
         Did::On

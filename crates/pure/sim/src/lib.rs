@@ -1,4 +1,4 @@
-//! A whole fake world that runs the planner under faults, from a seed: nodes, disks, links, etcd, operators.
+//! A whole fake world that runs the planner under faults, from a seed: nodes, disks, links, clocks, etcd, operators.
 //!
 //! ```text
 //!   seed ──► faults and operators ──► nodes: look, plan_start, check, one step after the other ──► etcd's members and logs
@@ -9,6 +9,7 @@
 //! **Invariant:** the same seed and settings give the same life, line by line. The world decides nothing that the planner decides.
 
 mod agent;
+mod clocks;
 mod etcd;
 mod execute;
 mod faults;
@@ -17,8 +18,10 @@ mod operators;
 mod person;
 mod raft;
 mod random;
+mod recovery;
 mod rules;
 mod turn;
+mod upkeep;
 mod world;
 
 use quorate_plan::start::Guard;

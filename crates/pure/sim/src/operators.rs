@@ -1,12 +1,8 @@
 //! Two operators who change a cluster that lives: each with files of their own, and none of them waits for the other.
 
-use std::rc::Rc;
-
 use quorate_etcd_formats::membership::{ClusterId, MemberId};
 use quorate_plan::change::moved_at_once_max;
-use quorate_plan::change::recover::{RowSeen, Said, Source, StoreNewest, SurveyRow, Survivor, plan_recovery};
 use quorate_plan::ledger::{Identity, Intent, IntentKind, Ledger, Origin, PeerMemory, State};
-use quorate_plan::start::Verdict;
 
 use crate::Settings;
 use crate::etcd::Data;
@@ -75,7 +71,7 @@ impl World {
         }
     }
 
-    fn declared(&self, file: usize) -> Vec<usize> {
+    pub(crate) fn declared(&self, file: usize) -> Vec<usize> {
         let spec = &self.files[file].spec;
         (0..self.nodes.len()).filter(|node| spec.member(&self.nodes[*node].name).is_some()).collect()
     }
@@ -172,7 +168,8 @@ impl World {
         let member = matches!(self.state(node), State::Started(_) | State::PendingAdd(_));
         let asked = it.up && !it.ledger_unreadable && member;
         let Some(ledger) = it.ledger.clone().filter(|_| asked && self.recovered.is_none()) else { return };
-        let intent = Some(Intent { kind: IntentKind::Leave, why: "drained".to_owned(), at_ms: self.now });
+        let at_ms = self.clock_ms(node);
+        let intent = Some(Intent { kind: IntentKind::Leave, why: "drained".to_owned(), at_ms });
         self.nodes[node].ledger = Some(Ledger { intent, ..ledger });
         self.tell(Some(node), format!("operator {operator} asks it to leave"));
     }
@@ -182,8 +179,13 @@ impl World {
         let what = if release { "another release" } else { "other flags" };
         self.tell(None, format!("operator {operator} wants {what} everywhere"));
         let patch = if self.old_etcd { 16 } else { 30 } + self.random.below(4) as u32;
+        let now = self.committed_now();
         for node in &mut self.nodes {
             if release {
+                // What its agent has noted for this very release goes on to count.
+                if node.wants.1 != patch && node.since.is_none_or(|(wanted, _)| wanted != patch) {
+                    node.wished = now;
+                }
                 node.wants.1 = patch;
             } else {
                 node.wants.0 += 1;
@@ -199,6 +201,7 @@ impl World {
         let cancel = self.torn_down;
         let mut reached = Vec::new();
         for node in 0..self.nodes.len() {
+            let at_ms = self.clock_ms(node);
             let it = &mut self.nodes[node];
             let reached_it = it.up && !it.ledger_unreadable;
             let Some(ledger) = it.ledger.as_mut().filter(|_| reached_it) else { continue };
@@ -207,80 +210,13 @@ impl World {
                 ledger.intent = ledger.intent.take().filter(|intent| !torn(intent));
             } else if ledger.intent.is_none() {
                 let why = "the operator said so".to_owned();
-                ledger.intent = Some(Intent { kind: IntentKind::Teardown, why, at_ms: self.now });
+                ledger.intent = Some(Intent { kind: IntentKind::Teardown, why, at_ms });
             }
             reached.push(it.name.clone());
         }
         self.torn_down = !cancel;
         let what = if cancel { "brings the cluster back" } else { "tears the cluster down" };
         self.tell(None, format!("operator {operator} {what}: {}", reached.join(" ")));
-    }
-
-    /// `quorate cluster recover`: most members do not answer, and are called dead. They are not.
-    fn recover_by_plan(&mut self, operator: usize) {
-        let Some((_, config)) = self.present() else { return };
-        let node = self.random.below(self.nodes.len());
-        let voters: Vec<usize> = config.voters().map(|voter| voter.node).collect();
-        let whole = |node: &usize| {
-            let it = &self.nodes[*node];
-            let known = it.file == self.intended && self.declared(self.intended).contains(node);
-            it.data.is_some() && !it.damaged && !it.ledger_unreadable && !self.was_asked(*node) && known
-        };
-        let quiet = config.members.len() == voters.len() && self.swapped.is_none() && !self.torn_down;
-        if !quiet
-            || voters.len() < 2
-            || !voters.contains(&node)
-            || !voters.iter().all(whole)
-            || self.recovered.is_some()
-        {
-            return;
-        }
-        let Some(mine) = self.nodes[node].data.clone() else { return };
-        let file = Rc::clone(&self.files[self.intended]);
-        let answers = |other: usize| if other == node { self.survivor(node, &config) } else { silent() };
-        let rows: Vec<SurveyRow> = voters
-            .iter()
-            .map(|other| SurveyRow { node: self.nodes[*other].name.clone(), seen: answers(*other) })
-            .collect();
-        let declared = self.declared(self.intended);
-        let dead: Vec<String> = voters
-            .iter()
-            .chain(&declared)
-            .filter(|other| **other != node)
-            .map(|other| self.nodes[*other].name.clone())
-            .collect();
-        let recovery =
-            plan_recovery(&file.spec, &rows, &StoreNewest::NotDeclared, Said { dead: &dead, ..Said::default() });
-        let from =
-            matches!(&recovery.source, Some(Source::Survivor { node: from, .. }) if *from == self.nodes[node].name);
-        if recovery.halt.is_some() || !from {
-            return;
-        }
-        for other in voters.iter().filter(|other| **other != node) {
-            self.power_cut(*other);
-            self.nodes[*other].back_at = self.now + 15 + self.random.below(30) as u64;
-            self.nodes[*other].damaged = true;
-        }
-        self.dead.extend(voters.iter().map(|other| (mine.cluster, *other)));
-        self.make_generation(node, recovery.generation);
-        self.tell(Some(node), format!("operator {operator} recovers the cluster from it"));
-    }
-
-    fn survivor(&self, node: usize, config: &crate::etcd::Config) -> RowSeen {
-        let (it, Some(data)) = (&self.nodes[node], &self.nodes[node].data) else { return silent() };
-        RowSeen::Holds(Box::new(Survivor {
-            generation: it.ledger.as_ref().map_or(0, |ledger| ledger.generation),
-            cluster: data.cluster,
-            member: data.member,
-            verdict: Verdict::Valid,
-            serves: false,
-            term: u64::from(data.log.last().map_or(0, |entry| entry.term)),
-            index: data.log.len() as u64,
-            revision: Some(data.commit as u64),
-            hash: None,
-            voters: config.voters().map(|voter| (voter.id, self.nodes[voter.node].name.clone())).collect(),
-            saw: it.noted.clone(),
-        }))
     }
 
     /// A new cluster of what one node has.
@@ -297,6 +233,7 @@ impl World {
         it.data = Some(Data::alone(cluster, member, node, at));
         it.listens = at;
         (it.up, it.runs, it.leads, it.plan, it.checked, it.snapshot) = (true, true, true, None, None, None);
+        it.since = None;
         self.cut.clear();
         self.restored = true;
         self.recovered = Some(node);
@@ -320,7 +257,8 @@ impl World {
         let newest = newest.unwrap_or_default();
         let holds = |node: &usize| self.nodes[*node].data.is_some() && !self.nodes[*node].damaged;
         let member = |node: &usize| newest.voters().any(|voter| voter.node == *node);
-        if !wanted.iter().any(|node| holds(node) && member(node)) {
+        let begins = |node: &usize| self.recovered == Some(*node);
+        if !wanted.iter().any(|node| begins(node) || holds(node) && member(node)) {
             let mut inside: Vec<usize> = (0..self.nodes.len()).filter(|node| holds(node) && member(node)).collect();
             inside.sort_by_key(|node| std::cmp::Reverse(self.nodes[*node].data.as_ref().map_or(0, |data| data.commit)));
             // Without any, nothing can be settled, and the life shows it.
@@ -368,8 +306,4 @@ impl World {
             && config.members.len() == declared.len()
             && outside.into_iter().all(|node| !self.nodes[node].runs)
     }
-}
-
-fn silent() -> RowSeen {
-    RowSeen::Silent("no answer".to_owned())
 }

@@ -192,6 +192,14 @@ impl World {
             Op::Add { .. } if self.old_etcd && !config.voters().all(|voter| alive(voter.id, voter.node)) => {
                 return Err("unhealthy cluster".to_owned());
             }
+            Op::Add { .. }
+                // The new one is counted as a voter that is down, but for a cluster of one.
+                if config.voters().count() > 1
+                    && config.voters().filter(|voter| alive(voter.id, voter.node)).count()
+                        < config.voters().count().div_ceil(2) + 1 =>
+            {
+                return Err("unhealthy cluster".to_owned());
+            }
             Op::Add { learner: true, .. } if config.members.iter().any(|member| member.learner) => {
                 return Err("too many learner members in cluster".to_owned());
             }

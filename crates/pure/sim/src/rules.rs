@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use quorate_etcd_formats::membership::{ClusterId, MemberId};
-use quorate_plan::change::{BACKUP_FRESH_MS, Who};
+use quorate_plan::change::Who;
 use quorate_plan::ledger::{IntentKind, Origin, PeerMemory, State};
 use quorate_plan::start::Step;
 
@@ -234,14 +234,27 @@ impl World {
         let Some((leader, config)) = self.present() else { return };
         let member = |one: &usize| config.members.iter().any(|member| member.node == *one);
         let other = |one: &usize| *one != node && member(one) && self.nodes[*one].restarting && !self.nodes[*one].runs;
-        let fresh = self.backup_at.is_some_and(|at| (self.now - at) * 1000 < BACKUP_FRESH_MS);
+        // Whose agent says nothing is not known to be out.
+        let says = |one: usize| self.now_of(one, node).is_some();
+        let kept = |one: &usize| *one != node && member(one) && self.is_kept_up(*one) && says(*one);
+        let serving = self.nodes[leader].data.as_ref().map(|data| data.cluster);
+        // What was there of this cluster after the last step of one that is still in it, and when the release was wished for.
+        let stopped = self.to_be_stored.filter(|(by, ..)| config.get(*by).is_some());
+        let there = [stopped.map(|(_, cluster, revision)| (cluster, revision)), self.nodes[node].wished];
+        let there = there.into_iter().flatten();
+        let there = there.filter(|(cluster, _)| Some(*cluster) == serving).map(|(_, revision)| revision).max();
+        let held = self.stored.filter(|(cluster, _)| Some(*cluster) == serving).map(|(_, revision)| revision);
+        let backed_up = held.is_some_and(|held| there.is_none_or(|there| held >= there));
         let broken = match () {
             () if (0..self.nodes.len()).any(|one| other(&one)) => "two members restart at once",
+            () if (0..self.nodes.len()).any(|one| kept(&one)) => {
+                "a member restarts while another one is out for upkeep"
+            }
             () if leader == node && config.voters().count() > 1 => "a member restarts while it leads",
             () if who.id.is_some_and(|id| self.is_one_down(node, &config, id)) => {
                 "a member restarts while another voter is down"
             }
-            () if release.is_some() && !fresh => "another release is started without a backup",
+            () if release.is_some() && !backed_up => "another release is started without a backup",
             () => return,
         };
         self.break_rule(broken.to_owned());
@@ -264,8 +277,8 @@ impl World {
             let mut ledger = self.nodes[other].ledger.clone().unwrap_or_default();
             if other == node {
                 let why = "an operator said so".to_owned();
-                let stone =
-                    quorate_plan::ledger::Tombstone { cluster, member, why, at_ms: self.now, undeclared: false };
+                let at_ms = self.clock_ms(node);
+                let stone = quorate_plan::ledger::Tombstone { cluster, member, why, at_ms, undeclared: false };
                 ledger = ledger.with(State::Tombstone(stone));
             } else {
                 let memory: &mut PeerMemory = ledger.peers.entry(name.clone()).or_default();

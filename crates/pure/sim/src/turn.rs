@@ -2,8 +2,9 @@
 //!
 //! **Rule:** a step is cut off before it, in its midst, or after it and before anyone knows; the next look finds what came of it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
+use quorate_etcd_formats::membership::ClusterId;
 use quorate_plan::change::{
     Act, ChangePlan, ChangeStep, ClusterView, NodeNow, NodeSeen, Restart, Stage, Who, first, outdated, plan_for_agents,
     plan_for_agents_without,
@@ -22,6 +23,7 @@ const LEARNER_UP: u64 = 60;
 impl World {
     /// Looks at the cluster and takes the step that is this node's, if there is one.
     pub(crate) fn take_turn(&mut self, node: usize) {
+        self.note_revision(node);
         let Some(view) = self.view(node) else { return };
         let file = std::rc::Rc::clone(&self.files[self.nodes[node].file]);
         let name = self.nodes[node].name.clone();
@@ -56,6 +58,16 @@ impl World {
         }
     }
 
+    /// Notes how far the cluster is, at the first look since etcd runs and since this release is wanted.
+    fn note_revision(&mut self, node: usize) {
+        let leader = self.leader_for(node, node).and_then(|leader| self.nodes[leader].data.as_ref());
+        let Some(revision) = leader.map(|data| data.commit as u64) else { return };
+        let it = &mut self.nodes[node];
+        if it.since.is_none_or(|(wanted, _)| wanted != it.wants.1) {
+            it.since = Some((it.wants.1, revision));
+        }
+    }
+
     fn note_turn(&mut self, node: usize, plan: &ChangePlan) {
         let halted = plan.halt.as_ref().map(|halt| halt.halt.why.clone());
         if halted.is_some() && halted != self.nodes[node].said {
@@ -83,7 +95,7 @@ impl World {
                 Ok(())
             }
             Act::Backup => {
-                self.backup_at = Some(self.now);
+                self.stored = self.nodes[node].data.as_ref().map(|data| (data.cluster, data.commit as u64));
                 Ok(())
             }
             Act::ChangeUrls { who: Who { id: Some(id), .. }, urls } if self.living => {
@@ -141,6 +153,10 @@ impl World {
             return Err("it says first that it pauses".to_owned());
         }
         self.rule_of_restart(node, who, release);
+        let now = self.committed_now();
+        if release.is_some() {
+            self.to_be_stored = who.id.zip(now).map(|(id, (cluster, revision))| (id, cluster, revision));
+        }
         let it = &mut self.nodes[node];
         (it.runs, it.leads, it.checked, it.plan, it.restarting) = (false, false, None, None, true);
         it.runs_as = it.wants;
@@ -148,7 +164,7 @@ impl World {
     }
 
     /// What the agent of a node sees of the whole cluster.
-    fn view(&self, node: usize) -> Option<ClusterView> {
+    pub(crate) fn view(&self, node: usize) -> Option<ClusterView> {
         let leader = self.leader_for(node, node)?;
         let data = self.nodes[leader].data.as_ref()?;
         let config = data.config();
@@ -173,16 +189,19 @@ impl World {
         Some(ClusterView {
             leader: Some(data.member),
             indexes: config.members.iter().filter_map(index).collect(),
+            applied: BTreeMap::new(),
+            corrupt: BTreeSet::new(),
+            differing: BTreeSet::new(),
             nodes,
             learner: self.nodes[node].ledger.as_ref().and_then(|ledger| ledger.learner),
-            backup_ms: self.backup_at.map(|at| at * 1000),
-            now_ms: self.now * 1000,
+            stored: self.stored.filter(|(cluster, _)| *cluster == data.cluster).map(|(_, revision)| revision),
+            now_ms: self.clock_ms(node),
             learner_up_ms: LEARNER_UP * 1000,
             cluster: ClusterSeen::Confirmed { cluster: data.cluster, members },
         })
     }
 
-    fn now_of(&self, node: usize, asker: usize) -> Option<NodeNow> {
+    pub(crate) fn now_of(&self, node: usize, asker: usize) -> Option<NodeNow> {
         let it = &self.nodes[node];
         if !it.up || it.ledger_unreadable || !self.linked(node, asker) {
             return None;
@@ -199,8 +218,15 @@ impl World {
             storage: None,
             restart: differs.then(|| Restart { why: "its flags or its release have changed".to_owned(), release }),
             intent: ledger.intent.map(|intent| intent.kind),
-            pausing: it.pausing || (it.restarting && !it.runs),
+            pausing: it.pausing || (it.restarting && !it.runs) || self.is_kept_up(node),
+            since: it.since.filter(|(wanted, _)| it.runs && *wanted == it.wants.1).map(|(_, revision)| revision),
         })
+    }
+
+    /// How much the cluster that serves has acknowledged.
+    pub(crate) fn committed_now(&self) -> Option<(ClusterId, u64)> {
+        let (leader, _) = self.present()?;
+        self.nodes[leader].data.as_ref().map(|data| (data.cluster, data.commit as u64))
     }
 
     /// Whether a node was asked to leave.

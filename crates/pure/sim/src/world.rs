@@ -7,9 +7,11 @@ use quorate_etcd_formats::membership::{ClusterId, MemberId};
 use quorate_plan::ledger::{Intent, Ledger};
 use quorate_plan::start::{Halt, Held, StartPlan, Verdict};
 
+use crate::clocks::Clock;
 use crate::etcd::{Data, Entry};
 use crate::files::{self, File};
 use crate::random::Random;
+use crate::recovery::Order;
 use crate::{End, Settings};
 
 /// How long faults go on.
@@ -55,10 +57,18 @@ pub(crate) struct Node {
     pub(crate) removed_self: Option<MemberId>,
     /// It has said that it pauses its etcd.
     pub(crate) pausing: bool,
+    /// Until when its etcd is out for upkeep.
+    pub(crate) upkeep_until: u64,
     /// It stopped its etcd to start it again.
     pub(crate) restarting: bool,
     /// Flags and patch release that are wanted, and those that etcd runs with.
     pub(crate) wants: (u32, u32),
+    /// How far the cluster was when its agent first looked since etcd runs, and the release that was wanted then.
+    pub(crate) since: Option<(u32, u64)>,
+    /// What it was ordered to do, to recover a cluster, and has not done.
+    pub(crate) order: Option<Order>,
+    /// How much there was when its release was last wished for.
+    pub(crate) wished: Option<(ClusterId, u64)>,
     pub(crate) runs_as: (u32, u32),
     /// The address at which etcd was last started.
     pub(crate) listens: u8,
@@ -94,7 +104,11 @@ pub(crate) struct Store {
 pub(crate) struct World {
     pub(crate) settings: Settings,
     pub(crate) random: Random,
+    /// How many moments have passed. No agent is told.
     pub(crate) now: u64,
+    /// The clock of each machine, and what sets them.
+    pub(crate) clocks: Vec<Clock>,
+    pub(crate) chance: Random,
     pub(crate) calm: bool,
     pub(crate) nodes: Vec<Node>,
     pub(crate) files: Vec<Rc<File>>,
@@ -129,7 +143,10 @@ pub(crate) struct World {
     pub(crate) addresses: Vec<u8>,
     /// Its etcd adds nobody while a voter is down.
     pub(crate) old_etcd: bool,
-    pub(crate) backup_at: Option<u64>,
+    /// How much of which cluster is in the store.
+    pub(crate) stored: Option<(ClusterId, u64)>,
+    /// The member that last stopped for another release, and how much there was then.
+    pub(crate) to_be_stored: Option<(MemberId, ClusterId, u64)>,
     pub(crate) torn_down: bool,
     /// Nodes that were declared dead, with the cluster of which a newer generation was made.
     pub(crate) dead: BTreeSet<(ClusterId, usize)>,
@@ -158,11 +175,15 @@ impl World {
 
     pub(crate) fn with(random: Random, settings: Settings, nodes: Vec<Node>, files: Vec<Rc<File>>) -> World {
         let addresses = vec![0; nodes.len()];
+        let mut chance = Random::new(random.clone().next() ^ 0x0063_6c6f_636b_7300);
+        let clocks = nodes.iter().map(|_| Clock::of_chance(&mut chance)).collect();
         World {
             settings,
             addresses,
             random,
             now: 0,
+            clocks,
+            chance,
             calm: false,
             nodes,
             files,
@@ -184,7 +205,8 @@ impl World {
             living: false,
             intended: 0,
             old_etcd: false,
-            backup_at: None,
+            stored: None,
+            to_be_stored: None,
             torn_down: false,
             dead: BTreeSet::new(),
         }
@@ -224,6 +246,7 @@ impl World {
     /// Everyone does something.
     fn moment(&mut self) {
         self.now += 1;
+        self.set_clocks();
         for _ in 0..self.nodes.len() {
             let node = self.random.below(self.nodes.len());
             if self.broken.is_none() && self.nodes[node].up {
@@ -297,11 +320,15 @@ impl Node {
             ended_removed: 0,
             removed_self: None,
             pausing: false,
+            upkeep_until: 0,
             restarting: false,
             wants: (1, 16),
             runs_as: (1, 16),
             listens: 0,
             place: 0,
+            since: None,
+            wished: None,
+            order: None,
         }
     }
 }

@@ -245,7 +245,9 @@ async fn discharged(api: &Api, local: &LocalState) -> Result<bool, Fault> {
         return Ok(false);
     }
     info!("this node is detached: it is off the record, and carries nothing any more");
+    point("detached");
     api.peering.become_(Role::Detached)?;
+    point("detached-written");
     api.shared.wake();
     Ok(true)
 }

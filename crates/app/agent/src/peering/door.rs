@@ -174,6 +174,10 @@ async fn admit(api: &Api, asking: Asking<'_>, invitation: &Invitation) -> Result
     if invitation.used_by.as_ref() == Some(&claim) && clients.contains(&asked.newcomer) {
         return granted(api, asked, &api.node.text, at_ms).await;
     }
+    // Who was let in and has gone since needs another one.
+    if invitation.used_by.is_some() {
+        return Err(away(StatusCode::FORBIDDEN, Code::JoinTurnedAway, "this token was used before"));
+    }
     let side = here(&api.node, api, name, at_ms).await;
     let mut found = objections_to(asked.role, &side, &api.node.spec, &asked.side, &asked.newcomer);
     found.extend(meets(&clients, &asked.newcomer));

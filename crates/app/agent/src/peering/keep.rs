@@ -152,7 +152,10 @@ async fn mind_role(api: &Api, due: bool) -> Result<(), Fault> {
     match role {
         Some(Role::Standalone | Role::Server | Role::External) if out => {
             info!("this node is detached: no etcd runs here");
-            api.peering.become_(Role::Detached)
+            point("detached");
+            api.peering.become_(Role::Detached)?;
+            point("detached-written");
+            Ok(())
         }
         Some(Role::Standalone) if api.node.spec.members.len() > 1 => api.peering.become_(Role::Server),
         _ => Ok(()),
@@ -222,10 +225,17 @@ async fn drive(api: &Api, due: bool) -> Result<Option<String>, Fault> {
             point("undoing");
             Ok(None)
         }
+        // The file that was taken over is not read yet: what is held is judged by the one before.
+        Next::Close(_) if !is_current(api) => Ok(Some("this node to read its file again".to_owned())),
         // Nobody has heard of it.
         Next::Close(outcome) if unclaimed => end_here(api, &operation, outcome).await.map(|()| None),
         Next::Close(outcome) => close(api, &records, &operation, &hash, outcome).await.map(|()| None),
     }
+}
+
+/// Whether the file on disk is the one that this agent was begun with.
+fn is_current(api: &Api) -> bool {
+    cluster_file::text(&api.node.file).is_ok_and(|text| *text == *api.node.text)
 }
 
 /// Writes the operation down as it is now, unless it is over meanwhile.

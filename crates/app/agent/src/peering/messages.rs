@@ -154,6 +154,9 @@ pub struct OperationShown {
     pub kind: String,
     /// The node that it is about.
     pub name: String,
+    /// What the node is to be, or was until it is let go: `server`, `client` or `external`.
+    #[serde(default)]
+    pub role: String,
     /// How far it is: `reserved`, `given`, `undoing`, `joined`, `undone`, `detached`,
     /// `changed`.
     pub step: String,

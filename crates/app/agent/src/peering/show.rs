@@ -3,7 +3,7 @@
 //! **Rule:** what cannot be asked is told as such; nobody waits for a quorum to be shown the rest.
 
 use quorate_faults::Fault;
-use quorate_plan::peering::{Operation, Role, Step};
+use quorate_plan::peering::{Kind, Operation, Role, Step};
 
 use super::client::{agent_url, can_read, read_clients};
 use super::keep::{Heard, hear};
@@ -101,10 +101,16 @@ fn clients(api: &Api, on_record: &[NodeRecord], heard: &Heard) -> Vec<NodeShown>
 /// A change, for those who look.
 pub(super) fn operation_shown(api: &Api, operation: &Operation) -> OperationShown {
     let over = matches!(operation.step, Step::Done(_));
+    let role = match operation.kind {
+        Kind::Enrol(_) | Kind::Discharge { .. } | Kind::ToClient(_) => Role::Client,
+        Kind::Join(_) | Kind::Detach { .. } if api.node.spec.external.is_some() => Role::External,
+        Kind::Join(_) | Kind::Detach { .. } | Kind::ToServer(_) => Role::Server,
+    };
     OperationShown {
         id: operation.id.clone(),
         kind: operation.kind.word().to_owned(),
         name: operation.kind.name().to_owned(),
+        role: role.word().to_owned(),
         step: operation.step.word().to_owned(),
         by: None,
         waits: lock(&api.peering.waits).clone().filter(|_| !over),

@@ -15,10 +15,12 @@ use quorate_plan::ledger::{Intent, IntentKind, Ledger, State as Progress};
 use quorate_plan::spec::Spec;
 use tracing::info;
 
-use super::messages::{FileAnswer, FileRequest, FileTold, HandOverAnswer, IntentAnswer, IntentRequest};
+use super::messages::{
+    FileAnswer, FileRequest, FileTold, FileTrial, FileTried, HandOverAnswer, IntentAnswer, IntentRequest,
+};
 use super::server::{Api, No, refuse};
 use super::{FROM_HEADER, OPERATOR};
-use crate::turn::{Node, Wish, hand_over_now, now_ms, stamp};
+use crate::turn::{Node, Wish, hand_over_now, now_ms, restart_by, stamp};
 use crate::{cluster_file, declared};
 
 /// Takes another cluster file over, or says why not.
@@ -39,6 +41,23 @@ pub(super) async fn file(
         api.wishes.send_modify(|wishes| wishes.push(Wish::reload(&who)));
     }
     Ok(Json(taken))
+}
+
+/// Tells what a file would mean here; nothing is changed.
+pub(super) async fn trial(
+    State(api): State<Api>,
+    body: Result<Json<FileTrial>, JsonRejection>,
+) -> Result<Json<FileTried>, No> {
+    let Json(FileTrial { text }) = body.map_err(|rejection| unread(&rejection))?;
+    let (node, shared) = (Arc::clone(&api.node), Arc::clone(&api.shared));
+    let tried = blocking(move || {
+        let (_, full) = read_sent(&node, &text)?;
+        if full.member(node.name()).is_none() {
+            return Ok(FileTried { restart: None, leaves: true });
+        }
+        Ok(FileTried { restart: restart_by(&node, &shared, &text)?, leaves: false })
+    });
+    Ok(Json(tried.await?))
 }
 
 /// Tells the text of the file that this node acts on.
@@ -112,12 +131,18 @@ fn may_intend(ledger: &Ledger, intent: Option<IntentKind>) -> Result<(), Fault> 
     }
 }
 
-/// Checks the file, and puts it in the place of the one that is there.
-pub(crate) fn take(node: &Node, request: &FileRequest) -> Result<FileAnswer, Fault> {
-    let (new, _) = cluster_file::parse(request.text.as_bytes(), "the file that was sent")?;
+/// Reads a file that was sent, as it is written and with all its members, if it may take the place of this node's.
+fn read_sent(node: &Node, text: &str) -> Result<(Spec, Spec), Fault> {
+    let (new, _) = cluster_file::parse(text.as_bytes(), "the file that was sent")?;
     // With a source, members are known once it has been asked.
     let (full, _) = declared::resolve_now(new.clone(), Some(node.name()), declared::ASKED_WITHIN)?;
     may_replace(node, &full)?;
+    Ok((new, full))
+}
+
+/// Checks the file, and puts it in the place of the one that is there.
+pub(crate) fn take(node: &Node, request: &FileRequest) -> Result<FileAnswer, Fault> {
+    let (new, full) = read_sent(node, &request.text)?;
     let there = cluster_file::read(&node.file).map(|(there, _)| there);
     let there = there.as_ref().map_or_else(|_| node.written.clone(), Spec::hash);
     let (hash, leaves) = (new.hash(), full.member(node.name()).is_none());

@@ -19,11 +19,11 @@ use serde::de::DeserializeOwned;
 use tokio::task::JoinSet;
 
 use super::messages::{
-    FileAnswer, FileRequest, HandOverAnswer, IntentAnswer, IntentRequest, NodeAnswer, PlanAnswer, Refusal,
-    StartedAnswer, StartedRequest,
+    FileAnswer, FileRequest, FileTrial, FileTried, HandOverAnswer, IntentAnswer, IntentRequest, NodeAnswer, PlanAnswer,
+    Refusal, StartedAnswer, StartedRequest,
 };
 use super::{
-    BODY_MAX, CLUSTER_HEADER, FROM_HEADER, GENERATION_HEADER, NO_GENERATION, OPERATOR, STATE_HEADER, UNNUMBERED,
+    BODY_MAX, CLUSTER_HEADER, FROM_HEADER, GENERATION_HEADER, NO_GENERATION, OPERATOR, STATE_HEADER, TRIAL, UNNUMBERED,
 };
 use crate::turn::Status;
 
@@ -288,6 +288,27 @@ impl Peers {
     pub async fn put_file(&self, peer: &str, request: &FileRequest) -> Result<FileAnswer, PeerError> {
         let generation = self.generation(peer).await?;
         self.send(peer, Method::PUT, "/v1/file", Some(generation), request).await
+    }
+
+    /// Shows a cluster file to these nodes, all at once, and hears what it would mean for each.
+    pub async fn try_file(
+        self: &Arc<Self>,
+        nodes: Vec<String>,
+        text: &str,
+    ) -> BTreeMap<String, Result<FileTried, PeerError>> {
+        let mut asked = JoinSet::new();
+        for node in nodes {
+            let (peers, trial) = (Arc::clone(self), FileTrial { text: text.to_owned() });
+            asked.spawn(async move {
+                let tried = peers.order(&node, TRIAL, &trial).await;
+                (node, tried)
+            });
+        }
+        let mut answers = BTreeMap::new();
+        while let Some(answer) = asked.join_next().await {
+            answers.extend(answer.ok());
+        }
+        answers
     }
 
     /// Has a node write down what it is to become.

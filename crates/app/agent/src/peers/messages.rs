@@ -73,6 +73,15 @@ pub struct NodeAnswer {
     /// All that was written until then is in the store, in ms since 1970, where its agent backs up.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub backed_up_ms: Option<u64>,
+    /// The newest revision that can be restored from the store, where its agent has put something there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stored_revision: Option<u64>,
+    /// The cluster's revision when its agent first looked since its etcd runs, with the release that it is to have.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub since_revision: Option<u64>,
+    /// The members that it found with other data than the others.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub differing: Vec<MemberId>,
     /// What it is, in a cluster by hand.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub role: Option<Role>,
@@ -170,6 +179,7 @@ impl NodeAnswer {
             restart: self.restart.clone(),
             intent: self.intent.as_ref().map(|intent| intent.kind),
             pausing: self.upkeep == Upkeep::Running,
+            since: self.since_revision,
         }
     }
 }
@@ -208,6 +218,24 @@ pub struct FileTold {
     pub text: String,
     /// Its hash, as `/v1/node` tells it.
     pub file: String,
+}
+
+/// A cluster file that is shown to a node, and not given to it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FileTrial {
+    /// Its text.
+    pub text: String,
+}
+
+/// What such a file would mean for the node that it was shown to. One that it would not take is refused instead.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FileTried {
+    /// Why its etcd would be restarted, where it would.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub restart: Option<Restart>,
+    /// The file does not declare the node: it would leave.
+    #[serde(default)]
+    pub leaves: bool,
 }
 
 /// It is taken over.

@@ -19,8 +19,8 @@ mod server;
 pub(crate) use change::take;
 pub use client::{PeerError, Peers};
 pub use messages::{
-    Acknowledged, FileAnswer, FileRequest, FileTold, FoundingAnswer, HandOverAnswer, IntentAnswer, IntentRequest,
-    NodeAnswer, PlanAnswer, Refusal, StartedAnswer, StartedRequest, Upkeep,
+    Acknowledged, FileAnswer, FileRequest, FileTold, FileTrial, FileTried, FoundingAnswer, HandOverAnswer,
+    IntentAnswer, IntentRequest, NodeAnswer, PlanAnswer, Refusal, StartedAnswer, StartedRequest, Upkeep,
 };
 pub(crate) use server::{Api, router};
 
@@ -37,8 +37,10 @@ pub const STATE_HEADER: &str = "quorate-state";
 pub const NO_GENERATION: &str = "none";
 /// What is asked for without a generation though it is no GET: questions, certificates for a node that holds nothing yet, and a
 /// recovery, whose order bears the generation that it makes.
-pub(crate) const UNNUMBERED: [&str; 4] =
-    [crate::certificates::PATH, crate::recover::REMAINS, crate::recover::RECOVER, crate::peering::VETO];
+pub(crate) const UNNUMBERED: [&str; 5] =
+    [crate::certificates::PATH, crate::recover::REMAINS, crate::recover::RECOVER, crate::peering::VETO, TRIAL];
+/// Where a node is shown a cluster file, and says what it would mean.
+pub(crate) const TRIAL: &str = "/v1/file/trial";
 /// Who asks, where that is no member.
 pub const OPERATOR: &str = "operator";
 /// Requests and answers are a few kilobytes; certificates are the longest.

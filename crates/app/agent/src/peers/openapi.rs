@@ -5,7 +5,7 @@
 use serde_json::{Value, json};
 
 /// The paths, as `(method, path, summary)`.
-pub(super) const ROUTES: [(&str, &str, &str); 19] = [
+pub(super) const ROUTES: [(&str, &str, &str); 20] = [
     ("get", "/v1/node", "What a node tells of itself: how far its founding has come, what it remembers of others"),
     (
         "post",
@@ -19,6 +19,11 @@ pub(super) const ROUTES: [(&str, &str, &str); 19] = [
         "put",
         "/v1/file",
         "Takes another cluster file over, in the place of the one that it names; answers once it is on disk",
+    ),
+    (
+        "post",
+        super::TRIAL,
+        "What another cluster file would mean for the node: whether it would take it, and why its etcd would restart",
     ),
     ("post", "/v1/intent", "Writes down what the node is to become: whether it leaves the cluster"),
     ("post", "/v1/hand-over", "Hands leadership to another member, where the node's member leads"),
@@ -72,6 +77,7 @@ fn operation(method: &str, path: &str, summary: &str) -> Value {
         "/v1/recover" => schema("Recovery"),
         "/v1/file" if method == "get" => schema("FileTold"),
         "/v1/file" => schema("FileAnswer"),
+        super::TRIAL => schema("FileTried"),
         "/v1/intent" => schema("IntentAnswer"),
         "/v1/hand-over" => schema("HandOverAnswer"),
         "/v1/peers" => schema("Peers"),
@@ -100,6 +106,7 @@ fn operation(method: &str, path: &str, summary: &str) -> Value {
         "/v1/trust" => Some("TrustRequest"),
         "/v1/recover" => Some("RecoveryOrder"),
         "/v1/file" if method == "put" => Some("FileRequest"),
+        super::TRIAL => Some("FileTrial"),
         "/v1/intent" => Some("IntentRequest"),
         "/v1/invite" => Some("InviteRequest"),
         "/v1/detach" => Some("DetachRequest"),
@@ -141,7 +148,8 @@ fn schemas() -> Value {
             "etcd": text, "storage": text, "settled": { "type": "boolean" },
             "restart": object(&["why"], json!({ "why": text, "release": text })),
             "intent": object(&["kind"], json!({ "kind": text, "why": text, "at_ms": number })),
-            "backed_up_ms": number,
+            "backed_up_ms": number, "stored_revision": number, "since_revision": number,
+            "differing": { "type": "array", "items": id },
             "role": { "enum": ["standalone", "server", "client", "external", "detached"] }
         })),
         "StartedRequest": object(&["name", "cluster", "member"], json!({ "name": text, "cluster": id, "member": id })),
@@ -157,6 +165,10 @@ fn schemas() -> Value {
         "FileTold": object(&["text", "file"], json!({ "text": text, "file": text })),
         "FileRequest": object(&["text", "replaces"], json!({ "text": text, "replaces": text })),
         "FileAnswer": object(&["file"], json!({ "file": text, "kept": text, "leaves": { "type": "boolean" } })),
+        "FileTrial": object(&["text"], json!({ "text": text })),
+        "FileTried": object(&["leaves"], json!({
+            "restart": object(&["why"], json!({ "why": text, "release": text })), "leaves": { "type": "boolean" }
+        })),
         "IntentRequest": object(&["why"], json!({ "intent": { "enum": ["leave", "teardown", null] }, "why": text })),
         "IntentAnswer": object(&[], json!({ "intent": { "type": ["object", "null"] } })),
         "HandOverAnswer": object(&[], json!({ "to": id })),

@@ -26,8 +26,8 @@ use quorate_plan::spec::Member;
 
 use super::messages::{FoundingAnswer, NodeAnswer, PlanAnswer, Refusal, StartedAnswer, StartedRequest};
 use super::{
-    BODY_MAX, CLUSTER_HEADER, FROM_HEADER, GENERATION_HEADER, NO_GENERATION, OPERATOR, Peers, STATE_HEADER, UNNUMBERED,
-    care, change, hand, openapi,
+    BODY_MAX, CLUSTER_HEADER, FROM_HEADER, GENERATION_HEADER, NO_GENERATION, OPERATOR, Peers, STATE_HEADER, TRIAL,
+    UNNUMBERED, care, change, hand, openapi,
 };
 use crate::certificates::{self, CertificatesAnswer, CertificatesRequest};
 use crate::peering::{self, Peering};
@@ -60,6 +60,7 @@ pub(crate) fn router(api: &Api) -> Router {
             "/v1/plan" => router.route(path, get(plan)),
             "/v1/file" if method == "get" => router.route(path, get(change::told)),
             "/v1/file" => router.route(path, put(change::file)),
+            TRIAL => router.route(path, post(change::trial)),
             "/v1/intent" => router.route(path, post(change::intent)),
             "/v1/hand-over" => router.route(path, post(change::hand_over)),
             certificates::PATH => router.route(path, post(sign)),
@@ -218,6 +219,9 @@ async fn node(State(api): State<Api>) -> Result<Json<NodeAnswer>, No> {
         settled: api.shared.settled(),
         intent: ledger.intent,
         backed_up_ms: api.shared.backed_up_ms(),
+        stored_revision: api.shared.stored_revision(),
+        since_revision: api.shared.since(),
+        differing: api.shared.differing(),
         role: role(&api),
     }))
 }

@@ -31,9 +31,10 @@ pub use life::{Ending, PgRun, run};
 pub(crate) use life::{run_on, stop_objecting};
 pub use observe::{records, registered};
 pub use operate::{
-    Changed, Rows, Taken, apply_schema, detach_node, join_node, list_conflicts, repair_conflicts, unfinished,
+    Changed, ConflictsSeen, RepairDone, Rows, StoppedLinks, Taken, apply_schema, detach_node, join_node,
+    list_conflicts, purge_conflicts, repair_conflicts, unfinished,
 };
-pub use quorate_postgres::conflicts::{ConflictRow, Repaired, Source};
+pub use quorate_postgres::conflicts::{Conflict, ConflictRow, Repaired, Source, Stopped, Way};
 pub use quorate_postgres::schema::{Applied, Order as SchemaOrder};
 pub(crate) use status::Board;
 pub use status::{LinkStatus, PartStatus, PgStatus};

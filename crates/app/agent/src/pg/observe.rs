@@ -322,7 +322,10 @@ fn troubles(name: &str, id: u16, links: &Links) -> Vec<String> {
     let quiet = links.incoming.get(&id).filter(|link| !link.running && !link.paused);
     let quiet = quiet.map(|link| match link.enabled {
         true => format!("nothing comes from `{name}`; {} errors so far", link.errors),
-        false => format!("the link from `{name}` was stopped by an error, and is tried again; {} so far", link.errors),
+        false => format!(
+            "the link from `{name}` was stopped by an error, and is tried again; {} so far (`quorate pg conflicts list` shows it)",
+            link.errors
+        ),
     });
     let slot = links.outgoing.get(&id);
     let lost = slot.and_then(|slot| slot.lost.as_ref());

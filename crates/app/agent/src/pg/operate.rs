@@ -8,7 +8,7 @@ use std::time::Duration;
 use quorate_coordination::{Change, Compare, Lease, Lock, Outcome, Store, Txn};
 use quorate_faults::{Code, Fault};
 use quorate_plan::postgres::{Group, Records, change_group, keys};
-use quorate_postgres::conflicts::{self, ConflictRow, Repaired, Source};
+use quorate_postgres::conflicts::{self, ConflictRow, Repaired, Source, Stopped, Way};
 use quorate_postgres::group::{self, Member};
 use quorate_postgres::join::{self, JoinLimits, JoinOrder, Journal};
 use quorate_postgres::schema::{self, Applied, Ddl};
@@ -112,38 +112,107 @@ async fn apply_under(
     let (records, group) = operation.group().await?;
     let seats = seats(here, &group).await?;
     let first = seats.first().ok_or_else(|| Fault::new(Code::PgRecords, "the group has no nodes"))?;
-    let journal = schema::read_journal(&first.client).await?;
+    let journal = longest(&seats).await?;
     let next = journal.last().map_or(1, |last| last.version + 1);
     let known = journal.iter().find(|known| known.sql == sql).map(|known| known.version);
     let ddl = Ddl { version: known.unwrap_or(next), name: name.to_owned(), sql: sql.to_owned() };
     let writer = records.writer.as_ref().map(|(writer, _)| writer.node.clone());
+    if known.is_none_or(|known| known + 1 < next) {
+        // What was cut off half-way comes first.
+        schema::level(&seats, writer.as_deref(), here.pg.step_timeout).await?;
+    }
     let applied = schema::apply(&seats, writer.as_deref(), &ddl, order, here.pg.step_timeout).await?;
     Ok(Changed { version: ddl.version, applied, warnings: schema::lint(&first.client).await? })
 }
 
-/// The rows that lost, by node. One that does not answer says nothing of the others.
-pub async fn list_conflicts(here: &Here, limit: u32) -> Result<Vec<(String, Result<Vec<ConflictRow>, Fault>)>, Fault> {
+/// The journal of the node that has most.
+async fn longest(seats: &[group::Seat]) -> Result<Vec<Ddl>, Fault> {
+    let mut longest = Vec::new();
+    for seat in seats {
+        let journal = schema::read_journal(&seat.client).await?;
+        if journal.len() > longest.len() {
+            longest = journal;
+        }
+    }
+    Ok(longest)
+}
+
+/// What is known of conflicts.
+#[derive(Debug)]
+pub struct ConflictsSeen {
+    /// The rows that lost, by node. One that does not answer says nothing of the others.
+    pub rows: Vec<(String, Result<Vec<ConflictRow>, Fault>)>,
+    /// The links that errors have stopped, among those who answer.
+    pub stopped: Result<Vec<Stopped>, Fault>,
+}
+
+/// The rows that lost, and the links that are stopped.
+pub async fn list_conflicts(here: &Here, limit: u32) -> Result<ConflictsSeen, Fault> {
     let (_, group) = known(&here.store().await?).await?;
-    let mut found = Vec::new();
+    let (mut rows, mut seats) = (Vec::new(), Vec::new());
     for member in here.members(&group) {
+        let name = member.name.clone();
         let ask = async {
             let client = Client::connect(&here.place(&member)?, here.limits()).await?;
-            conflicts::list(&client, limit).await
+            let found = conflicts::list(&client, limit).await?;
+            seats.push(group::Seat { member, client });
+            Ok(found)
         };
-        found.push((member.name.clone(), ask.await));
+        rows.push((name, ask.await));
     }
-    Ok(found)
+    Ok(ConflictsSeen { rows, stopped: conflicts::stopped(&seats).await })
+}
+
+/// What a repair did.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RepairDone {
+    /// Links that were stopped and go on.
+    pub ways: Vec<Way>,
+    /// Rows that were put and taken away.
+    pub repaired: Vec<Repaired>,
+}
+
+/// What a repair does with links that rows have stopped which are there already.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StoppedLinks {
+    /// They stay.
+    Leave,
+    /// They leave out what stops them.
+    Skip,
 }
 
 /// Makes all nodes the same.
-pub async fn repair_conflicts(here: &Here, source: &Source) -> Result<Vec<Repaired>, Fault> {
+pub async fn repair_conflicts(here: &Here, source: &Source, links: StoppedLinks) -> Result<RepairDone, Fault> {
     let operation = Operation::begin(here, "pg conflicts repair").await?;
     let repaired = async {
         let (_, group) = operation.group().await?;
-        conflicts::repair(&seats(here, &group).await?, source).await
+        let seats = seats(here, &group).await?;
+        let mut ways = Vec::new();
+        if links == StoppedLinks::Skip {
+            ways = conflicts::skip(&seats, source, here.pg.step_timeout).await?;
+            // What waited behind is here too, before rows are compared.
+            group::round_trip(&seats, here.pg.step_timeout).await?;
+        }
+        let repaired = conflicts::repair(&seats, source).await?;
+        conflicts::forget_found(&seats, &mut ways).await?;
+        Ok(RepairDone { ways, repaired })
     };
     let repaired = repaired.await;
     operation.end(repaired).await
+}
+
+/// Removes lines of the log of conflicts that are older than this, on every node. Returns how many, by node.
+pub async fn purge_conflicts(here: &Here, older: Duration) -> Result<Vec<(String, Result<u64, Fault>)>, Fault> {
+    let (_, group) = known(&here.store().await?).await?;
+    let mut removed = Vec::new();
+    for member in here.members(&group) {
+        let purge = async {
+            let client = Client::connect(&here.place(&member)?, here.limits()).await?;
+            conflicts::purge_log(&client, older).await
+        };
+        removed.push((member.name.clone(), purge.await));
+    }
+    Ok(removed)
 }
 
 async fn known(store: &Store) -> Result<(Records, Group), Fault> {

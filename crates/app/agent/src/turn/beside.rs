@@ -17,26 +17,24 @@ use quorate_plan::ledger::{
 };
 use quorate_plan::peers;
 use quorate_plan::phase::Phase;
-use quorate_plan::quorum::Change;
-use quorate_plan::start::{Halt, ListedMember, PeerFounding};
+use quorate_plan::start::ListedMember;
 use tokio::task::JoinSet;
 use tracing::{info, warn};
 
 use super::book::Book;
 use super::change::Took;
-use super::cluster::{hear, hear_all, listed_member, quorum_list};
+use super::cluster::{hear_all, listed_member, quorum_list};
+use super::compare::{Compared, compare};
 use super::data::in_words;
 use super::drift;
 use super::etcd::{self, Program, TAKEN_WITH_OTHERS};
 use super::execute::halted;
 use super::first_word::{self, FirstWord};
-use super::membership::{Through, prove_by, through};
 use super::node::Node;
 use super::publish::{Shared, now_ms};
 use super::recovering;
 use super::role::Leader;
 use super::status::{ClusterNow, MemberNow, Notice};
-use crate::peering::point;
 use crate::peers::Peers;
 
 /// Between two surveys of a cluster that serves.
@@ -61,11 +59,11 @@ pub(super) struct Beside {
     /// The program that the next start would take.
     program: Option<Program>,
     /// The connection to this member, for as long as it answers.
-    client: Option<Client>,
+    pub(super) client: Option<Client>,
     /// That of a newcomer may get lost.
     first_word: FirstWord,
     /// The connection of a newcomer to the others, for as long as they answer.
-    others: Option<Client>,
+    pub(super) others: Option<Client>,
 }
 
 /// What one turn came to.
@@ -81,6 +79,8 @@ pub(super) struct Survey {
     pub(super) cluster: ClusterId,
     pub(super) me: MemberId,
     pub(super) leader: MemberId,
+    /// The cluster's, at least: read after a quorum had confirmed the list.
+    pub(super) revision: u64,
     pub(super) members: Vec<(Member, Result<StatusResponse, String>)>,
 }
 
@@ -182,6 +182,10 @@ impl Beside {
         self.shared.saw_revision(status.header.as_ref().map_or(0, |header| header.revision));
         self.remember(&survey).await?;
         self.notice_settings().await;
+        let takes_part = |(member, status): &(Member, Result<StatusResponse, String>)| {
+            member.is_learner || status.as_ref().is_ok_and(|status| status.leader != 0)
+        };
+        self.shared.note_since(survey.revision, !survey.members.iter().all(takes_part));
         let heard = hear_all(&self.peers, &self.book.read()).await;
         if let Some(why) = recovering::outdated(&heard) {
             self.shared.order_restart(why);
@@ -207,57 +211,6 @@ impl Beside {
                 Err(Fault::new(Code::EtcdUnreachable, "etcd does not serve yet"))
             }
         }
-    }
-
-    /// The others, connected.
-    async fn others(&mut self) -> Result<Client, Fault> {
-        if let Some(others) = &self.others {
-            return Ok(others.clone());
-        }
-        let others = Client::connect(&self.node.client_of_others()?).await?;
-        others.serves().await?;
-        self.others = Some(others.clone());
-        Ok(others)
-    }
-
-    /// Asks the others to let this learner vote; etcd says no while it is behind.
-    async fn promote(&mut self, status: &StatusResponse) -> Result<(), Fault> {
-        let Some(me) = status.header.as_ref().map(|header| header.member_id) else { return Ok(()) };
-        let (others, ledger) = (self.others().await?, self.book.read());
-        let (_, through) = tokio::try_join!(self.copy_memory(), through(&others, &ledger))?;
-        let Through { client, list } = through;
-        let connected: Vec<&Client> = self.client.iter().chain([&client]).collect();
-        prove_by(&self.node, &list, Change::Promote, self.node.name(), &connected).await?;
-        match client.member_promote(me).await {
-            Ok(_) => {
-                point("promoted");
-                info!("member {} has caught up, and votes", MemberId(me));
-                self.shared.done(format!("joined the cluster as member {}", MemberId(me)));
-            }
-            Err(fault) => {
-                let why = format!("this member learns, and does not vote yet: {}", in_words(&fault));
-                let way_out = "it is promoted once it has caught up".to_owned();
-                let halt = Halt { code: Code::StillLearning, why, way_out, lost: None };
-                self.shared.halt(Phase::Waiting, &halt);
-            }
-        }
-        Ok(())
-    }
-
-    /// Takes over what the others remember, before this member votes: their memory then survives them.
-    async fn copy_memory(&self) -> Result<(), Fault> {
-        let ledger = self.book.read();
-        let heard = hear(&self.peers, &ledger).await;
-        let me = self.node.name().to_owned();
-        let answers: Vec<_> = heard.into_values().flatten().map(|answer| answer.seen_by(&me, None)).collect();
-        self.write(move |ledger| {
-            // What is told of another cluster does not belong into this ledger.
-            let ours = ledger.ids().map(|(cluster, _)| PeerFounding::Founded(cluster));
-            let same = answers.iter().filter(|answer| Some(&answer.founding) == ours.as_ref());
-            *ledger = peers::remember(ledger, &me, &[], same);
-        })
-        .await
-        .map(|_| ())
     }
 
     /// A member that votes has joined.
@@ -288,28 +241,19 @@ impl Beside {
         });
         // What cannot be rendered now was refused or will be at the next start; it is no reason to doubt what runs.
         let Ok(Ok((program, config))) = looked.await else { return };
-        let runs = self.shared.status().etcd.and_then(|etcd| etcd.version);
-        let release = runs.filter(|runs| *runs != program.binary.version).map(|_| program.binary.version.clone());
-        let running = self.shared.running_hash();
-        let other = running.as_ref().is_some_and(|hash| !config.is_current(hash));
-        let awaits = running.as_ref().is_some_and(|hash| config.awaits_a_word(&self.node, hash));
-        let why = match (&release, other) {
-            (Some(release), _) => Some(format!("etcd {release} is declared")),
-            (None, true) => Some("its settings or its trust changed".to_owned()),
-            (None, false) => None,
-        };
+        let Compared { restart, awaits } = compare(&self.node, &program, &config, &self.shared);
         self.program = Some(program);
-        let notice = why.as_ref().map(|why| match awaits {
+        let notice = restart.as_ref().map(|Restart { why, .. }| match awaits {
             true => Notice::new(Code::SettingsChanged, TAKEN_WITH_OTHERS),
             false => Notice::new(Code::SettingsChanged, format!("etcd is started again in its turn: {why}")),
         });
         self.shared.warnings(&[Code::SettingsChanged], notice.into_iter().collect());
         self.shared.change(|status| {
             if let Some(etcd) = &mut status.etcd {
-                etcd.settings_current = why.is_none();
+                etcd.settings_current = restart.is_none();
             }
         });
-        self.shared.set_restart(why.filter(|_| !awaits).map(|why| Restart { why, release }));
+        self.shared.set_restart(restart.filter(|_| !awaits));
     }
 
     /// Asks a quorum for the list, and every member for its status.
@@ -343,6 +287,7 @@ impl Beside {
             cluster: ClusterId(header.cluster_id),
             me: MemberId(header.member_id),
             leader: MemberId(own.leader),
+            revision: u64::try_from(header.revision).unwrap_or(0),
             members,
         };
         self.show(&survey);
@@ -427,7 +372,7 @@ impl Beside {
         .map(|_| ())
     }
 
-    async fn write(&self, with: impl FnOnce(&mut Ledger) + Send + 'static) -> Result<Ledger, Fault> {
+    pub(super) async fn write(&self, with: impl FnOnce(&mut Ledger) + Send + 'static) -> Result<Ledger, Fault> {
         let book = Arc::clone(&self.book);
         tokio::task::spawn_blocking(move || book.change(with)).await.map_err(halted)?
     }

@@ -10,14 +10,16 @@ use quorate_plan::peering::Role;
 use quorate_plan::phase::Phase;
 use quorate_plan::quorum;
 use quorate_plan::spec::duration_text;
-use quorate_plan::start::{Ended, Halt, Observed, Restart, RestartPolicy, StartPlan, Step, plan_restart, plan_start};
+use quorate_plan::start::{
+    Ended, Halt, Observed, Restart, RestartPolicy, Run, StartPlan, Step, plan_restart, plan_start,
+};
 use tracing::{debug, info};
 
-use super::etcd::Program;
+use super::etcd;
 use super::execute::{Did, halt_of, halted, phase_of};
 use super::observe::{end_words, observe};
 use super::publish::now_ms;
-use super::{Agent, Finish, Found, Wish};
+use super::{Agent, Finish, Found, Hindered, Wish};
 use crate::peers::PlanAnswer;
 
 /// Between two looks at something that does not change, at first and at most.
@@ -33,6 +35,15 @@ const AMONG_PEERS: Duration = Duration::from_secs(2);
 pub(super) enum Adopted {
     Running(Found),
     Nothing,
+    Finish(Finish),
+}
+
+/// What became of the wait before a start.
+enum Gate {
+    /// There was none.
+    Open,
+    /// It is over.
+    Waited,
     Finish(Finish),
 }
 
@@ -110,9 +121,8 @@ impl Agent {
     pub(super) async fn bring_up(&mut self) -> Result<Up, Fault> {
         let (mut wait, mut first, mut unseen, begun) = (LOOK_AGAIN.0, true, false, Instant::now());
         loop {
-            if std::mem::take(&mut unseen)
-                && let Some(running) = self.find_unseen().await
-            {
+            let late = std::mem::take(&mut unseen);
+            if late && let Some(running) = self.find_unseen().await {
                 return Ok(Up::Found(running));
             }
             if self.is_client() {
@@ -121,8 +131,16 @@ impl Agent {
             if let Some(finish) = self.recover().await {
                 return Ok(Up::Finish(finish));
             }
-            if let Some(finish) = self.restart_gate().await {
-                return Ok(Up::Finish(finish));
+            match self.restart_gate().await {
+                Gate::Open => {}
+                Gate::Waited if !late => {}
+                // Its shim had all that time to say so.
+                Gate::Waited => {
+                    if let Some(running) = self.find_unseen().await {
+                        return Ok(Up::Found(running));
+                    }
+                }
+                Gate::Finish(finish) => return Ok(Up::Finish(finish)),
             }
             if !matches!(self.shared.readiness().0, Phase::Waiting | Phase::Refused) {
                 self.shared.phase(Phase::Observing, "looking at data and ledger");
@@ -130,18 +148,20 @@ impl Agent {
             let node = std::sync::Arc::clone(&self.node);
             let (peers, memory) = (std::sync::Arc::clone(&self.peers), self.memory.clone());
             // Asking etcd for its version takes as long as all the rest, so both are done at once.
-            let (there, before) = (std::sync::Arc::clone(&node), self.program.take());
-            let program = tokio::task::spawn_blocking(move || Program::find(&there, before.as_ref()));
-            let (seen, program) = tokio::select! {
-                both = async { tokio::join!(observe(&node, &peers, &memory), program) } => both,
+            self.ask_program();
+            let seen = tokio::select! {
+                seen = observe(&node, &peers, &memory) => seen,
                 wish = self.wished() => return Ok(Up::Finish(self.leave(&wish))),
             };
             self.memory.keep_for(&seen.data);
-            // Whoever needs one that is not there says so.
-            self.program = program.ok().and_then(Result::ok);
             let plan = plan_start(&self.node.spec, self.node.name(), &seen);
             debug!("{}", plan.render());
             self.tell_plan(&plan, &seen);
+            if plan.steps.iter().any(needs_program)
+                && let Some(wish) = self.hear_program().await
+            {
+                return Ok(Up::Finish(self.leave(&wish)));
+            }
             match self.execute(&plan, &seen).await {
                 Did::Started(running) => {
                     if let Some(program) = self.program.clone() {
@@ -152,6 +172,12 @@ impl Agent {
                     return Ok(Up::Running(running));
                 }
                 Did::Again => (wait, first) = (LOOK_AGAIN.0, true),
+                // When it is tried again is decided like after an end.
+                Did::NotStarted(fault) => {
+                    self.note_unstarted(&fault);
+                    self.shared.halt(phase_of(&fault), &halt_of(&fault));
+                    unseen = true;
+                }
                 Did::Wished(wish) => return Ok(Up::Finish(self.leave(&wish))),
                 Did::Halted(phase, halt) => {
                     self.shared.halt(phase, &halt);
@@ -169,6 +195,24 @@ impl Agent {
                 }
             }
         }
+    }
+
+    /// Has etcd asked for its version, unless that is under way.
+    fn ask_program(&mut self) {
+        if self.asked.is_none() {
+            self.asked = Some(etcd::ask(&self.node, self.program.as_ref()));
+        }
+    }
+
+    /// Waits for what it says. Returns who wants the end meanwhile.
+    async fn hear_program(&mut self) -> Option<Wish> {
+        let asked = self.asked.take()?;
+        tokio::select! {
+            // Whoever needs one that is not there says so.
+            program = asked => self.program = program.ok().and_then(Result::ok),
+            wish = self.wished() => return Some(wish),
+        }
+        None
     }
 
     /// An etcd of ours that runs and that nobody tends: its shim was slow to say so, when it was started or looked for.
@@ -215,51 +259,72 @@ impl Agent {
         });
     }
 
-    /// Waits as long as the runs so far demand before etcd is started again.
-    async fn restart_gate(&mut self) -> Option<Finish> {
-        let last = self.runs.last()?;
-        if self.once {
-            return Some(Finish::Halted(Code::EtcdEnded));
-        }
+    /// Waits as long as the runs so far demand before etcd is started again: once for each of them.
+    async fn restart_gate(&mut self) -> Gate {
+        let Some(last) = self.runs.last().filter(|_| !self.waited) else { return Gate::Open };
         let how = match &last.ended {
             Ended::Asked => "as asked".to_owned(),
-            Ended::Failed(how) | Ended::Permanent { why: how, .. } => how.clone(),
+            Ended::Failed(how) | Ended::NotStarted(how) | Ended::Permanent { why: how, .. } => how.clone(),
         };
+        if self.once {
+            let code = match &self.hindered {
+                Some(Hindered::Start(_, halt)) => halt.code,
+                Some(Hindered::Passing(_)) | None => Code::EtcdEnded,
+            };
+            return Gate::Finish(Finish::Halted(code));
+        }
         // Seeded by the system: nodes that fail together do not come back together.
         let jitter = std::hash::RandomState::new().hash_one(now_ms()) as f64 / u64::MAX as f64;
         match plan_restart(&RestartPolicy::default(), &self.runs, jitter) {
             Restart::After { wait, crash_loop } => {
+                self.waited = true;
                 if wait.is_zero() {
-                    return None;
+                    return Gate::Open;
                 }
-                let shown = duration_text(Duration::from_millis(u64::try_from(wait.as_millis()).unwrap_or(u64::MAX)));
-                let (code, again) = match crash_loop {
-                    Some(times) => (Code::CrashLoop, format!("etcd ended {times} times in a row")),
-                    None => (self.passing.unwrap_or(Code::EtcdEnded), "etcd ended again".to_owned()),
-                };
-                let halt = Halt {
-                    code,
-                    why: format!("{again} ({how}); it is started again in {shown}"),
-                    way_out: format!("see `quorate explain {code}`; its log is in `{}`", self.node.log_dir().display()),
-                    lost: None,
-                };
-                self.shared.halt(Phase::Waiting, &halt);
-                tokio::select! {
+                let wait = Duration::from_millis(u64::try_from(wait.as_millis()).unwrap_or(u64::MAX));
+                let (phase, halt) = self.between_starts(&how, wait, crash_loop);
+                self.shared.halt(phase, &halt);
+                self.shared.next_try(Some(wait));
+                let finish = tokio::select! {
                     () = tokio::time::sleep(wait) => None,
                     wish = self.wished() => Some(self.leave(&wish)),
-                }
+                };
+                self.shared.next_try(None);
+                finish.map_or(Gate::Waited, Gate::Finish)
             }
             Restart::Never { code, why } => {
                 let way_out = format!("another start would end the same way; see `quorate explain {code}`");
                 self.shared.halt(Phase::Refused, &Halt { code, why, way_out, lost: None });
                 let wish = self.wished().await;
-                Some(self.leave(&wish))
+                Gate::Finish(self.leave(&wish))
             }
             Restart::No => {
                 let wish = self.wished().await;
-                Some(self.leave(&wish))
+                Gate::Finish(self.leave(&wish))
             }
         }
+    }
+
+    /// What is said between two starts.
+    fn between_starts(&self, how: &str, wait: Duration, crash_loop: Option<u32>) -> (Phase, Halt) {
+        let shown = duration_text(wait);
+        if let Some(Hindered::Start(phase, halt)) = &self.hindered {
+            let unstarted = |run: &&Run| matches!(run.ended, Ended::NotStarted(_));
+            let times = match self.runs.iter().rev().take_while(unstarted).count() {
+                0 | 1 => String::new(),
+                times => format!(", {times} times in a row"),
+            };
+            let why = format!("etcd could not be started{times} ({how}); it is tried again in {shown}");
+            return (*phase, Halt { why, ..halt.clone() });
+        }
+        let (code, again) = match (crash_loop, &self.hindered) {
+            (Some(times), _) => (Code::CrashLoop, format!("etcd ended {times} times in a row")),
+            (None, Some(Hindered::Passing(code))) => (*code, "etcd ended again".to_owned()),
+            (None, _) => (Code::EtcdEnded, "etcd ended again".to_owned()),
+        };
+        let why = format!("{again} ({how}); it is started again in {shown}");
+        let way_out = format!("see `quorate explain {code}`; its log is in `{}`", self.node.log_dir().display());
+        (Phase::Waiting, Halt { code, why, way_out, lost: None })
     }
 
     /// Waits before the next look, each time longer. With `--once` there is none.
@@ -287,6 +352,23 @@ impl Agent {
         }
         self.shared.phase(Phase::Stopped, format!("asked by {}; no etcd is tended", wish.asked_by));
         Finish::Stopped
+    }
+}
+
+/// Whether a step is taken with etcd's version in hand: what is promised, written or waited for needs none.
+fn needs_program(step: &Step) -> bool {
+    match step {
+        Step::Restore { .. } | Step::Init { .. } | Step::Start { .. } => true,
+        Step::Validate(_)
+        | Step::RepairTail
+        | Step::Archive
+        | Step::Write(_)
+        | Step::TellPeers
+        | Step::RemoveMember(_)
+        | Step::AddLearner
+        | Step::Promote
+        | Step::Wait(_)
+        | Step::Refuse(_) => false,
     }
 }
 

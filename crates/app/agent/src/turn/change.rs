@@ -9,7 +9,7 @@ use quorate_etcd::client::{Client, Downgrade};
 use quorate_etcd_formats::membership::MemberId;
 use quorate_faults::{Code, Fault};
 use quorate_plan::change::{
-    Act, ChangePlan, ChangeStep, ClusterView, NodeNow, NodeSeen, Stage, Who, next_for, plan_for_agents,
+    Act, ChangePlan, ChangeStep, ClusterView, NodeNow, NodeSeen, Stage, Who, corrupt_in, next_for, plan_for_agents,
 };
 use quorate_plan::check::check_change;
 use quorate_plan::etcd_config::Minor;
@@ -61,7 +61,7 @@ impl Beside {
             return Took::Refused;
         }
         self.shared.warnings(&[Code::PlanRefused], Vec::new());
-        match self.take(&step, survey).await {
+        match self.take(&step, survey, &view).await {
             Ok(took) => {
                 self.waits(&plan, None);
                 took
@@ -88,8 +88,13 @@ impl Beside {
             .members
             .iter()
             .filter_map(|(member, status)| status.as_ref().ok().map(|status| (MemberId(member.id), status.raft_index)));
+        let answered =
+            || survey.members.iter().filter_map(|(member, status)| Some((MemberId(member.id), status.as_ref().ok()?)));
+        let applied = answered().map(|(id, status)| (id, status.raft_applied_index)).filter(|(_, index)| *index > 0);
+        let corrupt = answered().flat_map(|(_, status)| corrupt_in(&status.errors));
+        let differing = heard.values().flatten().flat_map(|answer| answer.differing.iter().copied());
         let ledger = self.ledger();
-        let backups = heard.values().flatten().filter_map(|answer| answer.backed_up_ms);
+        let stored = heard.values().flatten().filter_map(|answer| answer.stored_revision);
         let mut nodes: BTreeMap<String, NodeSeen> = heard
             .iter()
             .map(|(name, answer)| {
@@ -108,9 +113,12 @@ impl Beside {
             },
             leader: (survey.leader.0 != 0).then_some(survey.leader),
             indexes: indexes.collect(),
+            applied: applied.collect(),
+            corrupt: corrupt.collect(),
+            differing: differing.chain(self.shared.differing()).collect(),
             nodes,
             learner: ledger.learner,
-            backup_ms: backups.chain(self.shared.backed_up_ms()).max(),
+            stored: stored.chain(self.shared.stored_revision()).max(),
             now_ms: now_ms(),
             learner_up_ms: u64::try_from(self.node.spec.maintenance.join_timeout.as_millis()).unwrap_or(u64::MAX),
         }
@@ -128,6 +136,7 @@ impl Beside {
             intent: ledger.intent.as_ref().map(|intent| intent.kind),
             // Its own turn is no reason against taking it.
             pausing: self.shared.upkeep() == Upkeep::Running && !self.shared.restarting(),
+            since: self.shared.since(),
         }
     }
 
@@ -138,7 +147,7 @@ impl Beside {
         }
     }
 
-    async fn take(&self, step: &ChangeStep, survey: &Survey) -> Result<Took, Fault> {
+    async fn take(&self, step: &ChangeStep, survey: &Survey, view: &ClusterView) -> Result<Took, Fault> {
         match &step.act {
             Act::Promote(who) => self.member_step(who, Change::Promote, step).await,
             Act::Remove(who) | Act::UndoLearner(who) => {
@@ -156,8 +165,8 @@ impl Beside {
                 Ok(Took::Step)
             }
             Act::Backup => {
-                // What came of it is seen by when everything was last known to be in the store.
-                if self.shared.order_backup() {
+                // What came of it is seen by the revision that the store holds.
+                if self.shared.order_backup(view.to_be_stored().unwrap_or(0)) {
                     info!("{} ({})", step.act, step.why);
                 }
                 Ok(Took::Nothing)
@@ -190,7 +199,10 @@ impl Beside {
                 client.member_promote(id.0).await?;
                 point("promoted");
             }
-            _ => client.member_remove(id.0).await.map(|_| ())?,
+            _ => {
+                client.member_remove(id.0).await?;
+                point("removed");
+            }
         }
         self.shared.done(format!("{} ({})", step.act, step.why));
         Ok(Took::Step)
@@ -219,6 +231,7 @@ impl Beside {
         let client = Client::connect(&self.node.client_at(url)?).await?;
         let Through { client, .. } = through(&client, &self.book.read()).await?;
         client.move_leader(next.id).await?;
+        point("handed-over");
         info!("handed leadership from {from} to {to}");
         Ok(Took::Step)
     }

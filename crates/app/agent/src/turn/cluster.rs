@@ -2,7 +2,7 @@
 //!
 //! **Invariant:** whoever does not answer is Unknown, with why; a member list counts only if a quorum confirmed it just now.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,6 +10,7 @@ use quorate_etcd::client::messages::{Member, MemberListResponse};
 use quorate_etcd::client::{Client, Consistency};
 use quorate_etcd_formats::membership::{ClusterId, MemberId};
 use quorate_faults::{Code, Fault};
+use quorate_plan::change::{corrupt_in, doubt_corrupt};
 use quorate_plan::ledger::{LedgerSeen, State};
 use quorate_plan::phase::Phase;
 use quorate_plan::start::{ClusterSeen, Health, ListedMember, PeerAnswer, PeerFounding, PeerSeen};
@@ -176,7 +177,7 @@ async fn confirm(node: &Node, url: String) -> Result<ClusterSeen, Fault> {
         let cluster = header.map(|header| ClusterId(header.cluster_id)).ok_or_else(|| {
             Fault::new(Code::EtcdUnreachable, "a member list without a cluster").hint("see etcd's log")
         })?;
-        Ok(ClusterSeen::Confirmed { cluster, members: listed(node, &list, &[&client]).await })
+        Ok(ClusterSeen::Confirmed { cluster, members: listed(node, &list, &[&client], None).await })
     };
     match tokio::time::timeout(CONFIRM_LIMIT, ask).await {
         Ok(confirmed) => confirmed,
@@ -190,8 +191,14 @@ pub(super) async fn quorum_list(client: &Client) -> Result<MemberListResponse, F
     client.member_list(Consistency::Linearizable).await
 }
 
-/// The members of a list, and how each of them is: whoever answers takes part. Those to whom there is a connection are asked on it.
-pub(super) async fn listed(node: &Node, list: &MemberListResponse, connected: &[&Client]) -> Vec<ListedMember> {
+/// The members of a list, and how each of them is: whoever answers takes part, unless its data is known to be damaged; `but` has its
+/// vote all the same. Those to whom there is a connection are asked on it.
+pub(super) async fn listed(
+    node: &Node,
+    list: &MemberListResponse,
+    connected: &[&Client],
+    but: Option<MemberId>,
+) -> Vec<ListedMember> {
     let mut asked = JoinSet::new();
     for (at, member) in list.members.iter().enumerate() {
         let Some(url) = member.client_urls.first().cloned() else { continue };
@@ -209,12 +216,15 @@ pub(super) async fn listed(node: &Node, list: &MemberListResponse, connected: &[
             (at, status.await.map_err(|fault| in_words(&fault)))
         });
     }
-    let mut health: BTreeMap<usize, Health> = BTreeMap::new();
+    let (mut health, mut corrupt) = (BTreeMap::<usize, Health>::new(), BTreeSet::new());
     while let Some(answer) = asked.join_next().await {
         let Ok((at, status)) = answer else { continue };
         let said = match status {
             Ok(status) if status.leader == 0 => Health::Unhealthy("it knows no leader".to_owned()),
-            Ok(_) => Health::Healthy,
+            Ok(status) => {
+                corrupt.extend(corrupt_in(&status.errors));
+                Health::Healthy
+            }
             Err(why) => Health::Unknown(why),
         };
         health.insert(at, said);
@@ -223,7 +233,9 @@ pub(super) async fn listed(node: &Node, list: &MemberListResponse, connected: &[
         let listed = listed_member(member);
         ListedMember { health: health.remove(&at).unwrap_or(listed.health), ..listed }
     };
-    list.members.iter().enumerate().map(one).collect()
+    let mut members: Vec<ListedMember> = list.members.iter().enumerate().map(one).collect();
+    doubt_corrupt(&mut members, &corrupt, but);
+    members
 }
 
 /// A member of a list, without having asked it.

@@ -8,6 +8,8 @@ use std::time::{Duration, Instant};
 use quorate_etcd::client::Client;
 use quorate_etcd_formats::membership::{ClusterId, MemberId};
 use quorate_faults::Code;
+use quorate_plan::change::differing;
+use quorate_plan::etcd_config::Minor;
 use quorate_plan::roster::names;
 use tokio::task::JoinSet;
 
@@ -18,6 +20,8 @@ use crate::peers::FoundingAnswer;
 
 /// Between two comparisons of hashes: each reads all keys of every member.
 const HASHES_EVERY: Duration = Duration::from_secs(10 * 60);
+/// And while they differ.
+const HASHES_AGAIN: Duration = Duration::from_secs(60);
 /// How long a member may take to hash all its keys.
 const HASH_LIMIT: Duration = Duration::from_secs(60);
 
@@ -28,13 +32,18 @@ pub(super) async fn look(beside: &mut Beside, survey: &Survey, heard: &Heard) {
     // Users and roles have the same code, and are looked at elsewhere.
     notices.extend(beside.shared.auth());
     beside.shared.warnings(&[Code::SplitBrain, Code::OtherMembers, Code::Drift], notices);
-    let due = beside.hashed.is_none_or(|at| at.elapsed() >= HASHES_EVERY);
+    // Who found a difference looks again until it is gone: changes wait for it.
+    let found = !beside.shared.differing().is_empty();
+    let every = if found { HASHES_AGAIN } else { HASHES_EVERY };
+    let due = beside.hashed.is_none_or(|at| at.elapsed() >= every);
     let all_answer = survey.members.len() > 1 && survey.members.iter().all(|(_, status)| status.is_ok());
     // One of them is enough, and the leader is always there.
-    if due && all_answer && survey.me == survey.leader {
+    if due && all_answer && (survey.me == survey.leader || found) {
         beside.hashed = Some(Instant::now());
-        if let Some(notice) = hashes(beside, survey).await {
-            beside.shared.warnings(&[Code::HashesDiffer], notice);
+        if let Some(groups) = hashes(beside, survey).await {
+            let (notices, wrong) = told(survey, groups);
+            beside.shared.set_differing(wrong);
+            beside.shared.warnings(&[Code::HashesDiffer], notices);
         }
     }
 }
@@ -85,11 +94,11 @@ fn members(beside: &Beside, survey: &Survey) -> Option<Notice> {
     let text = match (strange.is_empty(), missing.is_empty()) {
         (true, true) => return None,
         (false, true) => {
-            format!("{} belongs to the cluster and is not declared", names(strange.iter().map(String::as_str)))
+            format!("members that are not declared: {}", names(strange.iter().map(String::as_str)))
         }
-        (true, false) => format!("{} is declared and does not belong to the cluster yet", names(missing)),
+        (true, false) => format!("declared, and no members yet: {}", names(missing)),
         (false, false) => format!(
-            "{} belongs to the cluster and is not declared; {} is declared and does not belong to it",
+            "members that are not declared: {}; declared, and no members yet: {}",
             names(strange.iter().map(String::as_str)),
             names(missing)
         ),
@@ -109,33 +118,49 @@ fn files(beside: &Beside, heard: &Heard) -> Option<Notice> {
     Some(Notice::new(Code::Drift, text))
 }
 
+/// Members that have a hash in common, each with its hash.
+type Groups = Vec<(u32, Vec<MemberId>)>;
+
+/// What there is to say, and whose data is wrong.
+fn told(survey: &Survey, groups: (i64, Groups)) -> (Vec<Notice>, Vec<MemberId>) {
+    let (revision, groups) = groups;
+    if groups.len() < 2 {
+        return (Vec::new(), Vec::new());
+    }
+    let name =
+        |id: &MemberId| survey.members.iter().find(|(member, _)| member.id == id.0).map(|(member, _)| &*member.name);
+    let shown = |(hash, who): &(u32, Vec<MemberId>)| format!("{} {hash:08x}", names(who.iter().filter_map(name)));
+    let shown = groups.iter().map(shown).collect::<Vec<_>>().join(", ");
+    let notice = Notice::new(Code::HashesDiffer, format!("members hold other data at revision {revision}: {shown}"));
+    let groups: Vec<Vec<MemberId>> = groups.into_iter().map(|(_, who)| who).collect();
+    (vec![notice], differing(&groups).into_iter().collect())
+}
+
 /// Compares what members hold at one revision. `None`: it could not be told this time.
-async fn hashes(beside: &Beside, survey: &Survey) -> Option<Vec<Notice>> {
+async fn hashes(beside: &Beside, survey: &Survey) -> Option<(i64, Groups)> {
     // What every member has by now.
     let revisions = survey.members.iter().filter_map(|(_, status)| status.as_ref().ok()?.header.as_ref());
     let revision = revisions.map(|header| header.revision).min().filter(|revision| *revision > 1)?;
     let mut asked = JoinSet::new();
-    for (member, _) in &survey.members {
-        let (name, url) = (member.name.clone(), member.client_urls.first().cloned()?);
+    for (member, status) in &survey.members {
+        let (id, url) = (MemberId(member.id), member.client_urls.first().cloned()?);
+        // How keys are hashed is a matter of the minor version.
+        let version = Minor::parse(&status.as_ref().ok()?.version);
         let mut settings = beside.node.client_at(vec![url]).ok()?;
         settings.timeout = HASH_LIMIT;
         asked.spawn(async move {
             let hash = async { Client::connect(&settings).await?.hash_kv(revision).await };
-            (name, hash.await.ok())
+            (id, version, hash.await.ok())
         });
     }
-    let mut by_compaction: BTreeMap<i64, BTreeMap<u32, BTreeSet<String>>> = BTreeMap::new();
+    let mut by_compaction: BTreeMap<_, BTreeMap<u32, BTreeSet<MemberId>>> = BTreeMap::new();
     while let Some(answer) = asked.join_next().await {
-        let (name, answer) = answer.ok()?;
+        let (id, version, answer) = answer.ok()?;
         let answer = answer?;
-        by_compaction.entry(answer.compact_revision).or_default().entry(answer.hash).or_default().insert(name);
+        let alike = by_compaction.entry((answer.compact_revision, version)).or_default();
+        alike.entry(answer.hash).or_default().insert(id);
     }
     // Hashes of other compactions cannot be compared.
-    let differ = by_compaction.into_values().find(|hashes| hashes.len() > 1);
-    Some(differ.map_or_else(Vec::new, |hashes| {
-        let groups =
-            hashes.into_iter().map(|(hash, who)| format!("{} {hash:08x}", names(who.iter().map(String::as_str))));
-        let groups = groups.collect::<Vec<_>>().join(", ");
-        vec![Notice::new(Code::HashesDiffer, format!("members hold other data at revision {revision}: {groups}"))]
-    }))
+    let differ = by_compaction.into_values().find(|hashes| hashes.len() > 1).unwrap_or_default();
+    Some((revision, differ.into_iter().map(|(hash, who)| (hash, who.into_iter().collect())).collect()))
 }

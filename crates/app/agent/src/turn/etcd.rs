@@ -4,6 +4,7 @@
 
 use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use quorate_etcd::aside::ensure_file;
@@ -20,6 +21,7 @@ use quorate_plan::server_log::{self, Level};
 use quorate_plan::spec::Stop;
 use quorate_plan::start::{classify, hindrance};
 use sha2::{Digest, Sha256};
+use tokio::task::JoinHandle;
 
 use super::node::Node;
 use super::{boxed, data, remembered, trusting};
@@ -106,6 +108,15 @@ impl Program {
             }
         }
     }
+}
+
+/// A program that is being asked for its version.
+pub(super) type Asking = JoinHandle<Result<Program, Fault>>;
+
+/// Finds the program beside whatever else is done.
+pub(super) fn ask(node: &Arc<Node>, before: Option<&Program>) -> Asking {
+    let (node, before) = (Arc::clone(node), before.cloned());
+    tokio::task::spawn_blocking(move || Program::find(&node, before.as_ref()))
 }
 
 /// An etcd that was asked for its version before there is an agent here, which then need not ask it again.

@@ -21,7 +21,6 @@ use quorate_plan::spec::duration_text;
 use quorate_plan::start::{Depth, Halt, Mode, Observed, StartPlan, Step, Verdict};
 use tracing::info;
 
-use super::Agent;
 use super::data::{self, in_words};
 use super::etcd::{self, Program};
 use super::listen::Wish;
@@ -29,6 +28,7 @@ use super::node::Node;
 use super::publish::now_ms;
 use super::restore;
 use super::status::CheckedNow;
+use super::{Agent, Hindered};
 use crate::certificates;
 use crate::peering::point;
 
@@ -38,6 +38,8 @@ pub(super) enum Did {
     Started(Box<Running>),
     /// Something changed: look again.
     Again,
+    /// etcd was to be executed, and was not.
+    NotStarted(Fault),
     /// Nothing more can be done now.
     Halted(Phase, Halt),
     /// Someone asked for the end.
@@ -53,6 +55,10 @@ impl Agent {
         for (at, step) in plan.steps.iter().enumerate() {
             if is_overtaken(&seen.ledger, &self.book.read()) {
                 info!("this node was asked for something else meanwhile: looking again");
+                return Did::Again;
+            }
+            // Others wait for this very word, and hear it with our next question.
+            if matches!(step, Step::Wait(_)) && plan.steps.iter().take(at).any(is_promise) {
                 return Did::Again;
             }
             let restores_next = matches!(plan.steps.get(at + 1), Some(Step::Restore { .. }));
@@ -184,6 +190,7 @@ impl Agent {
         let mut renamed = Vec::new();
         for dir in dirs {
             if let Some(new) = ensure_set_aside(&RealDisk, dir, &stamp)? {
+                point("set-aside");
                 renamed.push(format!("renamed `{}` to `{}`", dir.display(), new.display()));
             }
         }
@@ -257,6 +264,7 @@ impl Agent {
         {
             stone.at_ms = now_ms();
         }
+        let buried = matches!(state, State::Tombstone(_));
         let (book, hash) = (Arc::clone(&self.book), self.node.spec.hash());
         let written = tokio::task::spawn_blocking(move || {
             book.change(|ledger| {
@@ -265,6 +273,9 @@ impl Agent {
             })
         });
         written.await.map_err(halted)??;
+        if buried {
+            point("buried");
+        }
         self.tell_ledger();
         Ok(())
     }
@@ -283,18 +294,20 @@ impl Agent {
         let started = tokio::task::spawn_blocking(move || etcd::start(&node, &state, &program, &shim, join)).await;
         // Whatever comes of it, etcd may have touched the data.
         self.memory = super::observe::Memory::default();
-        self.shared.measures.started();
         self.tell_ledger();
-        match started.map_err(halted)? {
+        match started.map_err(halted).and_then(|started| started) {
             Ok(running) => {
+                self.shared.measures.started();
                 point("started");
                 Ok(Did::Started(Box::new(running)))
             }
             Err(fault) if fault.code() == Code::EndedAtOnce => {
+                self.shared.measures.started();
                 self.over_at_once(&fault);
                 Ok(Did::Again)
             }
-            Err(fault) => Err(fault),
+            // Not a halt like others: what is looked at again would be checked again, as if something had changed.
+            Err(fault) => Ok(Did::NotStarted(fault)),
         }
     }
 
@@ -308,7 +321,7 @@ impl Agent {
             how = format!("{how}: {text}");
         }
         tracing::warn!(code = %Code::EtcdEnded, "{how}");
-        self.passing = words.passing;
+        self.hindered = words.passing.map(Hindered::Passing);
         self.note_end(words.permanent.filter(|_| by_itself), &how, std::time::Duration::ZERO);
     }
 
@@ -352,6 +365,10 @@ fn found(
         tracing::warn!(code = %warning.code, "{}", warning.text);
     }
     Ok(())
+}
+
+fn is_promise(step: &Step) -> bool {
+    matches!(step, Step::Write(State::Promised(promise)) if !promise.over)
 }
 
 /// Whether an operator asked this node for something else after it was looked at: then the plan is one for another wish.

@@ -2,14 +2,14 @@
 //!
 //! **Rule:** it asks and changes nothing; whoever does not answer is Unknown, with why.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use quorate_etcd::client::{Client, Settings};
 use quorate_etcd_formats::membership::{ClusterId, MemberId};
 use quorate_faults::{Code, Fault};
-use quorate_plan::change::{ClusterView, NodeSeen};
+use quorate_plan::change::{ClusterView, NodeSeen, corrupt_in};
 use quorate_plan::spec::Spec;
 use quorate_plan::start::{ClusterSeen, Health, ListedMember};
 use tokio::task::JoinSet;
@@ -39,14 +39,17 @@ pub async fn look(
         (name.clone(), seen)
     });
     let nodes = nodes.collect();
-    let backup_ms = answers.values().flatten().filter_map(|answer| answer.backed_up_ms).max();
+    let stored = answers.values().flatten().filter_map(|answer| answer.stored_revision).max();
     let mut view = ClusterView {
         cluster: ClusterSeen::Unreachable("no member answered".to_owned()),
         leader: None,
         indexes: BTreeMap::new(),
+        applied: BTreeMap::new(),
+        corrupt: BTreeSet::new(),
+        differing: answers.values().flatten().flat_map(|answer| answer.differing.iter().copied()).collect(),
         nodes,
         learner: None,
-        backup_ms,
+        stored,
         now_ms: now_ms(),
         learner_up_ms: u64::try_from(spec.maintenance.join_timeout.as_millis()).unwrap_or(u64::MAX),
     };
@@ -90,6 +93,8 @@ async fn ask(spec: &Spec, files_of: &str, url: &str, view: &mut ClusterView) -> 
             Ok(Ok(status)) => {
                 view.leader = Some(MemberId(status.leader));
                 view.indexes.insert(member.id, status.raft_index);
+                view.applied.extend(Some((member.id, status.raft_applied_index)).filter(|(_, index)| *index > 0));
+                view.corrupt.extend(corrupt_in(&status.errors));
                 Health::Healthy
             }
             Ok(Err(fault)) => Health::Unknown(in_words(&fault)),

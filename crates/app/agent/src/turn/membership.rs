@@ -221,7 +221,8 @@ pub(super) async fn prove_by(
     who: &str,
     connected: &[&Client],
 ) -> Result<(), Fault> {
-    let mut members = listed(node, list, connected).await;
+    let leaves = if let Change::Remove(id) = change { Some(id) } else { None };
+    let mut members = listed(node, list, connected, leaves).await;
     // One that never started has no name in the list, and is known by its address.
     for member in members.iter_mut().filter(|member| member.name.is_empty()) {
         let at = |declared: &&Member| member.peer_urls.iter().any(|url| declared.peer_urls.contains(url));

@@ -16,6 +16,7 @@ mod bring;
 mod change;
 mod client;
 mod cluster;
+mod compare;
 mod data;
 mod drift;
 mod etcd;
@@ -24,6 +25,7 @@ mod external;
 mod first_word;
 mod in_place;
 mod keep;
+mod learning;
 mod listen;
 mod look;
 mod measure;
@@ -56,7 +58,8 @@ use quorate_host::shim::Running;
 use quorate_host::state::StateDir;
 use quorate_plan::ledger::{LedgerSeen, State};
 use quorate_plan::peering::Role;
-use quorate_plan::start::{Ended, Run};
+use quorate_plan::phase::Phase;
+use quorate_plan::start::{Ended, Halt, Run};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -67,6 +70,7 @@ pub(crate) use beside::hand_over_now;
 pub(crate) use book::Book;
 pub use boxed::describe_box;
 pub(crate) use boxed::{ensure_recovery_box, level_of, usual_level};
+pub(crate) use compare::restart_by;
 pub(crate) use data::in_words;
 pub(crate) use etcd::Asked;
 pub use execute::stamp;
@@ -204,6 +208,8 @@ impl Life<'_> {
         let stop = CancellationToken::new();
         let book = Arc::new(Book::new(node.ledger()));
         let node = Arc::new(node);
+        // That takes longer than all else before there is anyone to talk to.
+        let asked = etcd::ask(&node, None);
         let peers = Peers::new(&node.spec, node.name(), node.name()).and_leaving(&node.spec, &node.leaving);
         let peers = Arc::new(peers.with_ledger(node.ledger()));
         let api = peers::Api {
@@ -240,9 +246,11 @@ impl Life<'_> {
             shim: shim.to_owned(),
             once,
             program: None,
+            asked: Some(asked),
             memory: Memory::default(),
             runs: Vec::new(),
-            passing: None,
+            hindered: None,
+            waited: false,
             log_before: 0,
             keepers: None,
             processes: Processes::default(),
@@ -375,11 +383,15 @@ struct Agent {
     shim: PathBuf,
     once: bool,
     program: Option<Program>,
+    /// etcd is being asked for its version, and nothing has needed it yet.
+    asked: Option<etcd::Asking>,
     memory: Memory,
     /// The runs of etcd that are over, the last one at the end.
     runs: Vec<Run>,
-    /// What hindered the last one and may pass, by its page.
-    passing: Option<Code>,
+    /// What hindered the last one.
+    hindered: Option<Hindered>,
+    /// Whether the wait that the runs so far demand is over.
+    waited: bool,
     /// How long etcd's log was when it was started.
     log_before: u64,
     keepers: Option<tend::Keepers>,
@@ -469,12 +481,33 @@ impl Agent {
             status.last_end = Some(how.to_owned());
             status.restarts += 1;
         });
-        self.runs.push(Run { lasted, ended });
+        self.note_run(Run { lasted, ended });
+    }
+
+    /// The same for a start that came to nothing.
+    fn note_unstarted(&mut self, fault: &Fault) {
+        let ended = Ended::NotStarted(in_words(fault));
+        self.hindered = Some(Hindered::Start(execute::phase_of(fault), execute::halt_of(fault)));
+        self.note_run(Run { lasted: Duration::ZERO, ended });
+    }
+
+    fn note_run(&mut self, run: Run) {
+        self.runs.push(run);
+        self.waited = false;
         // More of them say nothing more.
         if self.runs.len() > 64 {
             self.runs.remove(0);
         }
     }
+}
+
+/// What hindered a run of etcd, beyond how it ended.
+#[derive(Debug, Clone)]
+enum Hindered {
+    /// It may pass, by its page.
+    Passing(Code),
+    /// It was not even executed: where that leads, and why.
+    Start(Phase, Halt),
 }
 
 /// What runs, in a box: it is handed on by value.

@@ -48,8 +48,16 @@ pub struct Node {
 impl Node {
     /// Reads the cluster file and finds the member; changes nothing.
     pub fn read(file: &Path, name: Option<&str>) -> Result<(Node, Vec<Warning>), Fault> {
+        Node::of(file, cluster_file::text(file)?.into(), name)
+    }
+
+    /// The same node, as another text in the place of its file would declare it.
+    pub(super) fn with_text(&self, text: &str) -> Result<Node, Fault> {
+        Node::of(&self.file, text.into(), Some(self.name())).map(|(node, _)| node)
+    }
+
+    fn of(file: &Path, text: Arc<str>, name: Option<&str>) -> Result<(Node, Vec<Warning>), Fault> {
         let shown = file.display().to_string();
-        let text: Arc<str> = cluster_file::text(file)?.into();
         let (spec, mut warnings) = cluster_file::parse(text.as_bytes(), &shown)?;
         let written = spec.hash();
         let (spec, more) = declared::resolve_now(spec, name, declared::ASKED_WITHIN)?;

@@ -52,6 +52,7 @@ impl Shared {
             code: None,
             way_out: None,
             lost: None,
+            next_try_ms: None,
             ledger: "unknown".to_owned(),
             cluster_id: None,
             member_id: None,
@@ -121,6 +122,12 @@ impl Shared {
         let phase = lock(&self.phase).phase;
         let fresh = lock(&self.read).is_some_and(|read| read.elapsed() <= self.ready_limit);
         (phase, phase == Phase::Serving && fresh)
+    }
+
+    /// Tells when etcd is started again.
+    pub(super) fn next_try(&self, wait: Option<Duration>) {
+        let at = wait.map(|wait| now_ms().saturating_add(u64::try_from(wait.as_millis()).unwrap_or(u64::MAX)));
+        self.change(|status| status.next_try_ms = at);
     }
 
     /// The newest revision of etcd that was heard of.

@@ -30,6 +30,9 @@ pub struct Status {
     /// What would be lost by going on, where something would.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lost: Option<String>,
+    /// When etcd is started again, in ms since 1970, while that is waited for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next_try_ms: Option<u64>,
     /// How far the ledger says that this node has come.
     pub ledger: String,
     /// The cluster that it is in.
@@ -234,6 +237,13 @@ pub struct BackupNow {
     pub stored_revision: u64,
     /// History that would be lost if all but the store were lost now.
     pub lag_seconds: f64,
+}
+
+impl BackupNow {
+    /// Whether this agent can say how far backups are: it follows, or has followed, the cluster itself.
+    pub fn knows_how_far(&self) -> bool {
+        self.state == "following" || self.stored_revision > 0
+    }
 }
 
 /// Something to look at.

@@ -44,9 +44,13 @@ pub(super) struct Talk {
     /// Whether the running etcd was compared with the file.
     settled: AtomicBool,
     stored: Mutex<Stored>,
+    /// The cluster's revision at the first look since etcd runs, and the release that was wished for then.
+    since: Mutex<Option<(u64, Option<String>)>>,
+    /// The members that this agent found with other data than the others.
+    differing: Mutex<Vec<MemberId>>,
     /// Tells that what is recorded is to be in the store now, and when that was last asked for.
     backup: Notify,
-    backup_asked: Mutex<Option<Instant>>,
+    backup_asked: Mutex<Option<(u64, Instant)>>,
 }
 
 /// A revision that was seen, when, and until when all that was written is known to be in the store.
@@ -80,6 +84,8 @@ impl Talk {
             runs_with: Mutex::default(),
             settled: AtomicBool::new(false),
             stored: Mutex::default(),
+            since: Mutex::default(),
+            differing: Mutex::default(),
             backup: Notify::new(),
             backup_asked: Mutex::default(),
         }
@@ -164,13 +170,14 @@ impl Shared {
         known.0 = u64::try_from(revision).ok().map(|revision| (revision, now_ms()));
     }
 
-    /// Has everything that is recorded put into the store now. Returns whether that is new: what is under way is given its time.
-    pub(super) fn order_backup(&self) -> bool {
+    /// Has everything that is recorded, up to this revision at least, put into the store now. Returns whether that is new: what is
+    /// under way is given its time.
+    pub(super) fn order_backup(&self, revision: u64) -> bool {
         let mut asked = lock(&self.talk.backup_asked);
-        if asked.is_some_and(|at| at.elapsed() < BACKUP_AGAIN) {
+        if asked.is_some_and(|(known, at)| revision <= known && at.elapsed() < BACKUP_AGAIN) {
             return false;
         }
-        *asked = Some(Instant::now());
+        *asked = Some((revision, Instant::now()));
         self.talk.backup.notify_one();
         true
     }
@@ -183,6 +190,35 @@ impl Shared {
     /// Until when all that was written is known to be in the store.
     pub(crate) fn backed_up_ms(&self) -> Option<u64> {
         lock(&self.talk.stored).1
+    }
+
+    /// The newest revision that can be restored from the store, where this agent has put something there.
+    pub(crate) fn stored_revision(&self) -> Option<u64> {
+        Some(self.backups.position.stored.load(Ordering::Relaxed)).filter(|stored| *stored > 0)
+    }
+
+    /// The cluster's revision when this agent first looked since all is as it is: what a backup has to reach to have been taken
+    /// after that.
+    pub(crate) fn since(&self) -> Option<u64> {
+        lock(&self.talk.since).as_ref().map(|(revision, _)| *revision)
+    }
+
+    /// The cluster is at a revision. `anew`: something is not as it should be, and a backup is to be taken after that.
+    pub(super) fn note_since(&self, revision: u64, anew: bool) {
+        let wished = self.restart().and_then(|restart| restart.release);
+        let mut since = lock(&self.talk.since);
+        if anew || since.as_ref().is_none_or(|(_, noted)| *noted != wished) {
+            *since = Some((revision, wished));
+        }
+    }
+
+    /// The members that this agent found with other data than the others.
+    pub(crate) fn differing(&self) -> Vec<MemberId> {
+        lock(&self.talk.differing).clone()
+    }
+
+    pub(super) fn set_differing(&self, differing: Vec<MemberId>) {
+        *lock(&self.talk.differing) = differing;
     }
 
     /// The schema of the database, where etcd told it.
@@ -198,6 +234,7 @@ impl Shared {
     pub(super) fn runs_with(&self, hash: &str) {
         *lock(&self.talk.runs_with) = Some(hash.to_owned());
         *lock(&self.talk.stale) = None;
+        *lock(&self.talk.since) = None;
         self.talk.settled.store(false, Ordering::Relaxed);
     }
 

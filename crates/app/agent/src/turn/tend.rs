@@ -24,7 +24,7 @@ use super::probe::{Answer, Probe};
 use super::publish::now_ms;
 use super::role::Turns;
 use super::status::{EtcdNow, Notice};
-use super::{Agent, Finish, beside, boxed, etcd, keep, probe, role};
+use super::{Agent, Finish, Hindered, beside, boxed, etcd, keep, probe, role};
 
 /// How long backups may take to notice that they are to end, beyond their own time for uploads.
 const BACKUPS_LIMIT: Duration = Duration::from_secs(7);
@@ -274,7 +274,7 @@ impl Agent {
             how = format!("{how}: {text}");
         }
         warn!(code = %Code::EtcdEnded, "etcd (process {}) {how}", running.child().pid);
-        self.passing = words.passing;
+        self.hindered = words.passing.map(Hindered::Passing);
         // A member that was removed ends by itself, and what comes of that is decided by looking at the cluster again.
         let permanent = words.permanent.filter(|(code, _)| by_itself && *code != Code::StartRemoved);
         self.note_end(permanent, &how, lasted);

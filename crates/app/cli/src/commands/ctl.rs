@@ -61,7 +61,7 @@ pub(crate) struct Args {
 
 /// Runs it.
 pub(crate) fn run(args: &Args, printer: &mut Printer) -> Result<Exit, Fault> {
-    let node = node(args, printer)?;
+    let node = node(args.config.as_deref(), args.name.as_deref(), printer)?;
     let mut settings = node.client()?;
     settings.timeout = ASK_LIMIT;
     let local = node.member.client_urls.iter().take(1).cloned();
@@ -99,18 +99,16 @@ fn record(node: &Node, words: &[String], printer: &mut Printer) -> Result<(), Fa
     audit::note_in(node.state_path(), "ctl", node.name(), None, &audit::hide_secrets(&words::hide_values(words)))
 }
 
-/// The member whose certificates are shown.
-fn node(args: &Args, printer: &mut Printer) -> Result<Node, Fault> {
-    let config = match &args.config {
-        Some(config) => config.clone(),
-        None => cluster_file::place(DEFAULT_FILE)?,
-    };
-    if args.config.is_none() && !config.exists() {
+/// The member that is meant: of this file or the usual one, that which is kept on this machine or is named.
+pub(super) fn node(config: Option<&Path>, name: Option<&str>, printer: &mut Printer) -> Result<Node, Fault> {
+    let given = config.is_some();
+    let config = config.map_or_else(|| cluster_file::place(DEFAULT_FILE), |config| Ok(config.to_owned()))?;
+    if !given && !config.exists() {
         return Err(Fault::new(Code::NoCluster, format!("there is no cluster file `{}`", config.display()))
             .hint("give --config, or set QUORATE_CONFIG"));
     }
-    let name = match &args.name {
-        Some(name) => Some(name.clone()),
+    let name = match name {
+        Some(name) => Some(name.to_owned()),
         None => kept_here(&config)?,
     };
     NodeArgs::new(config, name).node(printer)

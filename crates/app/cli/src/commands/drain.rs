@@ -2,13 +2,14 @@
 //!
 //! **Rule:** stdout is one integer and nothing else, as BOSH wants it; everything else goes to stderr. A second run succeeds.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use quorate_agent::turn::{self, Node};
 use quorate_faults::{Code, Exit, Fault};
+use quorate_plan::phase::Phase;
 use serde_json::Value;
 
-use super::cluster::drain::{hand_over, leave};
+use super::cluster::drain::{AGAIN, hand_over, leave};
 use super::cluster::operate::Living;
 use super::run::NodeArgs;
 use crate::args::duration;
@@ -22,8 +23,9 @@ Examples:
   quorate drain --config cluster.yaml --name n1 --leave    leave for good
 
 Prints `0` when the agent may be stopped, and `-10` when it should be asked again in ten seconds,
-as BOSH's drain scripts do; a failure prints nothing and has another exit code. Under BOSH the
-node leaves when its persistent disk goes (`BOSH_JOB_NEXT_STATE`) or its instance is deleted
+as BOSH's drain scripts do; a failure prints nothing and has another exit code. A node that stays
+is `0` also while its etcd serves nobody: there is nothing to hand over. Under BOSH the node
+leaves when its persistent disk goes (`BOSH_JOB_NEXT_STATE`) or its instance is deleted
 (`BOSH_INSTANCE_NEXT_STATE`), and stays when the whole deployment is deleted
 (`BOSH_DEPLOYMENT_NEXT_STATE`).")]
 pub(crate) struct Args {
@@ -81,13 +83,42 @@ fn drain(node: &Node, intent: Intent, wait: Duration, printer: &mut Printer) -> 
         return Err(Fault::new(Code::NoAgent, format!("`{}` cannot leave: its agent does not run", node.name()))
             .hint("start it; it has the member removed, and ends etcd in order"));
     }
+    if intent == Intent::Keep {
+        return keep(node, wait, printer).map(|()| 0);
+    }
     let living = Living::open(&node.file, Some(node.name()), printer)?;
-    let drained = match intent {
-        Intent::Leave => leave(&living, node.name(), "`quorate drain`", wait)?,
-        Intent::Keep | Intent::Teardown => hand_over(&living, node.name(), printer)?,
-    };
+    let drained = leave(&living, node.name(), "`quorate drain`", wait)?;
     printer.aside(&format!("{}: {}\n", drained.name, drained.what));
     Ok(if drained.done { 0 } else { -10 })
+}
+
+/// Hands leadership over, unless etcd serves nobody: then there is nothing to hand over, and the agent may be stopped as it is.
+fn keep(node: &Node, wait: Duration, printer: &mut Printer) -> Result<(), Fault> {
+    let begun = Instant::now();
+    loop {
+        let living = Living::open(&node.file, Some(node.name()), printer);
+        let fault = match living.and_then(|living| hand_over(&living, node.name(), printer)) {
+            Ok(drained) => {
+                printer.aside(&format!("{}: {}\n", drained.name, drained.what));
+                return Ok(());
+            }
+            Err(fault) => fault,
+        };
+        let Some(status) = turn::ask_status(node.state_path())? else {
+            printer.aside(&format!("{}: its agent has ended; nothing is to be done\n", node.name()));
+            return Ok(());
+        };
+        // By the word of its own agent, which reads through it all the time.
+        if status.phase != Phase::Serving.word() {
+            let why = format!("{}: {fault}\n{0}: its etcd serves nobody ({})", node.name(), status.cause);
+            printer.aside(&format!("{why}; nothing is to be handed over\n"));
+            return Ok(());
+        }
+        if begun.elapsed() >= wait {
+            return Err(fault);
+        }
+        std::thread::sleep(AGAIN);
+    }
 }
 
 fn intent(leave: bool, variable: impl Fn(&str) -> Option<String>) -> Intent {

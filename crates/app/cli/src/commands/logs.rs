@@ -37,12 +37,12 @@ With --output json every line is a JSON object: those of etcd as they are, other
 `msg` (and `level` and `ts` where they can be told). Lines of 3.4's text form are read
 in this machine's time zone. Only files are read: no agent and no etcd is asked.")]
 pub(crate) struct Args {
-    /// The process, where none of the flags below names its place: `etcd`, or `n1/etcd`
+    /// The process: `etcd`, or `n1/etcd` [default: etcd]
     #[arg(value_name = "PROCESS", conflicts_with = "log_dir")]
     process: Option<String>,
 
     /// The cluster file
-    #[arg(long, value_name = "FILE", env = "QUORATE_CONFIG", required_unless_present_any = ["state_dir", "log_dir", "process"])]
+    #[arg(long, value_name = "FILE", env = "QUORATE_CONFIG")]
     config: Option<PathBuf>,
 
     /// The member's name in it [default: the only one]

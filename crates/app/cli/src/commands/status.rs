@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use jiff::Timestamp;
 use quorate_agent::pg::PgStatus;
 use quorate_agent::turn::{self, ProcessNow, Status};
-use quorate_faults::{Code, Exit, Fault};
+use quorate_faults::{Exit, Fault};
 use quorate_plan::spec::{duration_text, size_text};
 
 use super::run::NodeArgs;
@@ -16,13 +16,14 @@ use crate::render::{Page, Report};
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
+  quorate status
   quorate status --config cluster.yaml --name n1
   quorate status --state-dir /var/lib/quorate/n1 --output json
 
 Exit code 0: it serves. 3: it does not serve now. 5: it refuses to go on.")]
 pub(crate) struct Args {
-    /// The cluster file
-    #[arg(long, value_name = "FILE", env = "QUORATE_CONFIG", required_unless_present = "state_dir")]
+    /// The cluster file [default: /etc/quorate/cluster.yaml]
+    #[arg(long, value_name = "FILE", env = "QUORATE_CONFIG")]
     config: Option<PathBuf>,
 
     /// This member's name in it [default: the only one]
@@ -45,7 +46,10 @@ pub(crate) fn run(args: &Args, printer: &mut Printer) -> Result<Exit, Fault> {
             let node = NodeArgs::new(config.clone(), args.name.clone()).node(printer)?;
             (node.state_path().to_owned(), node.name().to_owned(), node.spec.token.clone())
         }
-        (None, None) => return Err(Fault::new(Code::Usage, "neither `--config` nor `--state-dir` is given")),
+        (None, None) => {
+            let node = super::ctl::node(None, args.name.as_deref(), printer)?;
+            (node.state_path().to_owned(), node.name().to_owned(), node.spec.token.clone())
+        }
     };
     let status = ask(&state, &name, &token)?;
     let exit = match status.phase.as_str() {
@@ -83,6 +87,10 @@ impl Report for Shown {
         }
         if let Some(lost) = &status.lost {
             page.line(format!("  going on would lose: {lost}"));
+        }
+        if let Some(next) = status.next_try_ms {
+            let left = duration_text(std::time::Duration::from_secs(next.saturating_sub(now).div_ceil(1000)));
+            page.line(format!("  etcd is started again in {left}"));
         }
         page.gap();
         let mut pairs: Vec<(&str, String)> = Vec::new();
@@ -127,13 +135,11 @@ impl Report for Shown {
         }
         if let Some(backup) = &status.backup {
             let lag = duration_text(std::time::Duration::from_secs(backup.lag_seconds as u64));
-            pairs.push((
-                "backups",
-                format!(
-                    "{}, stored up to revision {}, {lag} behind, in {}",
-                    backup.state, backup.stored_revision, backup.store
-                ),
-            ));
+            let far = match backup.knows_how_far() {
+                true => format!(", stored up to revision {}, {lag} behind", backup.stored_revision),
+                false => String::new(),
+            };
+            pairs.push(("backups", format!("{}{far}, in {}", backup.state, backup.store)));
         }
         if let Some(postgres) = &status.postgres {
             pairs.push(("postgres", group_in_a_line(postgres)));

@@ -11,7 +11,11 @@ use quorate_etcd::client::{Client, KeyRange, Settings, WatchFrom, WatchTurn};
 use quorate_faults::{Code, Fault};
 use quorate_testkit::Hosts;
 
-use super::LIMIT;
+use super::{ELECTION_MS, LIMIT};
+
+/// A write that nobody answers is written again after this: what was sent to a leader that just handed over is lost, and etcd says so
+/// only after seven seconds.
+const AGAIN: Duration = Duration::from_millis(ELECTION_MS);
 
 /// Writes one key after the other and watches them all, through one member.
 pub(crate) struct Load {
@@ -127,7 +131,8 @@ async fn write_and_watch(settings: Settings, stop: &AtomicBool, written: &Atomic
     let mut from = client.header().await.unwrap().revision + 1;
     let mut seen = Seen::default();
     let writer = async {
-        let (mut client, mut number, mut longest, mut last) = (client.clone(), 0, Duration::ZERO, Instant::now());
+        let mut client = client.with_timeout(AGAIN);
+        let (mut number, mut longest, mut last) = (0, Duration::ZERO, Instant::now());
         let mut settings = settings.clone();
         while !stop.load(Ordering::Relaxed) {
             match client.put(key(number), "v").await {
@@ -141,7 +146,7 @@ async fn write_and_watch(settings: Settings, stop: &AtomicBool, written: &Atomic
                 Err(fault) => {
                     note(&refusals, &fault, false);
                     settings.endpoints.rotate_left(1);
-                    client = connect(&settings, &refusals).await;
+                    client = connect(&settings, &refusals).await.with_timeout(AGAIN);
                 }
             }
         }

@@ -274,6 +274,24 @@ impl ByHand {
         }
     }
 
+    /// Has a member lead, whoever does.
+    #[track_caller]
+    pub(crate) fn make_leader(&self, at: usize, members: &[usize]) {
+        let begun = Instant::now();
+        loop {
+            let leader = self.leader(members);
+            if leader == at {
+                return;
+            }
+            let list = self.try_ctl(leader, &["member", "list"]).unwrap_or_default();
+            let named = format!(", n{}, ", at + 1);
+            if let Some(id) = list.lines().find(|line| line.contains(&named)).and_then(|line| line.split(',').next()) {
+                let _ = self.try_ctl(leader, &["move-leader", id]);
+            }
+            assert!(begun.elapsed() < LIMIT, "n{} does not lead\n{}", at + 1, self.logs());
+        }
+    }
+
     pub(crate) fn role(&self, at: usize) -> String {
         let text = std::fs::read_to_string(self.state(at).join("node")).unwrap_or_default();
         let body: Value = text.lines().nth(1).and_then(|line| serde_json::from_str(line).ok()).unwrap_or(Value::Null);

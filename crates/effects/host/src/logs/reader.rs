@@ -4,7 +4,7 @@
 //! meanwhile; where a file was rotated away before it could be read, the reader says so.
 
 use std::fs::File;
-use std::io::{self, Read};
+use std::io::{self, Read, Seek, SeekFrom};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
@@ -39,7 +39,7 @@ pub struct LogReader {
 }
 
 impl LogReader {
-    /// Begins with the oldest file, or with the oldest one that was written to after `since`.
+    /// Begins with the oldest file, or with the oldest one that was written to after `since`; where none was, with what comes next.
     pub fn open(path: &Path, since: Option<SystemTime>) -> io::Result<LogReader> {
         let mut reader =
             LogReader { path: path.to_owned(), file: None, lines: Lines::default(), piece: vec![0; PIECE] };
@@ -104,10 +104,15 @@ impl LogReader {
         let (mut oldest, mut holes) = (None, 0);
         for number in 0..=NUMBER_MAX {
             match open(&numbered(&self.path, number))? {
-                Some(file) => {
-                    let too_old = |since| file.metadata().and_then(|meta| meta.modified()).is_ok_and(|at| at < since);
-                    // The newest one is where more is to come.
-                    if number > 0 && since.is_some_and(too_old) {
+                Some(mut file) => {
+                    let meta = file.metadata()?;
+                    let too_old = |since| meta.modified().is_ok_and(|at| at < since);
+                    if since.is_some_and(too_old) {
+                        // The newest one is where more is to come: behind what is there.
+                        if number == 0 {
+                            file.seek(SeekFrom::Start(meta.len()))?;
+                            oldest = Some(file);
+                        }
                         break;
                     }
                     (oldest, holes) = (Some(file), 0);
@@ -294,5 +299,15 @@ mod tests {
         assert!(!all.contains("line 0000") && all.ends_with("line 0029\n"), "{all}");
         reader.finish(|line| all.push_str(&String::from_utf8_lossy(line)));
         assert!(all.ends_with("torn\n"));
+        // Nothing at all was written since, and then something is.
+        let newest = File::options().append(true).open(&path).unwrap();
+        newest.set_modified(SystemTime::now() - Duration::from_secs(3600)).unwrap();
+        let mut reader = LogReader::open(&path, Some(since)).unwrap();
+        let mut all = String::new();
+        drain(&mut reader, &mut all);
+        assert_eq!(all, "");
+        log.write(b" and whole\n");
+        drain(&mut reader, &mut all);
+        assert_eq!(all, " and whole\n");
     }
 }

@@ -14,7 +14,9 @@ use rustix::process::{Pid, Signal, WaitOptions, kill_process, set_parent_process
 use super::audit::{Audit, take_over};
 use super::cgroup::Groups;
 use super::program::{Recipe, Ways, become_it};
-use super::raw::{Caught, Signals, clone_process, close_all_but, exit_now, give_back_memory, hold_all_signals};
+use super::raw::{
+    Caught, Signals, borrow_process, close_all_but, exit_now, give_back_memory, hold_all_signals, is_alone,
+};
 use super::root::{Rooms, Step, enter};
 use super::syscalls::Filter;
 use super::talk::{End, Word, hear, say};
@@ -92,17 +94,13 @@ fn begin(recipe: &Recipe, keeper: &OwnedFd) -> Step<(u32, Option<Audit>)> {
     let pair = socketpair(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None);
     let (ours, theirs) = at("make a socket", pair)?;
     let spoken = at("copy a descriptor", keeper.try_clone())?;
-    let started = if plan.has(Part::Root) && !plan.has(Part::Proc) {
-        // Without a /proc the threads cannot be counted; this process has never had a second one.
-        super::raw::clone_careless(0)
-    } else {
-        clone_process(0)
-    };
-    let Some(program) = at("start a process", started)? else {
-        drop((failures, ours));
-        become_it(recipe, Ways { keeper: spoken, failure, audit: theirs })
-    };
-    drop((failure, theirs, spoken));
+    // Without a /proc the threads cannot be counted; this process has never had a second one.
+    if !plan.has(Part::Root) || plan.has(Part::Proc) {
+        at("start a process", is_alone())?;
+    }
+    let ways = Ways { keeper: spoken, failure, audit: theirs };
+    let program = at("start a process", borrow_process(|| become_it(recipe, &ways)))?;
+    drop(ways);
     let mut said = Vec::new();
     at("read how the program started", failures.read_to_end(&mut said))?;
     if let Ok(Word::Failed { what, error }) = serde_json::from_slice(&said) {

@@ -3,6 +3,7 @@
 //! **Invariant:** all that follows the word `Run` is the filter and the execution; whoever waits for that word knows
 //! which process it will be.
 
+use std::convert::Infallible;
 use std::ffi::CString;
 use std::io::{self, Write};
 use std::os::fd::OwnedFd;
@@ -52,15 +53,15 @@ pub(super) struct Ways {
     pub(super) audit: OwnedFd,
 }
 
-/// Becomes the program.
-pub(super) fn become_it(recipe: &Recipe, mut ways: Ways) -> ! {
-    let (what, error) = match steps(recipe, &ways) {
+/// Becomes the program, in a process that has its memory from the init: what is made here and not given back stays with that.
+pub(super) fn become_it(recipe: &Recipe, ways: &Ways) -> Infallible {
+    let (what, error) = match steps(recipe, ways) {
         Err(failed) => failed,
         Ok(()) => (String::new(), execute(&recipe.program, &recipe.args, &recipe.env)),
     };
     let failed = Word::Failed { what, error: error.to_string() };
     if let Ok(bytes) = serde_json::to_vec(&failed) {
-        let _ = ways.failure.write_all(&bytes);
+        let _ = (&ways.failure).write_all(&bytes);
     }
     exit_now(NOT_EXECUTED)
 }

@@ -2,6 +2,7 @@
 //!
 //! **Rule:** nothing is decided here, and every `unsafe` says why it holds.
 
+use std::convert::Infallible;
 use std::ffi::{CStr, CString};
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -53,6 +54,44 @@ pub(super) fn clone_into(namespaces: u64, group: BorrowedFd<'_>) -> io::Result<O
         0 => Ok(None),
         pid => Ok(Some(u32::try_from(pid).map_err(io::Error::other)?)),
     }
+}
+
+/// Room for the process that borrows; what is not touched takes no memory.
+const BORROWED_STACK: usize = 1 << 20;
+
+/// Makes a process that uses this one's memory until it executes a program or ends; this one stands still until then. Nothing is
+/// copied, which is most of what a process costs. To be called by a process with one thread that holds all signals.
+///
+/// What the new process changes in memory stays changed, what it opens and closes does not; it may allocate, as if it were called.
+pub(super) fn borrow_process<F: FnOnce() -> Infallible>(work: F) -> io::Result<u32> {
+    extern "C" fn begin<F: FnOnce() -> Infallible>(work: *mut libc::c_void) -> libc::c_int {
+        // SAFETY: it points to the `Option` below, whose owner stands still until this process is done with it.
+        #[expect(unsafe_code, reason = "a new process gets one pointer")]
+        let work = unsafe { &mut *work.cast::<Option<F>>() };
+        match work.take().map(|work| work()) {
+            Some(never) => match never {},
+            None => 0,
+        }
+    }
+    let mut work = Some(work);
+    let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD;
+    // SAFETY: the stack is new, as long as is said, and unmapped only when the process that used it has another memory or has
+    // ended, which is when `clone` returns (CLONE_VFORK). That process runs no handler of ours: all signals are held until it has
+    // given each its usual meaning. With one thread, nobody else is in the allocator or holds a lock meanwhile.
+    #[expect(unsafe_code, reason = "the standard library copies a process, or executes at once")]
+    let made = unsafe {
+        let kind = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_STACK;
+        let access = libc::PROT_READ | libc::PROT_WRITE;
+        let stack = libc::mmap(std::ptr::null_mut(), BORROWED_STACK, access, kind, -1, 0);
+        if stack == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        let pid = libc::clone(begin::<F>, stack.byte_add(BORROWED_STACK), flags, (&raw mut work).cast());
+        let made = if pid < 0 { Err(io::Error::last_os_error()) } else { Ok(pid) };
+        libc::munmap(stack, BORROWED_STACK);
+        made
+    };
+    u32::try_from(made?).map_err(io::Error::other)
 }
 
 fn threads() -> io::Result<usize> {

@@ -2,6 +2,7 @@
 //!
 //! **Invariant:** every path is the same inside and outside, and is one without links; the links on the way are made anew.
 
+use std::collections::HashSet;
 use std::path::{Component, Path, PathBuf};
 
 use quorate_faults::{Code, Fault};
@@ -47,28 +48,29 @@ pub(super) struct View {
 
 impl View {
     pub(super) fn new(spec: &BoxSpec, needs: &Needs) -> Result<View, Fault> {
-        let mut view = View::default();
-        view.add(&needs.program, Use::Execute)?;
+        let (mut view, mut dirs) = (View::default(), HashSet::new());
+        view.add(&mut dirs, &needs.program, Use::Execute)?;
         if let Some(loader) = &needs.loader {
-            view.add(loader, Use::Execute)?;
+            view.add(&mut dirs, loader, Use::Execute)?;
         }
         for dir in needs.libraries() {
-            view.add(&dir, Use::Library)?;
+            view.add(&mut dirs, &dir, Use::Library)?;
         }
         for path in ETC.iter().chain(&DEVICES).map(Path::new).filter(|path| path.exists()) {
-            view.add(path, if path.starts_with("/dev") { Use::Device } else { Use::Read })?;
+            view.add(&mut dirs, path, if path.starts_with("/dev") { Use::Device } else { Use::Read })?;
         }
         let written = if spec.has(Escape::ExecutableData) { Use::WriteAndExecute } else { Use::Write };
         for (paths, may) in [(&spec.reads, Use::Read), (&spec.execs, Use::Execute), (&spec.writes, written)] {
             for path in paths {
-                view.add(Path::new(path), may)?;
+                view.add(&mut dirs, Path::new(path), may)?;
             }
         }
         view.seen.sort_by_key(|seen| seen.path.components().count());
         Ok(view)
     }
 
-    fn add(&mut self, path: &Path, may: Use) -> Result<(), Fault> {
+    /// `dirs`: directories that were found to be no links.
+    fn add(&mut self, dirs: &mut HashSet<PathBuf>, path: &Path, may: Use) -> Result<(), Fault> {
         let fail = |error| {
             Fault::new(Code::BoxPath, format!("cannot put `{}` into the box", path.display()))
                 .hint("give it as an absolute path to something that is there")
@@ -77,13 +79,12 @@ impl View {
         if !path.is_absolute() {
             return Err(fail(std::io::Error::other("it is not absolute")));
         }
-        let path = self.follow(path).map_err(fail)?;
+        let (path, is_dir) = self.follow(dirs, path).map_err(fail)?;
         if path == Path::new("/") {
             return Err(fail(std::io::Error::other(
                 "all of the machine is no box; the name of that hole is `all-files`",
             )));
         }
-        let is_dir = path.metadata().map_err(fail)?.is_dir();
         // What was added first and is the same file keeps the right that was meant for it.
         if !self.seen.iter().any(|seen| seen.path == path && seen.may == may) {
             self.seen.push(Seen { path, is_dir, may });
@@ -91,20 +92,31 @@ impl View {
         Ok(())
     }
 
-    /// Goes a path, notes the links on it, and gives where it leads.
-    fn follow(&mut self, path: &Path) -> std::io::Result<PathBuf> {
+    /// Goes a path, notes the links on it, and gives where it leads, and whether that is a directory.
+    fn follow(&mut self, dirs: &mut HashSet<PathBuf>, path: &Path) -> std::io::Result<(PathBuf, bool)> {
         let mut rest: Vec<PathBuf> = parts(path);
         let mut here = PathBuf::from("/");
+        let mut is_dir = true;
         let mut links = 0;
         while !rest.is_empty() {
             let part = rest.remove(0);
             if part == Path::new("..") {
                 here.pop();
+                is_dir = true;
                 continue;
             }
             let next = here.join(&part);
-            if !next.symlink_metadata()?.is_symlink() {
-                here = next;
+            // Most paths have their beginning in common.
+            if dirs.contains(&next) {
+                (here, is_dir) = (next, true);
+                continue;
+            }
+            let kind = next.symlink_metadata()?.file_type();
+            if !kind.is_symlink() {
+                if kind.is_dir() {
+                    dirs.insert(next.clone());
+                }
+                (here, is_dir) = (next, kind.is_dir());
                 continue;
             }
             links += 1;
@@ -113,7 +125,7 @@ impl View {
             }
             let says = std::fs::read_link(&next)?;
             if says.is_absolute() {
-                here = PathBuf::from("/");
+                (here, is_dir) = (PathBuf::from("/"), true);
             }
             let mut more = parts(&says);
             more.append(&mut rest);
@@ -122,7 +134,7 @@ impl View {
                 self.links.push((next, says));
             }
         }
-        Ok(here)
+        Ok((here, is_dir))
     }
 }
 

@@ -23,6 +23,8 @@ use crate::sql::{Client, literal, state_of};
 const V1: &str = include_str!("v1.sql");
 /// One change of the schema at a time.
 const LOCK: i64 = 0x51_7002;
+/// How long a version may wait to be kept.
+const HELD: Duration = Duration::from_secs(10);
 /// A file of changes is text that people write.
 const SQL_MAX: usize = 1 << 20;
 
@@ -93,7 +95,8 @@ pub async fn read_journal(client: &Client) -> Result<Vec<Ddl>, Fault> {
 
 /// Brings a version to every member, then to every link, and only then lets the new tables be written.
 ///
-/// `seats`: all members, and `writer` is the one that applications write on. Killed anywhere, it is called again.
+/// `seats`: all members, and `writer` is the one that applications write on. Every node has taken it before the first one keeps
+/// it, so what one node refuses is kept by none. Killed anywhere, it is called again.
 pub async fn apply(
     seats: &[Seat],
     writer: Option<&str>,
@@ -102,31 +105,101 @@ pub async fn apply(
     limit: Duration,
 ) -> Result<Applied, Fault> {
     check_everyone(seats).await?;
+    let sorted = in_order(seats, writer, order);
+    // Before anything is changed anywhere, everyone must be able to take it.
+    for seat in &sorted {
+        fits(&seat.client, ddl).await?;
+    }
+    let applied = take_everywhere(&sorted, writer, ddl, limit).await?;
+    refresh(seats).await?;
+    apply_gate(seats, limit).await?;
+    Ok(applied)
+}
+
+/// `sorted`: in the order in which they keep it.
+async fn take_everywhere(sorted: &[&Seat], writer: Option<&str>, ddl: &Ddl, limit: Duration) -> Result<Applied, Fault> {
+    // Where changes are made it comes before or after all others, and these are beside each other.
+    let writes = |seat: &Seat| writer == Some(seat.member.name.as_str());
+    let (mut open, mut applied, mut failed) = (Vec::new(), Applied::default(), None);
+    for together in sorted.chunk_by(|a, b| writes(a) == writes(b)) {
+        let taken = join_all(together.iter().map(|seat| take_version(&seat.client, ddl, limit))).await;
+        for (seat, taken) in together.iter().zip(taken) {
+            match taken {
+                Ok(Outcome::Done) => open.push(*seat),
+                Ok(Outcome::AlreadyDone) => applied.already.push(seat.member.name.clone()),
+                Err(fault) => failed = failed.or(Some(fault)),
+            }
+        }
+        if failed.is_some() {
+            break;
+        }
+    }
+    if failed.is_none() {
+        // Whoever was lost while the others were busy has not taken it.
+        let still = join_all(open.iter().map(|seat| seat.client.batch("SELECT 1"))).await;
+        failed = still.into_iter().find_map(Result::err);
+    }
+    if let Some(fault) = failed {
+        // Whoever cannot be told ends its transaction with the connection.
+        join_all(open.iter().map(|seat| seat.client.batch("ROLLBACK"))).await;
+        return Err(fault);
+    }
+    for together in open.chunk_by(|a, b| writes(a) == writes(b)) {
+        let kept = join_all(together.iter().map(|seat| seat.client.batch("COMMIT"))).await;
+        for (seat, kept) in together.iter().zip(kept) {
+            kept.map_err(|fault| lost(ddl, seat, fault))?;
+            applied.done.push(seat.member.name.clone());
+        }
+    }
+    Ok(applied)
+}
+
+/// A node that took a version and did not say that it keeps it. Those that come after it in the order do not keep it yet.
+fn lost(ddl: &Ddl, seat: &Seat, fault: Fault) -> Fault {
+    let what = format!("version {} of the schema (`{}`) is not on every node", ddl.version, ddl.name);
+    Fault::new(Code::PgSchemaWaits, format!("{what}: `{}` was lost before it kept it", seat.member.name))
+        .hint("apply the same again when it answers: whoever lacks it gets it then")
+        .caused_by(fault)
+}
+
+/// Brings versions that some members have to those that lack them, as after a change that was cut off half-way.
+pub async fn level(seats: &[Seat], writer: Option<&str>, limit: Duration) -> Result<(), Fault> {
+    check_everyone(seats).await?;
+    let mut journal: Vec<Ddl> = Vec::new();
+    let mut least = u32::MAX;
+    for seat in seats {
+        let found = read_journal(&seat.client).await?;
+        least = least.min(found.last().map_or(0, |last| last.version));
+        if found.len() > journal.len() {
+            journal = found;
+        }
+    }
+    journal.retain(|ddl| ddl.version > least);
+    if journal.is_empty() {
+        return Ok(());
+    }
+    // One that takes away was kept where changes are made before all others; so it is one that adds if that node lacks it.
+    let sorted = in_order(seats, writer, Order::Adds);
+    for ddl in journal {
+        let lacks = |fault: Fault| {
+            let what = format!("version {} of the schema (`{}`) is not on every node", ddl.version, ddl.name);
+            Fault::new(Code::PgSchemaWaits, format!("{what}, and has to be before another comes"))
+                .hint("mend what it meets on that node, and apply the same again; tables that are there everywhere take writes meanwhile")
+                .caused_by(fault)
+        };
+        take_everywhere(&sorted, writer, &ddl, limit).await.map_err(lacks)?;
+        refresh(seats).await?;
+    }
+    apply_gate(seats, limit).await
+}
+
+fn in_order<'a>(seats: &'a [Seat], writer: Option<&str>, order: Order) -> Vec<&'a Seat> {
     let mut sorted: Vec<&Seat> = seats.iter().collect();
     sorted.sort_by_key(|seat| {
         let writes = writer == Some(seat.member.name.as_str());
         (if order == Order::Adds { writes } else { !writes }, seat.member.id)
     });
-    // Before anything is changed anywhere, everyone must be able to take it.
-    for seat in &sorted {
-        fits(&seat.client, ddl).await?;
-    }
-    // Where changes are made it comes before or after all others, and these are beside each other.
-    let writes = |seat: &&Seat| writer == Some(seat.member.name.as_str());
-    let mut applied = Applied::default();
-    for together in sorted.chunk_by(|a, b| writes(a) == writes(b)) {
-        let done = join_all(together.iter().map(|seat| ensure_version(&seat.client, ddl))).await;
-        for (seat, done) in together.iter().zip(done) {
-            let name = seat.member.name.clone();
-            match done? {
-                Outcome::Done => applied.done.push(name),
-                Outcome::AlreadyDone => applied.already.push(name),
-            }
-        }
-    }
-    refresh(seats).await?;
-    apply_gate(seats, limit).await?;
-    Ok(applied)
+    sorted
 }
 
 async fn check_everyone(seats: &[Seat]) -> Result<(), Fault> {
@@ -182,15 +255,27 @@ async fn fits(client: &Client, ddl: &Ddl) -> Result<Outcome, Fault> {
 
 /// Brings a version to one node: statements, guards, lint and the line in the journal in one transaction.
 pub(crate) async fn ensure_version(client: &Client, ddl: &Ddl) -> Result<Outcome, Fault> {
+    let taken = take_version(client, ddl, HELD).await?;
+    if taken == Outcome::Done {
+        client.batch("COMMIT").await?;
+    }
+    Ok(taken)
+}
+
+/// The same, and if it was done now the transaction is still open, for so long at most.
+async fn take_version(client: &Client, ddl: &Ddl, limit: Duration) -> Result<Outcome, Fault> {
     if fits(client, ddl).await? == Outcome::AlreadyDone {
         return Ok(Outcome::AlreadyDone);
     }
     let sql = format!(
-        "BEGIN; SELECT pg_advisory_xact_lock({LOCK}), set_config('mesh.ddl', 'on', true);\n{}\n;\n\
+        "BEGIN; SET LOCAL idle_in_transaction_session_timeout = {}; SELECT pg_advisory_xact_lock({LOCK}), \
+         set_config('mesh.ddl', 'on', true);\n{}\n;\n\
          SELECT set_config('search_path', '\"$user\", public', true), mesh.publish({}), mesh.guard_tables();\n\
          DO $lint$ DECLARE bad text; BEGIN SELECT string_agg(format('%I.%I', schema, name), ', ') INTO bad FROM mesh.tables WHERE NOT keyed; \
          IF bad IS NOT NULL THEN RAISE EXCEPTION 'no primary key: %', bad USING ERRCODE = 'QU001'; END IF; END $lint$;\n\
-         INSERT INTO mesh.ddl_log (version, name, sha256, sql) VALUES ({}, {}, {}, {});\nCOMMIT",
+         INSERT INTO mesh.ddl_log (version, name, sha256, sql) VALUES ({}, {}, {}, {});\n\
+         SET CONSTRAINTS ALL IMMEDIATE",
+        limit.as_millis(),
         ddl.sql,
         literal(PUBLICATION),
         ddl.version,
@@ -205,9 +290,9 @@ pub(crate) async fn ensure_version(client: &Client, ddl: &Ddl) -> Result<Outcome
     }
     match done {
         Ok(()) => Ok(Outcome::Done),
+        // Someone else brought the same in this moment; or the file ended the transaction by itself.
+        Err(_) if fits(client, ddl).await? == Outcome::AlreadyDone => Ok(Outcome::AlreadyDone),
         Err(fault) => match state_of(&fault).as_deref() {
-            // Someone else brought the same in this moment; or the file ended the transaction by itself.
-            Some("23505") => fits(client, ddl).await,
             Some("QU001") => {
                 Err(Fault::new(Code::PgNoKey, format!("version {} makes a table without a primary key", ddl.version))
                     .hint("give every table a primary key, such as `id uuid PRIMARY KEY DEFAULT mesh.uuidv7()`")
@@ -217,7 +302,7 @@ pub(crate) async fn ensure_version(client: &Client, ddl: &Ddl) -> Result<Outcome
                 Code::PgSchemaInvalid,
                 format!("version {} of the schema cannot be applied on `{}`", ddl.version, client.node()),
             )
-            .hint("nothing of it was kept on this node; mend the file and apply it again")
+            .hint("nothing of it was kept; mend the file, or what it meets on this node, and apply it again")
             .caused_by(fault)),
         },
     }

@@ -3,19 +3,22 @@
 //! **Rule:** the rows follow the members on paper, so that a whole plan can be shown; an agent takes its first step alone and
 //! looks again.
 
+use std::collections::BTreeMap;
+
 use quorate_etcd_formats::membership::MemberId;
 use quorate_faults::Code;
 
 use super::step::{Act, ChangeStep, OPERATOR, Who};
 use super::upgrade::Release;
-use super::view::{ClusterView, LAG_MAX, Stage, is_same, is_up, moved_at_once_max, node_of};
+use super::view::{ClusterView, Stage, has_caught_up, is_same, is_up, moved_at_once_max, node_of};
+use super::well::unwell;
 use super::{ChangeHalt, ChangePlan, For};
 use crate::ledger::IntentKind;
 use crate::quorum::{Change, Proof, Standing};
 use crate::roster::names;
 use crate::spec::{Member, Spec, duration_text};
 use crate::start::guards::{Guard, Guards};
-use crate::start::{ClusterSeen, Halt, ListedMember};
+use crate::start::{ClusterSeen, Halt, Health, ListedMember};
 
 pub(super) fn decide<G: Guards>(view: &ClusterView, spec: &Spec, whose: For, guards: &G) -> ChangePlan {
     let mut plan = ChangePlan::new(view, spec);
@@ -35,10 +38,16 @@ pub(super) fn decide<G: Guards>(view: &ClusterView, spec: &Spec, whose: For, gua
             return plan;
         }
     };
-    let named: Vec<ListedMember> =
-        members.iter().map(|member| ListedMember { name: node_of(spec, view, member), ..member.clone() }).collect();
+    let sick = unwell(view);
+    let named = |member: &ListedMember| {
+        // Who answers and is not well is not counted on.
+        let doubted = sick.get(&member.id).filter(|_| !member.learner && guards.hold(Guard::HealthyFirst));
+        let health = doubted.map_or_else(|| member.health.clone(), |why| Health::Unhealthy(why.clone()));
+        ListedMember { name: node_of(spec, view, member), health, ..member.clone() }
+    };
+    let named: Vec<ListedMember> = members.iter().map(named).collect();
     let leader = named.iter().find(|member| Some(member.id) == view.leader).map(|member| member.name.clone());
-    let mut case = Case { view, spec, whose, guards, plan, paper: Standing::unconfirmed(&named), leader };
+    let mut case = Case { view, spec, whose, guards, plan, paper: Standing::unconfirmed(&named), leader, sick };
     let rows = [
         Case::torn_down,
         Case::founding,
@@ -69,6 +78,8 @@ pub(super) struct Case<'a, G> {
     pub(super) paper: Standing,
     /// The node that leads, on paper.
     pub(super) leader: Option<String>,
+    /// Who answers and is not well, and why.
+    pub(super) sick: BTreeMap<MemberId, String>,
 }
 
 impl<G: Guards> Case<'_, G> {
@@ -164,8 +175,12 @@ impl<G: Guards> Case<'_, G> {
             return self.undo(who, format!("it has not come up within {limit}"));
         }
         if !self.caught_up(&learner) {
-            let why = if is_up(&learner) { "it copies the data" } else { "it has not come up yet" };
-            self.push(node.clone(), Act::WaitCaughtUp(who.clone()), why.to_owned(), None);
+            let why = match (self.sick.get(&learner.id), is_up(&learner)) {
+                (Some(why), _) => why.clone(),
+                (None, true) => "it copies the data".to_owned(),
+                (None, false) => "it has not come up yet".to_owned(),
+            };
+            self.push(node.clone(), Act::WaitCaughtUp(who.clone()), why, None);
         }
         self.promote(who, node);
     }
@@ -253,17 +268,26 @@ impl<G: Guards> Case<'_, G> {
 
     /// Members that the cluster finds under another address than the file says. Never a learner: etcd would make it a voter.
     fn urls(&mut self) {
-        let moved: Vec<(Member, ListedMember)> =
+        let mut moved: Vec<(Member, ListedMember)> =
             self.moved().map(|(declared, listed)| (declared.clone(), listed.clone())).collect();
+        if self.whose == For::Agent {
+            // Who cannot be found comes first, then who is there already: both heal. Whoever leads comes last: two who are not where
+            // the cluster looks for them do not find each other, and if one of them leads, the other one is lost.
+            let leads = |declared: &Member| self.leader.as_ref() == Some(&declared.name);
+            moved.sort_by_key(|(declared, listed)| (is_up(listed), !self.is_there(declared), leads(declared)));
+        }
         // Whoever is to be found elsewhere from now on has to be there before the next one moves; a person is told so of those
         // that are down as well.
         let stays = |member: &&ListedMember| !moved.iter().any(|(_, listed)| listed.id == member.id);
         let is_arriving = |member: &&ListedMember| {
-            let restarts = self.view.answer(&member.name).is_some_and(|now| now.restart.is_some());
-            let down = self.whose == For::Operator && !member.learner && !is_up(member);
-            down || restarts && is_up(member)
+            let answer = self.view.answer(&member.name);
+            // One that does not say may have to be restarted where it is looked for.
+            let unsaid = self.whose == For::Agent && answer.is_none() && self.declared(member).is_some();
+            let restarts = stays(member) && answer.is_some_and(|now| now.restart.is_some());
+            let down = self.whose == For::Operator && stays(member) && !member.learner && !is_up(member);
+            down || (restarts || unsaid) && is_up(member)
         };
-        let members = self.paper.members().iter().filter(stays).filter(is_arriving);
+        let members = self.paper.members().iter().filter(is_arriving);
         let arriving: Vec<String> = members.map(|member| member.name.clone()).collect();
         let most = moved_at_once_max(self.paper.members().iter().filter(|member| !member.learner).count());
         if self.whose == For::Operator && !moved.is_empty() && moved.len() + arriving.len() > most {
@@ -290,7 +314,8 @@ impl<G: Guards> Case<'_, G> {
             if !told || (!up && !held && self.whose == For::Agent) {
                 continue;
             }
-            if !self.healthy(Some(listed.id)) {
+            let there = self.whose == For::Agent && self.is_there(&declared);
+            if !there && !self.healthy(Some(listed.id)) {
                 return;
             }
             let doer = if up { Some(declared.name.clone()) } else { self.leader() };
@@ -299,6 +324,12 @@ impl<G: Guards> Case<'_, G> {
             let act = Act::ChangeUrls { who, urls: declared.peer_urls.clone() };
             self.push(doer, act, "the file gives it another address".to_owned(), None);
         }
+    }
+
+    /// Whether its etcd runs where the file says, as far as its agent tells: then to tell the cluster so heals.
+    fn is_there(&self, declared: &Member) -> bool {
+        let answer = self.view.answer(&declared.name);
+        answer.is_some_and(|now| now.etcd.is_some() && now.restart.is_none() && now.file == self.spec.hash())
     }
 
     /// Voters whose address in the file is another one than the cluster knows.
@@ -355,13 +386,16 @@ impl<G: Guards> Case<'_, G> {
         if !self.guards.hold(Guard::HealthyFirst) {
             return true;
         }
-        let down: Vec<String> = self
-            .down()
-            .filter(|member| Some(member.id) != but && self.stays(member))
-            .map(|member| member.name.clone())
-            .collect();
+        let missing = self.down().filter(|member| Some(member.id) != but && self.stays(member));
+        let (sick, down): (Vec<_>, Vec<_>) = missing.partition(|member| self.sick.contains_key(&member.id));
+        let down: Vec<String> = down.into_iter().map(|member| member.name.clone()).collect();
         if down.is_empty() {
-            return true;
+            let Some(one) = sick.first() else { return true };
+            let why = self.sick.get(&one.id).map_or("", String::as_str);
+            let why = format!("`{}` is not well: {why}; nothing else is changed meanwhile", one.name);
+            let way_out = "let it join anew: `quorate data reset --yes` there; or take it out of the file";
+            self.plan.halt = Some(waiting(Code::ChangeUnhealthy, why, way_out));
+            return false;
         }
         let joins = |node: &&String| self.view.answer(node).is_some_and(|now| now.stage == Stage::Joining);
         let way_out = match down.iter().find(joins) {
@@ -377,14 +411,24 @@ impl<G: Guards> Case<'_, G> {
         let index = |id: &MemberId| self.view.indexes.get(id).copied();
         let leads = self.view.leader.as_ref().and_then(index);
         match (leads, index(&learner.id)) {
-            (Some(leads), Some(its)) => is_up(learner) && its.saturating_add(LAG_MAX) >= leads,
+            (Some(leads), Some(its)) => {
+                let well = is_up(learner) && !self.sick.contains_key(&learner.id);
+                well && has_caught_up(its, leads)
+            }
             (None, _) | (_, None) => false,
         }
     }
 
-    /// Whether etcd adds a learner while a voter is down: earlier releases say "unhealthy cluster".
+    /// Whether etcd adds a learner while a voter is down: earlier releases say "unhealthy cluster", and later ones as well where
+    /// those that are up would be no quorum with one voter more. With one of three down they are not.
     fn takes_in_beside_a_dead_one(&self) -> bool {
-        let up = self.paper.members().iter().filter(|member| !member.learner && is_up(member));
+        let voters = self.paper.members().iter().filter(|member| !member.learner);
+        let up = voters.clone().filter(|member| is_up(member));
+        // One that answers and is not well is there for etcd.
+        let runs = voters.clone().filter(|member| is_up(member) || self.sick.contains_key(&member.id));
+        if runs.count() < voters.count().div_ceil(2) + 1 {
+            return false;
+        }
         let mut releases = up.map(|member| {
             let told = self.view.answer(&member.name).and_then(|now| now.etcd.as_deref());
             told.and_then(Release::parse)

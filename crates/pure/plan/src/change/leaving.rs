@@ -50,6 +50,11 @@ impl<G: Guards> Case<'_, G> {
             return;
         }
         let Some(leader) = self.leader() else { return };
+        // One that is not well has its vote in this all the same.
+        let runs = is_up(member) || self.sick.contains_key(&member.id);
+        if runs {
+            self.paper.takes_part(member.id);
+        }
         let proof = self.paper.prove(Change::Remove(member.id), &node);
         if let Some(objection) = proof.objection.clone() {
             return self.unproven(&objection, &proof);
@@ -57,7 +62,7 @@ impl<G: Guards> Case<'_, G> {
         let why = if asked { "it was asked to leave" } else { "the file does not declare it" };
         let doer = if asked && is_up(member) { node } else { leader };
         self.push(doer, Act::Remove(who.clone()), why.to_owned(), Some(proof));
-        self.bury(&who, is_up(member));
+        self.bury(&who, runs);
     }
 
     /// Whether nobody has to come in first: a member that runs is replaced before it leaves.

@@ -3,6 +3,7 @@
 //! **Invariants:** one change of members at a time, each with its proof; whoever comes in listens first; nothing while a voter is
 //! down, unless that heals; nobody leaves by a file that others do not hold; and the last member never leaves.
 
+mod approval;
 mod decide;
 mod leaving;
 pub mod recover;
@@ -12,6 +13,7 @@ mod step;
 mod tests;
 pub mod upgrade;
 mod view;
+mod well;
 
 use std::fmt::Write as _;
 
@@ -24,9 +26,10 @@ use crate::start::{ClusterSeen, Halt};
 
 pub use step::{Act, ChangeStep, OPERATOR, Who};
 pub use view::{
-    BACKUP_FRESH_MS, ClusterView, LAG_MAX, LEARNER_UP_MS, NodeNow, NodeSeen, Restart, Stage, is_same, is_up,
+    ClusterView, LAG_MAX, LEARNER_UP_MS, NodeNow, NodeSeen, Restart, Stage, has_caught_up, is_same, is_up,
     moved_at_once_max, node_of, note_learner,
 };
+pub use well::{LAG_FAR, NOBODY, corrupt_in, differing, doubt_corrupt};
 
 /// What would be done to the cluster, step by step.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -211,7 +211,7 @@ pub fn plan_recovery(spec: &Spec, rows: &[SurveyRow], store: &StoreNewest, said:
     it.loses = case.loses(best, &source);
     it.steps = case.steps(&source, generation);
     if !it.unconfirmed.is_empty() {
-        let why = format!("{} did not answer, and nobody has said that they are dead", listed(&it.unconfirmed));
+        let why = format!("no answer, and not confirmed as dead: {}", listed(&it.unconfirmed));
         let flags: Vec<String> = it.unconfirmed.iter().map(|name| format!("--confirm-dead {name}")).collect();
         let way_out = format!("bring them back; or, if they will never come back, say so: `{}`", flags.join(" "));
         it.halt = Some(refused(Code::RecoverUnconfirmed, why, &way_out));

@@ -1,7 +1,7 @@
 //! Who restarts, one at a time: because its flags, its binary or whom it trusts have changed.
 //!
 //! **Rule:** every voter takes part before each restart, the leader comes last and hands over first, and another release is not
-//! started without a backup.
+//! started before the store holds what the cluster held after the last step.
 
 use quorate_etcd_formats::membership::MemberId;
 use quorate_faults::Code;
@@ -12,6 +12,7 @@ use super::step::{Act, ChangeStep, OPERATOR, Who};
 use super::upgrade::{self, Kind, Release};
 use super::view::{Restart, is_up};
 use crate::quorum::Change;
+use crate::roster::names;
 use crate::start::ListedMember;
 use crate::start::guards::{Guard, Guards};
 
@@ -29,10 +30,12 @@ impl<G: Guards> Case<'_, G> {
                 // One that joins starts as it is wanted.
                 let now = self.view.answer(&member.name).filter(|now| now.member == Some(member.id))?;
                 let restart = now.restart.clone()?;
-                (is_up(member) && !waits(&member.id)).then(|| (member.clone(), restart))
+                let runs = is_up(member) || self.sick.contains_key(&member.id);
+                (runs && !waits(&member.id)).then(|| (member.clone(), restart))
             })
             .collect();
-        turns.sort_by_key(|(member, _)| (Some(&member.name) == leader.as_ref(), member.name.clone()));
+        // Whoever is not well may be healed by it, and comes first.
+        turns.sort_by_key(|(member, _)| (is_up(member), Some(&member.name) == leader.as_ref(), member.name.clone()));
         if turns.is_empty() {
             return;
         }
@@ -60,7 +63,8 @@ impl<G: Guards> Case<'_, G> {
     }
 
     fn restart(&mut self, member: &ListedMember, restart: &Restart) {
-        if !self.healthy(None) {
+        let sick = self.sick.contains_key(&member.id).then_some(member.id);
+        if !self.healthy(sick) {
             if restart.release.is_some() {
                 self.plan.halt = self.plan.halt.take().map(|halt| upgrade::stopped(self.view, halt.halt));
             }
@@ -70,13 +74,17 @@ impl<G: Guards> Case<'_, G> {
             if !self.release_fits(&member.name, release) {
                 return;
             }
-            self.back_up();
+            if !self.back_up() {
+                return;
+            }
         }
         if !self.hand_over(member) {
             return;
         }
         let (node, who) = (member.name.clone(), Who::new(member.name.clone(), Some(member.id)));
-        let proof = self.paper.prove(Change::Pause(member.id), &node);
+        let mut paper = self.paper.clone();
+        paper.takes_part(member.id);
+        let proof = paper.prove(Change::Pause(member.id), &node);
         if let Some(objection) = proof.objection.clone()
             && self.guards.hold(Guard::HealthyFirst)
         {
@@ -122,20 +130,33 @@ impl<G: Guards> Case<'_, G> {
         }
     }
 
-    /// Before another release touches the data. Agents that see a fresh one take no second.
-    fn back_up(&mut self) {
+    /// Before another release touches the data, and after each step anew: judged by revisions, so that no clock has a say.
+    fn back_up(&mut self) -> bool {
         if self.spec.backup.is_none() {
             let remark = "no store of backups is declared: nothing is backed up before the release changes";
             if !self.plan.remarks.iter().any(|said| said == remark) {
                 self.plan.remarks.push(remark.to_owned());
             }
-            return;
+            return true;
         }
-        if self.whose == For::Agent && self.view.has_fresh_backup() {
-            return;
+        if self.whose == For::Agent && !self.plan.steps.iter().any(is_restart) {
+            match self.view.to_be_stored() {
+                Ok(revision) if self.view.stored.is_some_and(|stored| stored >= revision) => return true,
+                Ok(_) => {}
+                Err(silent) => {
+                    let named = self.paper.members().iter().filter(|member| silent.contains(&member.id));
+                    let nodes = names(named.map(|member| member.name.as_str()));
+                    let why =
+                        format!("not told yet at which revision its etcd came up: {nodes}; no backup counts before");
+                    let halt = waiting(Code::StartWaiting, why, "it goes on when that agent has looked at its etcd");
+                    self.plan.halt = Some(halt);
+                    return false;
+                }
+            }
         }
         let doer = self.leader.clone().unwrap_or_else(|| OPERATOR.to_owned());
         self.push(doer, Act::Backup, "the release changes next".to_owned(), None);
+        true
     }
 }
 

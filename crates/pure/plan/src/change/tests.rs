@@ -46,6 +46,7 @@ fn now(spec: &Spec, number: u64) -> NodeNow {
         restart: None,
         intent: None,
         pausing: false,
+        since: Some(900),
     }
 }
 
@@ -59,12 +60,41 @@ fn view(spec: &Spec, numbers: &[u64]) -> ClusterView {
         },
         leader: Some(id(1)),
         indexes: numbers.iter().map(|one| (id(*one), 5000)).collect(),
+        applied: BTreeMap::new(),
+        corrupt: BTreeSet::new(),
+        differing: BTreeSet::new(),
         nodes: nodes.collect(),
         learner: None,
-        backup_ms: None,
+        stored: None,
         now_ms: 10 * LEARNER_UP_MS,
         learner_up_ms: LEARNER_UP_MS,
     }
+}
+
+#[test]
+fn a_plan_that_is_half_done_was_approved_and_one_of_another_world_was_not() {
+    let four = spec(&[1, 2, 3, 4], "");
+    let before = view(&four, &[1, 2, 3, 5]);
+    let approved = plan_change(&before, &four);
+    let new = |view: &ClusterView| -> Vec<String> {
+        let plan = plan_change(view, &four);
+        plan.unapproved(&approved).iter().map(|step| step.act.to_string()).collect()
+    };
+    assert!(new(&before).is_empty());
+    // `n4` listens by now, and has to be taken out again; then it votes, and `n5` is gone.
+    let mut listens = view(&four, &[1, 2, 3, 4, 5]);
+    let ClusterSeen::Confirmed { members, .. } = &mut listens.cluster else { unreachable!() };
+    members[3].learner = true;
+    assert!(new(&listens).is_empty());
+    let ClusterSeen::Confirmed { members, .. } = &mut listens.cluster else { unreachable!() };
+    members[3].health = Health::Unknown("it did not answer".to_owned());
+    listens.learner = Some(LearnerSince { member: id(4), since_ms: 0 });
+    assert!(matches!(plan_change(&listens, &four).steps[0].act, Act::UndoLearner(_)));
+    assert!(new(&listens).is_empty());
+    assert!(new(&view(&four, &[1, 2, 3, 4])).is_empty());
+    // Somebody else took `n3` out, or one more in.
+    assert_eq!(new(&view(&four, &[1, 2, 5])), ["add `n3` as a learner, and start its etcd", "promote `n3` to a voter"]);
+    assert_eq!(new(&view(&four, &[1, 2, 3, 5, 6])), ["remove `n6` (member `b6`) through another member"]);
 }
 
 #[test]
@@ -378,7 +408,19 @@ impl Random {
         }
         let leads = listed[self.below(listed.len() as u64) as usize];
         view.leader = (!self.one_in(8)).then_some(id(leads));
-        view.backup_ms = self.one_in(3).then_some(view.now_ms);
+        view.stored = (!self.one_in(3)).then(|| 898 + self.below(4));
+        for number in &listed {
+            if self.one_in(12) {
+                view.corrupt.insert(if self.one_in(6) { NOBODY } else { id(*number) });
+            }
+            if self.one_in(12) {
+                view.differing.insert(id(*number));
+            }
+            if self.one_in(3) {
+                view.applied.insert(id(*number), 5000);
+                view.indexes.extend(view.leader.map(|leader| (leader, 5000 + self.below(2) * (LAG_FAR + 1))));
+            }
+        }
         let mut learner = None;
         if let ClusterSeen::Confirmed { members, .. } = &mut view.cluster {
             for member in members.iter_mut() {
@@ -422,6 +464,7 @@ impl Random {
             6 => now.restart = Some(Restart { why: "release".to_owned(), release: Some("3.5.31".to_owned()) }),
             7 => now.pausing = true,
             8 => now.member = Some(MemberId(0x999)),
+            9 => now.since = self.one_in(2).then_some(901),
             _ => {}
         }
     }

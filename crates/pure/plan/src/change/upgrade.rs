@@ -78,7 +78,7 @@ impl Release {
         Minor::parse(&self.to_string())
     }
 
-    /// Whether it adds a learner while a voter is down. Earlier ones say "unhealthy cluster".
+    /// Whether it adds a learner while a voter is down, if the others are enough. Earlier ones say "unhealthy cluster".
     pub fn adds_beside_a_dead_one(self) -> bool {
         match (self.major, self.minor) {
             (3, 5) => self.patch >= 30,

@@ -1,6 +1,6 @@
 //! The whole cluster as one agent, or an operator's command, sees it. "Did not answer" is a value of its own, everywhere.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use quorate_etcd_formats::membership::{ClusterId, MemberId};
 use serde::{Deserialize, Serialize};
@@ -12,12 +12,13 @@ use crate::start::{ClusterSeen, Health, ListedMember};
 /// How far a learner may be behind and still count as caught up. etcd itself is content with nine tenths of the log.
 pub const LAG_MAX: u64 = 500;
 
+/// Whether a learner at `its` index has caught up with a cluster that has committed `leads`.
+pub fn has_caught_up(its: u64, leads: u64) -> bool {
+    its.saturating_add(LAG_MAX) >= leads
+}
+
 /// How long a learner may take to come up, unless someone says otherwise.
 pub const LEARNER_UP_MS: u64 = 5 * 60 * 1000;
-
-/// Before a release changes on a member, all that is older than this is in the store: long enough for a member to be restarted
-/// after the backup, short enough that each member has one of its own.
-pub const BACKUP_FRESH_MS: u64 = 60 * 1000;
 
 /// How many of so many voters may get another address at once: those that stay are a majority, and everyone who moved finds them.
 pub fn moved_at_once_max(voters: usize) -> usize {
@@ -33,12 +34,18 @@ pub struct ClusterView {
     pub leader: Option<MemberId>,
     /// The raft index that each member answered with.
     pub indexes: BTreeMap<MemberId, u64>,
+    /// The index up to which each member has applied its log, where it told.
+    pub applied: BTreeMap<MemberId, u64>,
+    /// The members that etcd's alarm CORRUPT is about; one without a name is about nobody in particular.
+    pub corrupt: BTreeSet<MemberId>,
+    /// The members that were found with other data than the others at one revision.
+    pub differing: BTreeSet<MemberId>,
     /// What the agents say, by name of the node, one's own included. One that is missing was not asked: unknown.
     pub nodes: BTreeMap<String, NodeSeen>,
     /// The learner that there is, and since when it is known (see [`note_learner`]).
     pub learner: Option<LearnerSince>,
-    /// When the newest backup that can be proven was taken, in ms since 1970.
-    pub backup_ms: Option<u64>,
+    /// The newest revision that can be restored from the store, as far as any agent knows.
+    pub stored: Option<u64>,
     /// Now, in ms since 1970.
     pub now_ms: u64,
     /// How long a learner may take to come up.
@@ -75,6 +82,9 @@ pub struct NodeNow {
     pub intent: Option<IntentKind>,
     /// It pauses its etcd, or is about to.
     pub pausing: bool,
+    /// The cluster's revision when its agent first looked since its etcd runs, since another release was wished for, and since
+    /// every voter takes part; `None` where it has not looked yet. What is in the store up to there was put there after all that.
+    pub since: Option<u64>,
 }
 
 /// How far a node has come.
@@ -139,9 +149,17 @@ impl ClusterView {
         self.nodes.get(node).and_then(NodeSeen::answer)
     }
 
-    /// Whether a backup was taken just now.
-    pub fn has_fresh_backup(&self) -> bool {
-        self.backup_ms.is_some_and(|taken| self.now_ms.saturating_sub(taken) < BACKUP_FRESH_MS)
+    /// The revision up to which the store has to hold everything before a release changes: as the cluster was after the last
+    /// step. Clocks of nodes have no say in it. Otherwise the voters that have not said.
+    pub fn to_be_stored(&self) -> Result<u64, Vec<MemberId>> {
+        let voters = self.members().map_or(&[][..], |(_, members)| members).iter().filter(|member| !member.learner);
+        let said = |id: MemberId| self.answers().find(|(_, now)| now.member == Some(id)).and_then(|(_, now)| now.since);
+        let (known, unknown): (Vec<_>, Vec<_>) =
+            voters.map(|voter| (voter.id, said(voter.id))).partition(|(_, since)| since.is_some());
+        match unknown.is_empty() {
+            true => Ok(known.into_iter().filter_map(|(_, since)| since).max().unwrap_or(0)),
+            false => Err(unknown.into_iter().map(|(id, _)| id).collect()),
+        }
     }
 
     /// All answers.

@@ -5,7 +5,9 @@
 use quorate_etcd_formats::membership::MemberId;
 
 use crate::change::upgrade::Release;
-use crate::change::{Act, ChangePlan, ChangeStep, ClusterView, LAG_MAX, NodeNow, OPERATOR, Stage, Who};
+use crate::change::{
+    Act, ChangePlan, ChangeStep, ClusterView, LAG_FAR, LAG_MAX, NOBODY, NodeNow, OPERATOR, Stage, Who,
+};
 use crate::ledger::IntentKind;
 use crate::spec::Spec;
 use crate::start::{ClusterSeen, Health, ListedMember};
@@ -25,7 +27,10 @@ struct Member {
     id: Option<MemberId>,
     node: String,
     votes: bool,
+    /// It answers, and is well.
     up: bool,
+    /// It answers.
+    runs: bool,
     /// A learner that has been waited for.
     has_data: bool,
 }
@@ -62,16 +67,26 @@ impl<'a> Paper<'a> {
                 let told = view.answers().find(|(_, now)| now.member == Some(one.id)).map(|(name, _)| name.to_owned());
                 let own = if one.name.is_empty() { one.id.to_string() } else { one.name.clone() };
                 let node = declared.map(|declared| declared.name.clone()).or(told).unwrap_or(own);
-                let up = one.health == Health::Healthy;
+                let runs = one.health == Health::Healthy;
                 let behind = index(view.leader).zip(index(Some(one.id)));
-                let has_data = up && behind.is_some_and(|(leads, its)| its.saturating_add(LAG_MAX) >= leads);
-                Member { id: Some(one.id), node, votes: !one.learner, up, has_data }
+                let near = behind.is_some_and(|(leads, its)| its.saturating_add(LAG_MAX) >= leads);
+                let damaged = [one.id, NOBODY].iter().any(|id| view.corrupt.contains(id));
+                let whole = !damaged && !view.differing.contains(&one.id);
+                let applied = view.applied.get(&one.id).copied();
+                let far =
+                    index(view.leader).zip(applied).is_some_and(|(leads, its)| its.saturating_add(LAG_FAR) < leads);
+                // A learner may be behind, and is undone only when it does not answer.
+                let up = runs && (one.learner || whole && !far);
+                Member { id: Some(one.id), node, votes: !one.learner, up, runs, has_data: runs && near && whole }
             })
             .collect();
         let leader = members.iter().find(|member| member.id == view.leader && view.leader.is_some());
         let leader = leader.map(|member| member.node.clone());
         let distributed = plan.steps.iter().any(|step| matches!(step.act, Act::Distribute { .. }));
-        let backed_up = view.has_fresh_backup();
+        let backed_up = members.iter().filter(|member| member.votes).all(|voter| {
+            let told = view.answers().find(|(_, now)| now.member == voter.id).and_then(|(_, now)| now.since);
+            told.zip(view.stored).is_some_and(|(since, stored)| stored >= since)
+        });
         let keeps_one = members.iter().any(|member| spec.member(&member.node).is_some());
         let pausing = view.answers().filter(|(_, now)| now.pausing).map(|(name, _)| name.to_owned()).collect();
         Paper { spec, view, members, leader, distributed, keeps_one, pausing, backed_up, broken: Vec::new() }
@@ -132,12 +147,19 @@ impl<'a> Paper<'a> {
         self.rule(self.members.iter().all(|member| member.votes), "one change of members at a time");
         self.rule(self.members.iter().all(|member| member.node != who.node), "who is a member is not added again");
         self.nobody_down(None);
-        self.members.push(Member { id: None, node: who.node.clone(), votes: false, up: false, has_data: false });
+        self.members.push(Member {
+            id: None,
+            node: who.node.clone(),
+            votes: false,
+            up: false,
+            runs: false,
+            has_data: false,
+        });
     }
 
     fn waited(&mut self, who: &Who) {
         for member in self.members.iter_mut().filter(|member| member.node == who.node && !member.votes) {
-            (member.up, member.has_data) = (true, true);
+            (member.up, member.runs, member.has_data) = (true, true, true);
         }
     }
 
@@ -185,7 +207,9 @@ impl<'a> Paper<'a> {
         self.rule(self.leader.as_ref() != Some(&who.node), "who leads hands over before it leaves");
         self.nobody_down(Some(&who.node));
         let voters = self.members.iter().filter(|one| one.votes);
-        let (all, up) = (voters.clone().count(), voters.clone().filter(|one| one.up).count());
+        // Whoever leaves is asked for its vote, however it is.
+        let votes = |one: &&Member| if one.id == who.id { one.runs } else { one.up };
+        let (all, up) = (voters.clone().count(), voters.clone().filter(votes).count());
         let rest = voters.filter(|one| one.up && one.id != who.id).count();
         self.rule(all > 1, "the last member never leaves");
         self.rule(up * 2 > all && rest * 2 > all - 1, "a change of members keeps the quorum");
@@ -194,7 +218,8 @@ impl<'a> Paper<'a> {
 
     fn restart(&mut self, who: &Who, release: Option<&str>, doer: &str) {
         self.rule(doer == who.node, "a node restarts its own etcd");
-        self.nobody_down(None);
+        let sick = self.find(who).is_some_and(|member| member.runs && !member.up);
+        self.nobody_down(sick.then_some(who.node.as_str()));
         let voters = self.members.iter().filter(|one| one.votes).count();
         let leads = self.leader.as_ref() == Some(&who.node);
         self.rule(!leads || voters <= 1, "who leads hands over before it restarts");
@@ -207,7 +232,7 @@ impl<'a> Paper<'a> {
         let near = Release::parse(release).zip(lowest).is_some_and(|(to, low)| to.minor.abs_diff(low) <= 1);
         self.rule(near, "etcd goes one minor version at a time");
         // Each release change has its own.
-        self.backed_up = self.view.has_fresh_backup();
+        self.backed_up = false;
     }
 
     /// No voter that stays is down, other than the one that the change is about.
@@ -233,13 +258,13 @@ impl<'a> Paper<'a> {
         self.rule(enough && !other, "nobody leaves by a file that a quorum does not hold");
     }
 
-    /// Whether another one is known at its new address, and has not been started there yet.
+    /// Whether another one is known at its new address, and has not been started there yet, or does not say.
     fn is_one_arriving(&self, but: &Who) -> bool {
         let ClusterSeen::Confirmed { members, .. } = &self.view.cluster else { return false };
         members.iter().filter(|listed| Some(listed.id) != but.id && listed.health == Health::Healthy).any(|listed| {
             let declared = self.spec.member(&listed.name);
             let at_home = declared.is_some_and(|declared| listed.peer_urls == declared.peer_urls);
-            at_home && !listed.learner && self.now(&listed.name).is_some_and(|now| now.restart.is_some())
+            at_home && !listed.learner && self.now(&listed.name).is_none_or(|now| now.restart.is_some())
         })
     }
 

@@ -62,9 +62,11 @@ impl Invitations {
         self.all.push(Invitation { token: hashed(token), role, expires_ms, used_by: None });
     }
 
-    /// Whether anyone may still come. `busy`: someone is being taken in, and may not have heard the answer yet.
+    /// Whether anyone may still come. `busy`: someone is being taken in, and may not have heard the answer yet. A client is taken in
+    /// the moment it asks, so whether it has heard is not known before its time is over.
     pub fn is_open(&self, busy: bool, now_ms: u64) -> bool {
-        self.all.iter().any(|known| now_ms < known.expires_ms && (busy || known.used_by.is_none()))
+        let unheard = |known: &Invitation| busy || known.used_by.is_none() || known.role == Role::Client;
+        self.all.iter().any(|known| now_ms < known.expires_ms && unheard(known))
     }
 
     /// The invitation of a token, for who asks for `asks` to be signed; `None`: it only looks.
@@ -147,6 +149,13 @@ mod tests {
         assert_eq!(all.find(b"secret", Some("you"), 1500), Err(Turned::Used));
         assert_eq!(all.find(b"secret", Some("me"), 2000), Err(Turned::Expired));
         assert!(all.is_open(true, 1999) && !all.is_open(false, 1999) && !all.is_open(true, 2000));
+        let mut clients = Invitations::default();
+        clients.add(b"secret", Role::Client, 2000, 1000);
+        clients.use_up(b"secret", "me");
+        assert!(
+            clients.is_open(false, 1999) && !clients.is_open(false, 2000),
+            "a client may not have heard the answer"
+        );
         all.add(b"long", Role::Server, u64::MAX, 1000);
         assert_eq!(all.all[1].expires_ms, 1000 + TTL_MAX_MS);
     }

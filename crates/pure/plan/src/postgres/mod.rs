@@ -11,6 +11,7 @@
 //! **Invariant:** whoever is interrupted anywhere looks again and goes on; a group is written down once and for ever, and what
 //! a leader that was replaced still tries is refused by the store.
 
+mod changes;
 mod claims;
 mod decide;
 mod records;
@@ -19,6 +20,7 @@ mod seen;
 mod step;
 mod writer;
 
+pub use changes::{Deed, RowChange, Transaction, Value, first_after, position_text};
 pub use claims::{
     Write, change_group, hand_over, note_bound, note_candidate, note_joined, note_schema, order, take_group, take_lead,
     take_writer,

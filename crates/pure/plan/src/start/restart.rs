@@ -46,6 +46,8 @@ pub enum Ended {
     Asked,
     /// A crash, a kill, an error that may pass.
     Failed(String),
+    /// It was not even executed: what hindered that may pass, or be mended by a person.
+    NotStarted(String),
     /// Another start would end the same way: removed, foreign data, bad settings.
     Permanent {
         /// The page that says more.
@@ -82,9 +84,12 @@ pub fn plan_restart(policy: &RestartPolicy, runs: &[Run], jitter: f64) -> Restar
     match &last.ended {
         Ended::Asked => return Restart::No,
         Ended::Permanent { code, why } => return Restart::Never { code: *code, why: why.clone() },
-        Ended::Failed(_) => {}
+        Ended::Failed(_) | Ended::NotStarted(_) => {}
     }
-    let bad = |run: &&Run| matches!(run.ended, Ended::Failed(_)) && run.lasted < policy.good_run;
+    let bad = |run: &&Run| match run.ended {
+        Ended::Failed(_) | Ended::NotStarted(_) => run.lasted < policy.good_run,
+        Ended::Asked | Ended::Permanent { .. } => false,
+    };
     let count = u32::try_from(runs.iter().rev().take_while(bad).count()).unwrap_or(u32::MAX);
     let crash_loop = (count >= policy.loop_after).then_some(count);
     if count <= 1 {
@@ -119,6 +124,18 @@ mod tests {
         assert_eq!(waits, [0, 1000, 2000, 4000, 8000, 16000, 32000, 60000, 60000, 60000, 60000, 60000]);
         assert_eq!(wait(&runs[..3], 0.0), (1000, None));
         assert_eq!(wait(&runs[..5], 1.0).1, Some(5));
+    }
+
+    #[test]
+    fn a_start_that_fails_is_tried_again_like_a_run_that_ends() {
+        let unstarted = Run { lasted: Duration::ZERO, ended: Ended::NotStarted("no such file".into()) };
+        let mut runs = vec![unstarted; 4];
+        assert_eq!(wait(&runs[..1], 1.0), (0, None));
+        assert_eq!(wait(&runs, 1.0), (4000, None));
+        runs.push(failed(1));
+        assert_eq!(wait(&runs, 1.0), (8000, Some(5)), "both in a row are one row");
+        runs.push(failed(3600));
+        assert_eq!(wait(&runs, 1.0), (0, None));
     }
 
     #[test]

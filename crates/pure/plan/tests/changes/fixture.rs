@@ -1,9 +1,9 @@
 //! The language of the fixtures: one fact in a line, details after it, separated by `;`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use quorate_etcd_formats::membership::{ClusterId, MemberId};
-use quorate_plan::change::{ClusterView, LEARNER_UP_MS, NodeNow, NodeSeen, Restart, Stage};
+use quorate_plan::change::{ClusterView, LAG_FAR, LEARNER_UP_MS, NOBODY, NodeNow, NodeSeen, Restart, Stage};
 use quorate_plan::ledger::{IntentKind, LearnerSince};
 use quorate_plan::spec::Spec;
 use quorate_plan::start::{ClusterSeen, Health, ListedMember};
@@ -12,6 +12,8 @@ use crate::golden;
 
 /// Later than everything.
 const NOW: u64 = 100 * LEARNER_UP_MS;
+/// The revision at which agents first looked, unless told otherwise.
+const SINCE: u64 = 900;
 
 pub(crate) struct Fixture {
     pub(crate) spec: Spec,
@@ -44,9 +46,12 @@ impl Fixture {
                 cluster: ClusterSeen::Unreachable("no quorum answers".to_owned()),
                 leader: None,
                 indexes: BTreeMap::new(),
+                applied: BTreeMap::new(),
+                corrupt: BTreeSet::new(),
+                differing: BTreeSet::new(),
                 nodes: BTreeMap::new(),
                 learner: None,
-                backup_ms: None,
+                stored: None,
                 now_ms: NOW,
                 learner_up_ms: LEARNER_UP_MS,
             },
@@ -56,11 +61,19 @@ impl Fixture {
         if let Some(parts) = fact("members") {
             it.members(parts);
         }
-        for (node, parts) in facts.iter().filter(|(what, _)| !["file", "members", "for", "backup"].contains(what)) {
+        if fact("alarm").is_some() {
+            it.view.corrupt.insert(NOBODY);
+        }
+        for (node, parts) in
+            facts.iter().filter(|(what, _)| !["file", "members", "for", "backup", "alarm"].contains(what))
+        {
             let seen = it.node(node, parts);
             it.view.nodes.insert((*node).to_owned(), seen);
         }
-        it.view.backup_ms = fact("backup").map(|_| NOW - 1000);
+        it.view.stored = fact("backup").map(|parts| match parts[0].strip_prefix("reaches ") {
+            Some(revision) => revision.parse().unwrap(),
+            None => SINCE,
+        });
         it
     }
 
@@ -80,7 +93,25 @@ impl Fixture {
                 self.view.leader = Some(id);
             }
             if health == Health::Healthy {
-                self.view.indexes.insert(id, if has("behind") { 100 } else { 5000 });
+                self.view.indexes.insert(
+                    id,
+                    match () {
+                        () if has("behind") => 100,
+                        // `at 4500`: its index.
+                        () if has("at") => words[words.len() - 1].parse().unwrap(),
+                        () => 5000,
+                    },
+                );
+            }
+            if has("corrupt") {
+                self.view.corrupt.insert(id);
+            }
+            if has("differs") {
+                self.view.differing.insert(id);
+            }
+            if has("far") {
+                self.view.indexes.extend(self.view.leader.map(|leader| (leader, 10_000 + LAG_FAR)));
+                self.view.applied.insert(id, 9_999);
             }
             if has("learner") {
                 let since_ms = NOW - if has("late") { LEARNER_UP_MS } else { 1000 };
@@ -118,6 +149,7 @@ impl Fixture {
             restart: None,
             intent: None,
             pausing: false,
+            since: listed.then_some(SINCE),
         };
         for part in parts {
             match part.split_once(' ').unwrap_or((part, "")) {
@@ -134,6 +166,8 @@ impl Fixture {
                     now.restart = Some(Restart { why: "another release".to_owned(), release: Some(to.to_owned()) });
                 }
                 ("pausing", _) => now.pausing = true,
+                ("since", "unknown") => now.since = None,
+                ("since", revision) => now.since = Some(revision.parse().unwrap()),
                 ("removed", "for good") => now.stage = Stage::Removed,
                 ("removed", _) => (now.stage, now.member) = (Stage::Member, Some(id(name))),
                 ("runs", _) => now.etcd = Some("3.5.30".to_owned()),

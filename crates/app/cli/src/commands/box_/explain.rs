@@ -55,8 +55,8 @@ pub(crate) fn run(args: &Args, printer: &mut Printer) -> Result<Exit, Fault> {
                 if !is_only_a_list(name, args) {
                     return Err(fault);
                 }
-                printer
-                    .note(&format!("{fault}, nor is there a cluster file: this is etcd's list of system calls alone"));
+                let nor = if is_away(&fault) { ", nor is there a cluster file" } else { "" };
+                printer.note(&format!("{fault}{nor}: this is etcd's list of system calls alone"));
             }
         }
     }
@@ -81,9 +81,8 @@ fn by_the_file(
     why: &Fault,
     printer: &mut Printer,
 ) -> Result<Option<(PathBuf, BoxSpec)>, Fault> {
-    let is_away = matches!(why.code(), Code::ProcessUnknown | Code::ProcessNotRunning);
     let (member, program) = name.split_once('/').map_or((None, name), |(member, program)| (Some(member), program));
-    if !is_away || program != "etcd" || args.place.state_dir.is_some() {
+    if !is_away(why) || program != "etcd" || args.place.state_dir.is_some() {
         return Ok(None);
     }
     let file = match &args.place.config {
@@ -96,6 +95,11 @@ fn by_the_file(
     let member = member.map(str::to_owned).or_else(|| args.place.name.clone());
     let node = NodeArgs::new(file.clone(), member).node(printer)?;
     Ok(Some((file, describe_box(&node)?)))
+}
+
+/// Whether it is known that no such process runs here.
+fn is_away(why: &Fault) -> bool {
+    matches!(why.code(), Code::ProcessUnknown | Code::ProcessNotRunning)
 }
 
 /// Whether the name may stand for a list of system calls: nothing says where a process would be.

@@ -18,7 +18,7 @@ use crate::printer::Printer;
 use crate::render::{Page, Report};
 
 /// Between two looks.
-const AGAIN: Duration = Duration::from_millis(300);
+pub(crate) const AGAIN: Duration = Duration::from_millis(300);
 
 /// Flags of `cluster drain`.
 #[derive(Debug, clap::Args)]

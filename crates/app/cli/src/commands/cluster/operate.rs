@@ -13,7 +13,8 @@ use quorate_agent::peers::{FileRequest, FileTold, NodeAnswer, PeerError, Peers};
 use quorate_agent::turn::look;
 use quorate_agent::{cluster_file, declared};
 use quorate_faults::{Code, Exit, Fault};
-use quorate_plan::change::{ChangePlan, ClusterView, plan_change};
+use quorate_plan::change::{ChangePlan, ClusterView, NodeSeen, plan_change};
+use quorate_plan::roster::names;
 use quorate_plan::spec::Spec;
 use serde::Serialize;
 
@@ -61,6 +62,15 @@ pub(crate) struct Look {
     pub(crate) view: ClusterView,
     pub(crate) plan: ChangePlan,
     pub(crate) answers: BTreeMap<String, Result<NodeAnswer, Fault>>,
+    /// Why nodes that were shown the file would not take it.
+    pub(crate) objection: Option<Fault>,
+}
+
+impl Look {
+    /// Only if every node would take the file.
+    pub(crate) fn if_taken(mut self) -> Result<Look, Fault> {
+        self.objection.take().map_or(Ok(self), Err)
+    }
 }
 
 impl Living {
@@ -102,7 +112,37 @@ impl Living {
     pub(crate) fn look(&self) -> Look {
         let (view, answers) = self.runtime.block_on(look(&self.spec, &self.files_of, &self.peers));
         let plan = plan_change(&view, &self.spec);
-        Look { view, plan, answers }
+        Look { view, plan, answers, objection: None }
+    }
+
+    /// The same for a file that nodes do not hold yet: it is shown to them, and what it would mean for each is part of the plan.
+    /// A file that one of them would not take is given to none.
+    pub(crate) fn look_ahead(&self) -> Look {
+        let mut seen = self.look();
+        let hash = self.spec.hash();
+        let other = |answer: &Result<NodeAnswer, Fault>| answer.as_ref().is_ok_and(|answer| answer.file != hash);
+        let nodes = seen.answers.iter().filter(|(_, answer)| other(answer)).map(|(name, _)| name.clone()).collect();
+        let (mut objections, mut unknown) = (Vec::new(), Vec::new());
+        for (node, tried) in self.runtime.block_on(self.peers.try_file(nodes, &self.text)) {
+            match tried {
+                Ok(tried) => {
+                    if let Some(NodeSeen::Answered(now)) = seen.view.nodes.get_mut(&node) {
+                        now.restart = tried.restart;
+                    }
+                }
+                // Agents from before this question take it for another one.
+                Err(PeerError::Refused(fault)) if fault.code() != Code::PeerRequest => objections.push(fault),
+                Err(error) => unknown.push(format!("what the file means for `{node}` is not known: {error}")),
+            }
+        }
+        if let Some(first) = objections.first() {
+            let all: Vec<String> = objections.iter().map(ToString::to_string).collect();
+            let objection = Fault::new(first.code(), format!("nobody was given the file: {}", all.join("; ")));
+            seen.objection = Some(objection.hint(format!("see `quorate explain {}`", first.code())));
+        }
+        seen.plan = plan_change(&seen.view, &self.spec);
+        seen.plan.remarks.extend(unknown);
+        seen
     }
 
     /// Every node, those that leave included.
@@ -122,6 +162,30 @@ impl Living {
 
     /// Gives the file to every node, first to those that leave by it. Returns who could not be reached, and why.
     pub(crate) fn distribute(&self, seen: &Look) -> Result<BTreeMap<String, String>, Fault> {
+        self.hand_out(seen, &mut BTreeMap::new())
+    }
+
+    /// Gives the file out by a plan that was approved. Agents act from then on, each by what it sees: it is looked once more
+    /// whether that is what was approved.
+    pub(crate) fn distribute_approved(&self, seen: &Look) -> Result<(), Fault> {
+        let mut kept = BTreeMap::new();
+        self.hand_out(seen, &mut kept).map_err(|fault| match way_back(&kept) {
+            Some(back) => fault.hint(back),
+            None => fault,
+        })?;
+        let now = self.look();
+        let other: Vec<String> = now.plan.unapproved(&seen.plan).iter().map(|step| step.act.to_string()).collect();
+        if other.is_empty() {
+            return Ok(());
+        }
+        let what =
+            format!("the cluster changed while the file was given out, and nobody approved: {}", other.join("; "));
+        let back = way_back(&kept).unwrap_or_else(|| "see `quorate cluster plan`".to_owned());
+        Err(Fault::new(Code::PlanDiffers, what).hint(back))
+    }
+
+    /// Notes of each node that took the file where it keeps the one from before.
+    fn hand_out(&self, seen: &Look, kept: &mut BTreeMap<String, String>) -> Result<BTreeMap<String, String>, Fault> {
         let hash = self.spec.hash();
         let mut silent = BTreeMap::new();
         for node in self.peers.leaving().into_iter().chain(self.peers.others()) {
@@ -136,7 +200,7 @@ impl Living {
             };
             let request = FileRequest { text: self.text.clone(), replaces };
             match self.runtime.block_on(self.peers.put_file(&node, &request)) {
-                Ok(_) => {}
+                Ok(answer) => kept.extend(answer.kept.map(|path| (node, path))),
                 // Its agent may just be starting anew.
                 Err(PeerError::Silent(fault)) => drop(silent.insert(node, fault.to_string())),
                 Err(error) => return Err(error.fault(&node)),
@@ -150,6 +214,12 @@ impl Living {
         let hash = self.spec.hash();
         let mut answers = seen.answers.values().flatten().peekable();
         answers.peek().is_some() && answers.all(|answer| answer.file == hash)
+    }
+
+    /// Whether a node is declared, or a member still. One that left and whose machine is gone is waited for by nobody.
+    fn takes_part(&self, seen: &Look, node: &str) -> bool {
+        let listed = seen.view.members().is_none_or(|(_, members)| members.iter().any(|member| member.name == node));
+        listed || self.spec.member(node).is_some()
     }
 
     /// Whether every declared node serves, and has looked around since it has the file.
@@ -169,7 +239,8 @@ impl Living {
         loop {
             let seen = self.look();
             let behind = self.distribute(&seen)?;
-            if seen.plan.is_done() && behind.is_empty() && self.is_begun(&seen) && self.is_settled(&seen) {
+            let waits = behind.keys().any(|node| self.takes_part(&seen, node));
+            if seen.plan.is_done() && !waits && self.is_begun(&seen) && self.is_settled(&seen) {
                 drop(progress);
                 return Ok(Outcome::of(self, &seen, true));
             }
@@ -186,6 +257,27 @@ impl Living {
             std::thread::sleep(AGAIN.min(wait.saturating_sub(begun.elapsed())));
         }
     }
+}
+
+/// The file was given out to these nodes, which keep the one from before.
+fn way_back(kept: &BTreeMap<String, String>) -> Option<String> {
+    let (node, path) = kept.first_key_value()?;
+    let nodes = names(kept.keys().map(String::as_str));
+    Some(format!(
+        "the file was given to {nodes}, whose agents act on it by themselves; read the plan as it is now, or take it back by \
+         the file from before, on `{node}`: `quorate cluster apply {path}`"
+    ))
+}
+
+/// What was approved is the plan of this moment, or nothing is changed: a person takes time to say yes.
+pub(crate) fn still_approved(living: &Living, approved: &ChangePlan) -> Result<Look, Fault> {
+    let seen = living.look_ahead().if_taken()?;
+    let (was, now) = (approved.hash(), seen.plan.hash());
+    if was == now {
+        return Ok(seen);
+    }
+    Err(Fault::new(Code::PlanDiffers, format!("the plan is now `{now}`, and `{was}` was shown"))
+        .hint("nothing was changed; read the plan as it is now: `quorate cluster plan`"))
 }
 
 /// Asks the person at the terminal, unless the plan was approved.

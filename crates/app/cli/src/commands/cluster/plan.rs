@@ -23,8 +23,8 @@ Examples:
   quorate cluster plan new.yaml              what would be done, and its hash
   quorate cluster plan --config cluster.yaml the same for the present file
 
-Every step that changes members is shown with the proof that a quorum holds before and after
-it. `cluster apply --plan HASH` does what was shown, or nothing. Exit code 0: nothing is waited
+Every step that changes or restarts members is shown with the proof that a quorum holds before
+and after it; nodes are shown the file, and say what it would mean for them. `cluster apply --plan HASH` does what was shown, or nothing. Exit code 0: nothing is waited
 for. 3: a node waits. 5: a node refuses to go on.")]
 pub(crate) struct Args {
     /// The file that the cluster is to be like [default: that of --config]
@@ -43,7 +43,11 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args, printer: &mut Printer) -> Result<Exit, Fault> {
     let file = file_or_default(args.file.as_deref().or(args.config.as_deref()))?;
     let living = Living::open(&file, args.name.as_deref(), printer)?;
-    let seen = living.look();
+    let mut seen = living.look_ahead();
+    // What the plan itself refuses comes first: it says more.
+    if !seen.plan.halt.as_ref().is_some_and(|halt| halt.refused) {
+        seen = seen.if_taken()?;
+    }
     let plans: BTreeMap<String, Result<PlanAnswer, Fault>> = living.block_on(living.peers().ask_all("/v1/plan", None));
     let statuses: BTreeMap<String, Result<Status, Fault>> = living.block_on(living.peers().ask_all("/v1/status", None));
     let nodes: Vec<Node> = living.nodes().iter().map(|name| node(name, plans.get(name), statuses.get(name))).collect();

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use jiff::Timestamp;
-use quorate_agent::turn::{MemberNow, Notice, Status};
+use quorate_agent::turn::{BackupNow, MemberNow, Notice, Status};
 use quorate_faults::{Code, Exit, Fault};
 use quorate_plan::spec::{Spec, duration_text, size_text};
 use serde::Serialize;
@@ -201,13 +201,17 @@ impl Shown {
 
     /// Who backs up, and how far that is.
     pub(super) fn backups(&self) -> Option<String> {
-        let follows = |status: &&Status| status.backup.as_ref().is_some_and(|backup| backup.state == "following");
         let statuses = self.nodes.iter().filter_map(|node| node.status.as_ref());
-        let status = statuses.clone().find(follows).or(statuses.clone().find(|status| status.backup.is_some()))?;
-        let backup = status.backup.as_ref()?;
+        let mut all = statuses.filter_map(|status| Some((&status.name, status.backup.as_ref()?)));
+        let follows = |(_, backup): &(_, &BackupNow)| backup.state == "following";
+        let knows = |(_, backup): &(_, &BackupNow)| backup.knows_how_far();
+        let (by, backup) = all.clone().find(follows).or_else(|| all.clone().find(knows)).or_else(|| all.next())?;
+        let state = &backup.state;
+        if !backup.knows_how_far() {
+            return Some(format!("nobody says how far they are; {by}: {state}"));
+        }
         let lag = duration_text(Duration::from_secs(backup.lag_seconds as u64));
-        let (by, state, revision) = (&status.name, &backup.state, backup.stored_revision);
-        Some(format!("{state} by {by}, stored up to revision {revision}, {lag} behind"))
+        Some(format!("{state} by {by}, stored up to revision {}, {lag} behind", backup.stored_revision))
     }
 
     /// Of every other node, the certificate that ends first, where that is near.

@@ -53,10 +53,11 @@ pub(crate) fn run(args: &Args, printer: &mut Printer) -> Result<Exit, Fault> {
     let text = cluster_file::text(&args.config)?;
     let changed = with_release(&text, &to.to_string(), &args.config.display().to_string())?;
     let living = Living::of(&args.config, changed, args.change.name.as_deref(), printer)?;
-    let seen = living.look();
+    let seen = living.look_ahead();
     let ask = Ask { to, without_backup: args.without_backup };
     let plan = plan_upgrade(&seen.view, &living.spec, &ask)
         .map_err(|halt| Fault::new(halt.halt.code, halt.halt.why).hint(halt.halt.way_out))?;
+    let seen = seen.if_taken()?;
     if !living.is_begun(&seen) {
         if !printer.is_json() {
             printer.report(&PlanShown::of(&plan));

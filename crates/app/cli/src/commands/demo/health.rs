@@ -27,7 +27,7 @@ pub(super) struct Health {
 impl Health {
     /// Asks all members at once; the answers are in the order of the seats.
     pub(super) async fn ask_all(demo: &Demo) -> Vec<Health> {
-        let cluster = demo.cluster_id.0;
+        let cluster = demo.cluster_id().0;
         let asked: Vec<JoinHandle<Health>> =
             demo.seats.iter().map(|seat| tokio::spawn(ask(settings(seat), cluster))).collect();
         let mut answers = Vec::new();

@@ -97,7 +97,7 @@ impl DemoReport {
         DemoReport {
             state: None,
             healthy: rows.iter().filter(|row| row.healthy).count(),
-            cluster_id: demo.cluster_id,
+            cluster_id: demo.cluster_id(),
             dir: demo.shown.clone(),
             endpoints,
             members: rows,

@@ -14,10 +14,12 @@
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
+use quorate_etcd::ledger::{FILE_NAME, observe_ledger};
 use quorate_etcd_formats::membership::ClusterId;
 use quorate_faults::{Code, Fault};
 use quorate_host::durable::{Access, Disk, DiskFile, RealDisk, partial_path};
 use quorate_host::locks::{Lock, exclusive_lock};
+use quorate_plan::ledger::LedgerSeen;
 use quorate_plan::spec::Spec;
 use serde::{Deserialize, Serialize};
 
@@ -55,8 +57,8 @@ pub(super) struct Demo {
     pub(super) seats: Vec<Seat>,
     /// What the cluster is called.
     pub(super) token: String,
-    /// Its id.
-    pub(super) cluster_id: ClusterId,
+    /// The id that its file declares.
+    declared_id: ClusterId,
 }
 
 /// A member's place.
@@ -161,7 +163,17 @@ impl Demo {
         let text = cluster_file(&absolute, &token, &seats, Path::new("etcd"));
         let (spec, _) = Spec::parse(text.as_bytes(), "cluster.yaml").map_err(|mistakes| mistakes.fault())?;
         let ids = spec.founding_ids().ok_or_else(|| Fault::new(Code::Internal, "the demo declares no founding"))?;
-        Ok(Demo { shown: dir.to_owned(), dir: absolute, base_port, seats, token, cluster_id: ids.cluster })
+        Ok(Demo { shown: dir.to_owned(), dir: absolute, base_port, seats, token, declared_id: ids.cluster })
+    }
+
+    /// The cluster that its members are of, as the newest of their ledgers says: a recovery gives it another id. Before there is
+    /// one, the cluster that is declared.
+    pub(super) fn cluster_id(&self) -> ClusterId {
+        let ledgers = self.seats.iter().filter_map(|seat| match observe_ledger(&seat.state_dir().join(FILE_NAME)) {
+            LedgerSeen::There(ledger) => Some((ledger.generation, ledger.ids()?.0)),
+            LedgerSeen::Absent | LedgerSeen::Unreadable(_) => None,
+        });
+        ledgers.max_by_key(|(generation, _)| *generation).map_or(self.declared_id, |(_, cluster)| cluster)
     }
 
     /// The cluster file's path.

@@ -45,23 +45,24 @@ pub(super) fn taken_back(exit: Exit) -> Exit {
 
 impl Report for Followed {
     fn render(&self, page: &mut Page) {
-        let OperationShown { kind, name, step, waits, .. } = &self.0;
-        let (doing, role) = match kind.as_str() {
-            "detach" => ("is being detached", ""),
-            "to-client" => ("becomes a client", "client"),
-            "to-server" => ("becomes a server", "server"),
-            _ => ("joins", ""),
+        let OperationShown { kind, name, role, step, waits, .. } = &self.0;
+        let (doing, changes) = match kind.as_str() {
+            "detach" => ("is being detached", false),
+            "to-client" => ("becomes a client", true),
+            "to-server" => ("becomes a server", true),
+            _ => ("joins", false),
         };
         match (step.as_str(), waits) {
             ("changed", _) => page.line(format!("`{name}` is a {role}")),
-            ("undone", _) if !role.is_empty() => {
-                page.line(format!("`{name}` did not become a {role}, and is what it was"))
-            }
-            ("joined", _) => page.line(format!("`{name}` belongs to the cluster: as a server it votes")),
+            ("undone", _) if changes => page.line(format!("`{name}` did not become a {role}, and is what it was")),
+            ("joined", _) if role == "server" => page.line(format!("`{name}` is a member, and votes")),
+            ("joined", _) if role == "client" => page.line(format!("`{name}` is on record as a client")),
+            ("joined", _) => page.line(format!("`{name}` belongs to the cluster")),
             ("undone", _) if kind == "detach" => {
                 page.line(format!("`{name}` stays: a file that declares it was applied meanwhile"))
             }
             ("undone", _) => page.line(format!("`{name}` did not come, and has no place any more")),
+            ("detached", _) if role == "client" => page.line(format!("`{name}` is no client any more")),
             ("detached", _) => page.line(format!("`{name}` is no member any more")),
             (_, Some(what)) => page.line(format!("`{name}` {doing}; waiting for {what}")),
             (step, None) => page.line(format!("`{name}` {doing}: {step}")),

@@ -259,7 +259,9 @@ fn name_of(dir: &Path) -> String {
 }
 
 fn closed(dir: &Path, error: io::Error) -> Fault {
-    Fault::io(format!("cannot look into the state dir `{}`", dir.display()), error)
+    let denied = error.kind() == io::ErrorKind::PermissionDenied;
+    let fault = Fault::io(format!("cannot look into the state dir `{}`", dir.display()), error);
+    if denied { fault.hint("run it as root, or as the user that the agent runs as") } else { fault }
 }
 
 fn unknown(asked: &str, name: &str, known: &[String], members: &[String]) -> Fault {
