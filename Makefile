@@ -2,17 +2,18 @@
 
 CARGO ?= cargo
 FUZZ_SECONDS ?= 20
+PG_TESTS ?= $(patsubst crates/app/cli/tests/%.rs,%,$(wildcard crates/app/cli/tests/pg_*.rs))
 FUZZ_TARGETS ?= $(patsubst fuzz/fuzz_targets/%.rs,%,$(wildcard fuzz/fuzz_targets/*.rs))
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-stop build man test test-faults test-clock check bench fuzz tools compiler cargo
+.PHONY: help demo demo-stop build man test test-faults test-clock test-postgres check bench fuzz tools compiler cargo
 
 help: ## Say what each target does
 	@echo "Quorate: make TARGET"
 	@echo
-	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  \1 \2/p' $(MAKEFILE_LIST) | while read -r name text; do printf '  %-12s %s\n' "$$name" "$$text"; done
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  \1 \2/p' $(MAKEFILE_LIST) | while read -r name text; do printf '  %-13s %s\n' "$$name" "$$text"; done
 
 demo: cargo ## A declared cluster of three with mutual TLS and backups, kept by three agents; PG=1: with PostgreSQL, and a failover
 	@scripts/tools $(if $(PG),demo-pg,demo)
@@ -39,6 +40,10 @@ test-faults: tools cargo ## Run the same tests with their ranges widened (QUORAT
 
 test-clock: tools cargo ## Step this machine's own clock by an hour and back below agents, etcd and every change (root; puts it right afterwards)
 	QUORATE_CLOCK=machine $(CARGO) test --locked -p quorate-cli --test agent_clock --test cluster_clock --test ca_rotate -- --test-threads=1 clock
+
+test-postgres: tools cargo ## Run the tests of PostgreSQL groups with releases 17 and 16 (make test: 18, and a part of them with the others)
+	$(CARGO) build --workspace --all-targets --locked
+	for major in 17 16; do QUORATE_TEST_POSTGRES=$$major target/debug/xtask test $(PG_TESTS); done
 
 check: compiler ## Formatting, lints, tidy, licences and banned dependencies; no test
 	$(CARGO) fmt --all -- --check

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use agent_support::Place;
-use quorate_testkit::{Running, project_root, quorate, wait_until};
+use quorate_testkit::{Running, copy_program, project_root, quorate, wait_until};
 use serde_json::Value;
 
 const LIMIT: Duration = Duration::from_secs(60);
@@ -269,7 +269,7 @@ fn a_normal_user_has_a_basic_box() {
         let root = place.root.path().to_owned();
         for (of, to) in [(quorate(), root.join("quorate")), (place.tools.etcd.clone(), root.join("etcd"))] {
             if std::fs::hard_link(&of, &to).is_err() {
-                std::fs::copy(&of, &to).unwrap();
+                copy_program(&of, &to);
             }
         }
         place.binary = root.join("etcd");

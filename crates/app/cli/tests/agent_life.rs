@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use agent_support::{LIMIT, Place};
-use quorate_testkit::{Running, VERSIONS, kill_hard, quorate, wait_until};
+use quorate_testkit::{Running, VERSIONS, copy_program, kill_hard, quorate, wait_until};
 
 #[test]
 fn founds_serves_and_stops_on_every_release() {
@@ -139,7 +139,7 @@ fn what_etcd_is_to_log_is_kept_and_its_end_is_clean_all_the_same() {
 fn an_etcd_whose_shim_was_slow_to_say_so_is_found_and_taken_over() {
     let place = Place::new("3.5.16");
     let program = place.path("quorate");
-    std::fs::copy(quorate(), &program).unwrap();
+    copy_program(&quorate(), &program);
     let file = place.file().display().to_string();
     let words = ["run", "--config", &file, "--name", "n1"].map(str::to_owned);
     let mut agent = Running::start(&program, &words, &place.env);

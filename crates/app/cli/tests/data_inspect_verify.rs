@@ -13,7 +13,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use init_support::{NOBODY, Run, init_json, is_root, open_to_all, read, times};
-use quorate_testkit::{expected, fixture_dir, kill_hard, quorate, run, snapshot_bytes};
+use quorate_testkit::{copy_program, expected, fixture_dir, kill_hard, quorate, run, snapshot_bytes};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -313,7 +313,7 @@ fn data_as_nobody(root: &Path, args: &[&str]) -> Run {
     open_to_all(place.path());
     // The checkout may be closed to others.
     let program: PathBuf = place.path().join("quorate");
-    std::fs::copy(quorate(), &program).unwrap();
+    copy_program(&quorate(), &program);
     let mut command = Command::new(&program);
     command.current_dir(root).arg("data").args(args);
     if is_root() {

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::time::Duration;
 
-use quorate_testkit::{etcd, kill_hard, wait_until};
+use quorate_testkit::{copy_program, etcd, kill_hard, wait_until};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -226,7 +226,7 @@ fn without_etcd_it_says_how_to_get_it_and_makes_nothing() {
     let dir = TempDir::new().unwrap();
     // A copy far from this checkout, whose `.tools` would otherwise be found.
     let binary = dir.path().join("quorate");
-    std::fs::copy(env!("CARGO_BIN_EXE_quorate"), &binary).unwrap();
+    copy_program(Path::new(env!("CARGO_BIN_EXE_quorate")), &binary);
     let output = Command::new(&binary).arg("demo").current_dir(dir.path()).env("PATH", "/nowhere").output().unwrap();
     let text = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(1), "{text}");

@@ -11,7 +11,7 @@ use std::process::{Command, Output, Stdio};
 
 use agent_support::Place;
 use ops_support::{LIMIT, audited, code, err, failed, file, good, json, put, rooted, state};
-use quorate_testkit::{Running, quorate, wait_until};
+use quorate_testkit::{Running, copy_program, quorate, wait_until};
 
 const USER: &str = "65534";
 const STRANGER: &str = "65533";
@@ -19,7 +19,7 @@ const STRANGER: &str = "65533";
 /// A copy where everyone may execute it: the checkout may lie where normal users cannot go.
 fn shared_copy(of: &Path, to: &Path) {
     if std::fs::hard_link(of, to).is_err() {
-        std::fs::copy(of, to).unwrap();
+        copy_program(of, to);
     }
     std::fs::set_permissions(to, std::fs::Permissions::from_mode(0o755)).unwrap();
 }

@@ -197,7 +197,9 @@ fn strangers_learn_nothing_but_a_word(group: &Group) {
     assert_eq!(get("/reader"), (200, "reader\n".to_owned()));
     assert_eq!(get("/v1/pg"), (403, String::new()));
     // Whoever shows a certificate of a node is told, as `pg status` was.
-    assert!(group.overview()["nodes"][0]["status"]["server"].as_str().is_some_and(|server| server.starts_with("18.")));
+    let told = group.overview();
+    let server = told["nodes"][0]["status"]["server"].as_str();
+    assert!(server.is_some_and(|server| server.starts_with(|first: char| first.is_ascii_digit())), "{told}");
 }
 
 #[test]

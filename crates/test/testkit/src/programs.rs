@@ -43,6 +43,12 @@ pub fn strace() -> PathBuf {
     program("strace")
 }
 
+/// Copies a program that is to be executed from there. Another process does it: a file that this one has open for writing when one of
+/// its threads starts anything stays open there for a moment, and cannot be executed meanwhile.
+pub fn copy_program(of: &Path, to: &Path) {
+    run(Command::new("cp").arg("--").arg(of).arg(to));
+}
+
 /// The `quorate` program of the profile that this test was built with; built first when it is missing or older than its
 /// sources. `QUORATE_BIN` names another one.
 pub fn quorate() -> PathBuf {

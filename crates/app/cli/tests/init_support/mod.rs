@@ -8,7 +8,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use quorate_testkit::quorate;
+use quorate_testkit::{copy_program, quorate};
 
 /// The user and group that own nothing.
 pub(crate) const NOBODY: u32 = 65534;
@@ -59,7 +59,7 @@ pub(crate) fn init_as_nobody(dir: &Path, args: &[&str]) -> Run {
     open_to_all(place.path());
     // The checkout may be closed to others.
     let program = place.path().join("quorate");
-    std::fs::copy(quorate(), &program).unwrap();
+    copy_program(&quorate(), &program);
     let mut command = Command::new(&program);
     command.current_dir(dir).args(["data", "init"]).args(args);
     if is_root() {

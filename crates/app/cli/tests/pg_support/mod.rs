@@ -18,7 +18,7 @@ use quorate_postgres::Secret;
 use quorate_postgres::group::{self, Member};
 use quorate_postgres::server::TlsFiles;
 use quorate_postgres::sql::{Client, Limits, Place, Way};
-use quorate_testkit::{Hosts, Launch, Port, Running, Seat, Server, etcd, free_port, quorate};
+use quorate_testkit::{Hosts, Launch, Port, Running, Seat, Server, copy_program, etcd, free_port, quorate};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
@@ -60,8 +60,13 @@ pub(crate) struct Setup<'a> {
 
 impl Default for Setup<'_> {
     fn default() -> Self {
-        Setup { more: "role: manager", major: 18, third: None }
+        Setup { more: "role: manager", major: usual_major(), third: None }
     }
+}
+
+/// The release of PostgreSQL where a test does not name one: 18, or what `make test-postgres` says.
+fn usual_major() -> u32 {
+    std::env::var("QUORATE_TEST_POSTGRES").map_or(18, |major| major.parse().unwrap())
 }
 
 /// The hosts of a net beyond those of the nodes.
@@ -495,7 +500,7 @@ pub(crate) fn open_to_all() -> PathBuf {
     let copy = || {
         let dir = open_dir();
         let program = dir.path().join("quorate");
-        std::fs::copy(quorate(), &program).unwrap();
+        copy_program(&quorate(), &program);
         (dir, program)
     };
     COPY.get_or_init(copy).1.clone()
