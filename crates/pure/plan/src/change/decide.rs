@@ -54,6 +54,7 @@ pub(super) fn decide<G: Guards>(view: &ClusterView, spec: &Spec, whose: For, gua
         Case::distribute,
         Case::departing,
         Case::learner,
+        Case::found,
         Case::heal,
         Case::grow,
         Case::urls,
@@ -266,10 +267,33 @@ impl<G: Guards> Case<'_, G> {
         self.push(leader, Act::UndoLearner(who), why, Some(proof));
     }
 
+    /// Agents tell first where those are that run where the file says and are not found there: until then they count as down, and
+    /// nobody leaves meanwhile.
+    fn found(&mut self) {
+        if self.whose == For::Operator {
+            return;
+        }
+        let lost = |(declared, listed): &(&Member, &ListedMember)| !is_up(listed) && self.is_there(declared);
+        let same = |(declared, listed): &(&Member, &ListedMember)| {
+            self.view.answer(&declared.name).is_some_and(|now| now.member == Some(listed.id))
+        };
+        let lost = self.moved().filter(lost).filter(same);
+        let lost: Vec<(Member, MemberId)> = lost.map(|(declared, listed)| (declared.clone(), listed.id)).collect();
+        for (declared, id) in lost {
+            let Some(leader) = self.leader() else { return };
+            let act = Act::ChangeUrls { who: Who::new(declared.name, Some(id)), urls: declared.peer_urls };
+            self.push(leader, act, "the file gives it another address".to_owned(), None);
+        }
+    }
+
     /// Members that the cluster finds under another address than the file says. Never a learner: etcd would make it a voter.
     fn urls(&mut self) {
+        let told =
+            |step: &ChangeStep, id: MemberId| matches!(&step.act, Act::ChangeUrls { who, .. } if who.id == Some(id));
+        let told = |id: MemberId| self.plan.steps.iter().any(|step| told(step, id));
+        let moved = self.moved().filter(|(_, listed)| !told(listed.id));
         let mut moved: Vec<(Member, ListedMember)> =
-            self.moved().map(|(declared, listed)| (declared.clone(), listed.clone())).collect();
+            moved.map(|(declared, listed)| (declared.clone(), listed.clone())).collect();
         if self.whose == For::Agent {
             // Who cannot be found comes first, then who is there already: both heal. Whoever leads comes last: two who are not where
             // the cluster looks for them do not find each other, and if one of them leads, the other one is lost.
