@@ -23,7 +23,7 @@ use quorate_faults::{Code, Fault, Finding, Severity};
 use quorate_pki::{
     Authorities, Authority, CertStatus, CsrBundle, Keys, LEAF_DAYS, NodeNames, Passphrase, Policy, PreflightInput,
     Role, SignedBundle, ensure_installed, ensure_requests, ensure_swaps_finished, has_issuing_keys, needs_passphrase,
-    observe_list, observe_node, preflight, record_issued, with_lists,
+    observe_list, observe_node, preflight, record_issued, with_trust,
 };
 use quorate_plan::certificates::{Life, Renewal, plan_renewal};
 use quorate_plan::etcd_config::Minor;
@@ -33,7 +33,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use crate::peers::Peers;
-use crate::trust::fetch_lists;
+use crate::trust::fetch_trust;
 use crate::turn::{Node, Notice, in_words};
 
 /// The warnings that are told and taken back here.
@@ -172,7 +172,7 @@ pub(crate) fn sign(dir: &Path, bundle: &CsrBundle, policy: &Policy<'_>) -> Resul
     };
     let now = Timestamp::now();
     let authorities = Authorities::open(dir, passphrase.as_ref())?;
-    let signed = with_lists(dir, &authorities, quorate_pki::issue(&authorities, bundle, policy, now)?)?;
+    let signed = with_trust(dir, &authorities, quorate_pki::issue(&authorities, bundle, policy, now)?)?;
     // What is on record can be revoked by name.
     if let Err(fault) = record_issued(dir, &signed, now) {
         warn!(code = %fault.code(), "what was signed is not on record: {}", in_words(&fault));
@@ -203,7 +203,7 @@ pub(crate) async fn keep(keep: Keep, stop: CancellationToken) {
     let (mut next_try, mut retry) = (Instant::now(), RETRY_FIRST);
     loop {
         let all_asked = match &dir {
-            Some(dir) => fetch_lists(&keep.node, &keep.peers, dir).await,
+            Some(dir) => fetch_trust(&keep.node, &keep.peers, dir).await,
             None => true,
         };
         let now = Timestamp::now();

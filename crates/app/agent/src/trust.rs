@@ -12,10 +12,12 @@ use jiff::Timestamp;
 use quorate_faults::{Code, Fault};
 use quorate_pki::{
     Keys, NodeNames, RevocationLists, SignedBundle, TrustOrder, TrustSeen, ensure_installed, ensure_lists,
-    ensure_newer_lists, ensure_requests, ensure_trusted, observe_trust, read_known_lists,
+    ensure_newer_lists, ensure_requests, ensure_trusted, observe_trust, read_known_lists, read_order_after,
 };
+use quorate_plan::certificates::NodeKnows;
+use quorate_plan::ledger::LedgerSeen;
 use serde::{Deserialize, Serialize};
-use tracing::{info, warn};
+use tracing::{debug, info, warn};
 
 use crate::certificates::folder;
 use crate::peers::Peers;
@@ -42,6 +44,9 @@ pub struct TrustRequest {
     /// The lists of revoked certificates that the asking node has, by their fingerprints: others than these are wanted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lists_but: Option<BTreeMap<String, String>>,
+    /// The number of the last order that the asking node carried out: a later one is wanted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub order_after: Option<u64>,
 }
 
 /// What holds afterwards.
@@ -60,26 +65,69 @@ pub struct TrustAnswer {
     /// Its lists of revoked certificates, where it was asked for others.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lists: Option<RevocationLists>,
+    /// The last order that it carried out, where it was asked for a later one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub order: Option<TrustOrder>,
+    /// Whom its cluster file declares.
+    #[serde(default)]
+    pub declares: Vec<String>,
+    /// The members of the cluster, by name, as it sees or remembers them; none: it has no etcd of its own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub members: Option<Vec<String>>,
+    /// Whether a quorum confirms them now.
+    #[serde(default)]
+    pub members_confirmed: bool,
 }
 
-/// What this node trusts now. Reads files: not for async code.
-fn observe(node: &Node, shared: &Shared) -> Result<TrustAnswer, Fault> {
+impl TrustAnswer {
+    /// Whom the node knows, for a rotation.
+    pub fn knows(&self) -> NodeKnows {
+        let (declares, members) = (self.declares.clone(), self.members.clone());
+        NodeKnows { declares, members, confirmed: self.members_confirmed }
+    }
+}
+
+/// What this node trusts now, and whom it knows. Reads files: not for async code.
+fn observe(node: &Node, shared: &Shared, ledger: &LedgerSeen) -> Result<TrustAnswer, Fault> {
     let (seen, name) = (observe_trust(&folder(node)?), node.name().to_owned());
-    Ok(TrustAnswer { name, seen, etcd_current: trust_is_current(node, shared), requests: None, lists: None })
+    let confirmed = shared.readiness().1.then(|| shared.status().cluster).flatten();
+    let members: Vec<String> = match (&confirmed, ledger) {
+        (Some(now), _) => now.members.iter().map(|member| member.name.clone()).collect(),
+        (None, LedgerSeen::There(ledger)) => {
+            let remembered = ledger.confirmed.iter().flat_map(|confirmed| &confirmed.members);
+            remembered.map(|member| member.name.clone()).collect()
+        }
+        (None, LedgerSeen::Absent | LedgerSeen::Unreadable(_)) => Vec::new(),
+    };
+    Ok(TrustAnswer {
+        name,
+        seen,
+        etcd_current: trust_is_current(node, shared),
+        requests: None,
+        lists: None,
+        order: None,
+        declares: node.spec.members.iter().map(|member| member.name.clone()).collect(),
+        members: node.spec.external.is_none().then_some(members),
+        members_confirmed: confirmed.is_some(),
+    })
 }
 
-/// Asks every other agent for lists of revoked certificates that are newer than those here, and takes them. Returns whether all of
-/// them answered.
-pub(crate) async fn fetch_lists(node: &Arc<Node>, peers: &Peers, dir: &Path) -> bool {
+/// Asks every other agent for lists of revoked certificates that are newer than those here, and for a later order to trust others, and
+/// takes them: who was away or came later hears of both. Returns whether all of them answered.
+pub(crate) async fn fetch_trust(node: &Arc<Node>, peers: &Peers, dir: &Path) -> bool {
     let mut all = true;
     for peer in peers.others() {
         let at = dir.to_owned();
         let Ok(seen) = tokio::task::spawn_blocking(move || observe_trust(&at)).await else { return false };
-        let request = TrustRequest { lists_but: Some(seen.revoked), ..TrustRequest::default() };
+        let (lists_but, order_after) = (Some(seen.revoked), Some(seen.number));
+        let request = TrustRequest { lists_but, order_after, ..TrustRequest::default() };
         let Ok(answer) = peers.order::<_, TrustAnswer>(&peer, PATH, &request).await else {
             all = false;
             continue;
         };
+        if let Some(order) = answer.order {
+            take_order(node, dir, &peer, order).await;
+        }
         let (Some(lists), at) = (answer.lists, dir.to_owned()) else { continue };
         match tokio::task::spawn_blocking(move || ensure_newer_lists(&at, &lists)).await {
             Ok(Ok(taken)) if !taken.is_empty() => {
@@ -99,10 +147,25 @@ pub(crate) async fn fetch_lists(node: &Arc<Node>, peers: &Peers, dir: &Path) -> 
     all
 }
 
+/// Takes an order from another agent, as from anybody. That one of them came too early for this node is no fault: it is asked again.
+async fn take_order(node: &Arc<Node>, dir: &Path, peer: &str, order: TrustOrder) {
+    let (at, token, number) = (dir.to_owned(), node.spec.token.clone(), order.number);
+    let taken = tokio::task::spawn_blocking(move || ensure_trusted(&at, &token, &order, Timestamp::now())).await;
+    match taken {
+        Ok(Ok(changed)) if !changed.is_empty() => {
+            let words: Vec<&str> = changed.iter().map(|authority| authority.word()).collect();
+            info!(number, "`{peer}` handed on other authorities, which are trusted now: {}", words.join(", "));
+        }
+        Ok(Err(fault)) => debug!(code = %fault.code(), number, "did not take the order that `{peer}` has: {fault}"),
+        Ok(Ok(_)) | Err(_) => {}
+    }
+}
+
 /// Changes it. Reads and writes files: not for async code.
 pub(crate) fn change(
     node: &Arc<Node>,
     shared: &Shared,
+    ledger: &LedgerSeen,
     request: &TrustRequest,
     who: &str,
 ) -> Result<TrustAnswer, Fault> {
@@ -142,10 +205,11 @@ pub(crate) fn change(
         true => Some(ensure_requests(&dir, &names, Keys::Keep)?.bundle.encode()),
         false => None,
     };
-    let now = observe(node, shared)?;
+    let now = observe(node, shared, ledger)?;
     let lists = match &request.lists_but {
         Some(known) if *known != now.seen.revoked => Some(read_known_lists(&dir)?),
         Some(_) | None => None,
     };
-    Ok(TrustAnswer { requests, lists, ..now })
+    let order = request.order_after.and_then(|number| read_order_after(&dir, number));
+    Ok(TrustAnswer { requests, lists, order, ..now })
 }

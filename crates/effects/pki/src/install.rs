@@ -68,7 +68,9 @@ pub fn ensure_installed(
     let mut replaced = Vec::new();
     for (authority, certificate) in &authorities {
         if files::read_if_there(&folder.at(&authority.cert_file()))?.is_none() {
-            folder.write(&authority.cert_file(), pem(&certificate.der).as_bytes(), PUBLIC)?;
+            let all = std::iter::once(&certificate.der).chain(bundle.others(*authority));
+            let text: String = all.map(|der| pem(der)).collect();
+            folder.write(&authority.cert_file(), text.as_bytes(), PUBLIC)?;
         }
         // Before the certificates: nothing is opened with them that does not know whom to refuse.
         if let Some(list) = bundle.list(*authority) {
@@ -165,6 +167,12 @@ fn check_authority(
         return Err(refused(&format!("the {word} is no authority")));
     }
     check_time(&certificate, word, now)?;
+    for other in bundle.others(authority) {
+        let other = Certificate::parse(other).map_err(|why| refused(&format!("of another {word}, {why}")))?;
+        if !other.is_ca || !other.is_signed_by(&other) {
+            return Err(refused(&format!("another {word} is no authority")));
+        }
+    }
     let path = folder.at(&authority.cert_file());
     if let Some(bytes) = files::read_if_there(&path)? {
         let trusted = parse_pem(&bytes).unwrap_or_default();

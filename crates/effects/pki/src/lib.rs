@@ -34,13 +34,15 @@ pub use install::{Installed, ensure_installed, ensure_swaps_finished};
 pub use issue::{Asked, BACKDATED, LEAF_DAYS, Policy, issue, read_requests};
 pub use passphrase::{ENVIRONMENT, Passphrase};
 pub use preflight::{PreflightInput, preflight};
-pub use quorate_plan::certificates::{Authority, CsrBundle, NodeNames, Role, SignedBundle};
+pub use quorate_plan::certificates::{Authority, CsrBundle, NodeNames, Role, RotationPhase, SignedBundle};
 pub use read::{Certificate, covers, node_name, read_certificates};
 pub use request::{Keys, MadeRequests, ensure_requests};
 pub use revoke::{
     IssuedCertificate, RevocationLists, crl_file, ensure_list_expected, ensure_lists, ensure_newer_lists,
     ensure_revoked, observe_issued, observe_list, read_issued, read_known_lists, read_lists, record_issued, with_lists,
 };
-pub use rotation::{Rotation, RotationPhase, ensure_advanced, ensure_rotation, observe_rotation, trusted_now};
+pub use rotation::{Rotation, ensure_advanced, ensure_rotation, observe_rotation, trusted_now, with_trust};
 pub use status::{CertStatus, observe_authorities, observe_node};
-pub use trust::{TrustChange, TrustOrder, TrustSeen, ensure_trusted, fingerprint, observe_trust, trust_hash};
+pub use trust::{
+    TrustChange, TrustOrder, TrustSeen, ensure_trusted, fingerprint, observe_trust, read_order_after, trust_hash,
+};

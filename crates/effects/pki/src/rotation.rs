@@ -7,11 +7,12 @@
 //! **Invariant:** a phase is written down before its work begins, its work can be repeated, and the next phase begins only when
 //! every node has finished the one before. Nothing is deleted: what issued before is kept as `*.retired-*`.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use jiff::Timestamp;
 use quorate_faults::{Code, Fault};
-use quorate_plan::certificates::{Authority, pem};
+use quorate_plan::certificates::{Authority, RotationPhase, SignedBundle, pem};
 use rcgen::PublicKeyData;
 use serde::{Deserialize, Serialize};
 
@@ -20,45 +21,11 @@ use crate::files::{self, Folder, PUBLIC, SECRET};
 use crate::keys;
 use crate::passphrase::Passphrase;
 use crate::read::{Certificate, parse_pem};
+use crate::revoke::with_lists;
 use crate::trust::fingerprint;
 
 /// The journal.
 const FILE: &str = "rotation.json";
-
-/// How far a rotation is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum RotationPhase {
-    /// Every node comes to trust the old authority and the new one.
-    Trust,
-    /// Every node gets certificates of the new one.
-    Issue,
-    /// Every node comes to trust the new one alone.
-    Drop,
-    /// It is over.
-    Done,
-}
-
-impl RotationPhase {
-    /// In one word.
-    pub fn word(self) -> &'static str {
-        match self {
-            RotationPhase::Trust => "trust",
-            RotationPhase::Issue => "issue",
-            RotationPhase::Drop => "drop",
-            RotationPhase::Done => "done",
-        }
-    }
-
-    /// The one after it.
-    pub fn next(self) -> RotationPhase {
-        match self {
-            RotationPhase::Trust => RotationPhase::Issue,
-            RotationPhase::Issue => RotationPhase::Drop,
-            RotationPhase::Drop | RotationPhase::Done => RotationPhase::Done,
-        }
-    }
-}
 
 /// A rotation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -151,8 +118,7 @@ pub fn ensure_advanced(
     if observe_rotation(dir)?.as_ref() != Some(rotation) {
         return Err(Fault::new(Code::RotationOther, "the rotation went on meanwhile").hint("run it again"));
     }
-    // Only a phase with an order of its own has a number of its own.
-    let number = rotation.number + u64::from(rotation.phase == RotationPhase::Issue);
+    let number = rotation.phase.next_number(rotation.number);
     let next = Rotation { phase: rotation.phase.next(), number, ..rotation.clone() };
     write(&folder, &next)?;
     prepare(&folder, dir, &next, passphrase, now)?;
@@ -162,6 +128,19 @@ pub fn ensure_advanced(
 /// The authorities that nodes are to trust in this phase, the issuing one first.
 pub fn trusted_now(dir: &Path, rotation: &Rotation) -> Result<Vec<(Authority, Vec<Certificate>)>, Fault> {
     rotation.which().into_iter().map(|authority| Ok((authority, bundle(dir, authority)?))).collect()
+}
+
+/// Adds to what was signed in a folder of authorities what a node that is new needs beside it: the lists of revoked certificates, and
+/// the other authorities that are trusted now. Else it would not know those who still show certificates of the old one.
+pub fn with_trust(dir: &Path, authorities: &Authorities, signed: SignedBundle) -> Result<SignedBundle, Fault> {
+    let mut others = BTreeMap::new();
+    for authority in Authority::ALL {
+        let issuing = &authorities.get(authority).certificate.der;
+        let ders = bundle(dir, authority)?.into_iter().map(|one| one.der).filter(|der| der != issuing).collect();
+        others.insert(authority.word(), ders);
+    }
+    let signed = with_lists(dir, authorities, signed)?;
+    Ok(signed.with_others(|authority| others.remove(authority.word()).unwrap_or_default()))
 }
 
 /// Does what a phase asks of the folder. All of it can be repeated.

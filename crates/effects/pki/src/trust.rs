@@ -12,7 +12,7 @@ use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use jiff::Timestamp;
 use quorate_faults::{Code, Fault};
-use quorate_plan::certificates::{Authority, Role, pem};
+use quorate_plan::certificates::{Authority, LastOrder, OrderRefused, Role, TrustShown, may_follow, may_trust, pem};
 use rcgen::SigningKey;
 use serde::{Deserialize, Serialize};
 
@@ -61,6 +61,13 @@ pub struct TrustSeen {
     /// The list of revoked certificates of each kind, by its fingerprint.
     #[serde(default)]
     pub revoked: BTreeMap<String, String>,
+}
+
+impl TrustSeen {
+    /// What a rotation asks of it. `etcd_current`: whether its etcd runs with that.
+    pub fn shown(&self, etcd_current: Option<bool>) -> TrustShown<'_> {
+        TrustShown { trusts: &self.trusts, signed_by: &self.signed_by, etcd_current }
+    }
 }
 
 /// What names a certificate.
@@ -120,11 +127,8 @@ pub fn ensure_trusted(dir: &Path, token: &str, order: &TrustOrder, now: Timestam
     if order.token != token {
         return Err(refused(&format!("it is of cluster `{}`", order.token.escape_debug())));
     }
-    let later =
-        |last: &TrustOrder| last.number > order.number || (last.number == order.number && !last.says_the_same(order));
-    if let Some(last) = read_order(dir)?.filter(later) {
-        return Err(refused(&format!("it has number {}, and number {} was carried out", order.number, last.number)));
-    }
+    let last = read_order(dir)?.map(|last| LastOrder { number: last.number, same: last.says_the_same(order) });
+    may_follow(order.number, last).map_err(|why| in_words(why, order, ""))?;
     let mut writes = Vec::new();
     for change in &order.changes {
         let authority = Authority::ALL.into_iter().find(|authority| authority.word() == change.authority);
@@ -170,9 +174,8 @@ fn check(
     let ders: Vec<&[u8]> = new.iter().map(|certificate| certificate.der.as_slice()).collect();
     let message = message(&order.token, order.number, word, &ders);
     let signature = BASE64_STANDARD.decode(&change.signature).map_err(|_| unread("its signature is not base64"))?;
-    if !known.iter().any(|trusted| trusted.verifies(&message, &signature)) {
-        return Err(refused(&format!("its {word} is not signed by an authority that this node trusts")));
-    }
+    let signed = known.iter().any(|trusted| trusted.verifies(&message, &signature));
+    may_trust(signed, []).map_err(|why| in_words(why, order, word))?;
     for certificate in &new {
         if !certificate.is_ca || !certificate.is_signed_by(certificate) {
             return Err(refused(&format!("its {word} is no authority")));
@@ -181,15 +184,20 @@ fn check(
             return Err(refused(&format!("its {word} does not hold now")));
         }
     }
-    // Nobody may lock this node out of its own cluster.
+    let mut own = Vec::new();
     for role in Role::ALL.into_iter().filter(|role| role.authority() == authority) {
-        if let Some(leaf) = leaf(folder, role)?
-            && !new.iter().any(|authority| leaf.is_signed_by(authority))
-        {
-            return Err(refused(&format!("the {} certificate of this node would not be trusted", role.word())));
-        }
+        own.extend(leaf(folder, role)?.map(|leaf| (role, new.iter().any(|authority| leaf.is_signed_by(authority)))));
     }
+    may_trust(signed, own).map_err(|why| in_words(why, order, word))?;
     Ok(new.iter().map(|certificate| pem(&certificate.der)).collect())
+}
+
+fn in_words(why: OrderRefused, order: &TrustOrder, kind: &str) -> Fault {
+    refused(&match why {
+        OrderRefused::Older(last) => format!("it has number {}, and number {last} was carried out", order.number),
+        OrderRefused::Unsigned => format!("its {kind} is not signed by an authority that this node trusts"),
+        OrderRefused::LocksOut(role) => format!("the {} certificate of this node would not be trusted", role.word()),
+    })
 }
 
 fn leaf(folder: &Folder, role: Role) -> Result<Option<Certificate>, Fault> {
@@ -205,6 +213,12 @@ fn read_order(dir: &Path) -> Result<Option<TrustOrder>, Fault> {
             .hint("bring the file back from a copy; without it, old orders could be repeated")
             .caused_by(error)
     })
+}
+
+/// The last order that the node with the folder `dir` carried out, where its number is higher than this one: for another node, which
+/// has not heard of it.
+pub fn read_order_after(dir: &Path, number: u64) -> Option<TrustOrder> {
+    read_order(dir).ok().flatten().filter(|last| last.number > number)
 }
 
 /// What the node with the folder `dir` trusts now. What cannot be read is left out.

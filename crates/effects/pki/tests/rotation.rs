@@ -11,7 +11,7 @@ use quorate_pki::{
     Authorities, Authority, Keys, RevocationLists, Rotation, RotationPhase, TrustOrder, ensure_advanced,
     ensure_installed, ensure_lists, ensure_newer_lists, ensure_revoked, ensure_rotation, ensure_trusted,
     observe_issued, observe_list, observe_rotation, observe_trust, read_certificates, read_known_lists, read_lists,
-    record_issued, trust_hash, trusted_now, with_lists,
+    read_order_after, record_issued, trust_hash, trusted_now, with_lists, with_trust,
 };
 use support::{Place, TOKEN};
 
@@ -60,6 +60,39 @@ fn a_node_goes_from_one_authority_over_two_to_the_other() {
     // The order from before, which would bring the old one back, is refused.
     assert_eq!(ensure_trusted(&node, TOKEN, &both, place.now).unwrap_err().code(), Code::TrustRefused);
     assert!(!advance(&place, &dropped).is_open());
+}
+
+/// Who comes while authorities are rotated trusts both, and hears the last order from whoever has it.
+#[test]
+fn a_node_that_comes_in_the_midst_of_a_rotation_trusts_both_and_takes_the_last_order_from_another() {
+    let place = Place::new();
+    place.install("n1", place.now);
+    let rotation = begin(&place);
+    ensure_trusted(&place.node("n1"), TOKEN, &order(&place, &rotation), place.now).unwrap();
+    // One that was prepared before, and is told nothing: what another node was told is enough.
+    let late = place.node("n3");
+    let before = place.sign("n3", Keys::Keep, place.now);
+    ensure_installed(&late, &support::names("n3"), &before, place.now).unwrap();
+    let rotation = advance(&place, &rotation);
+    let handed_on = read_order_after(&place.node("n1"), observe_trust(&late).number).unwrap();
+    assert_eq!(ensure_trusted(&late, TOKEN, &handed_on, place.now).unwrap().len(), 3);
+    assert_eq!(read_order_after(&place.node("n1"), observe_trust(&late).number), None, "it has it now");
+    let authorities = Authorities::open(&place.ca(), None).unwrap();
+    let signed = with_trust(&place.ca(), &authorities, place.sign("n2", Keys::Keep, place.now)).unwrap();
+    ensure_installed(&place.node("n2"), &support::names("n2"), &signed, place.now).unwrap();
+    for node in ["n1", "n2", "n3"] {
+        assert_eq!(trusted(&place.node(node)), 2, "{node}");
+    }
+    for node in ["n1", "n3"] {
+        place.install(node, place.now);
+    }
+    let dropped = advance(&place, &rotation);
+    ensure_trusted(&place.node("n1"), TOKEN, &order(&place, &dropped), place.now).unwrap();
+    let handed_on = read_order_after(&place.node("n1"), observe_trust(&place.node("n2")).number).unwrap();
+    for node in ["n2", "n3"] {
+        ensure_trusted(&place.node(node), TOKEN, &handed_on, place.now).unwrap();
+        assert_eq!(trusted(&place.node(node)), 1, "{node}");
+    }
 }
 
 #[test]

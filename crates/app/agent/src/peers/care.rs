@@ -28,7 +28,7 @@ pub(super) async fn trust(
     let Json(request) = body.map_err(|rejection| unread(&rejection))?;
     let who = asking(&headers);
     blocking(move || {
-        let changed = trust::change(&api.node, &api.shared, &request, &who);
+        let changed = trust::change(&api.node, &api.shared, &api.book.read(), &request, &who);
         if let Err(fault) = &changed {
             warn!(code = %fault.code(), "{who} asked for other trust: {fault}");
         }

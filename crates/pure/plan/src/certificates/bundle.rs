@@ -46,6 +46,7 @@ pub struct SignedBundle {
     authorities: [Vec<u8>; 3],
     certificates: [Vec<u8>; 4],
     lists: [Option<Vec<u8>>; 3],
+    others: [Vec<Vec<u8>>; 3],
 }
 
 /// Why a text is no bundle.
@@ -128,6 +129,22 @@ impl SignedBundle {
             authorities,
             certificates,
             lists: Default::default(),
+            others: Default::default(),
+        }
+    }
+
+    /// The same with the authorities that are trusted beside those that signed, as DER: while they are rotated there are two.
+    pub fn with_others(self, others: impl FnMut(Authority) -> Vec<Vec<u8>>) -> SignedBundle {
+        SignedBundle { others: Authority::ALL.map(others), ..self }
+    }
+
+    /// The authorities of one kind that are trusted beside the one that signed.
+    pub fn others(&self, authority: Authority) -> &[Vec<u8>] {
+        let [peer, client, agent] = &self.others;
+        match authority {
+            Authority::Peer => peer,
+            Authority::Client => client,
+            Authority::Agent => agent,
         }
     }
 
@@ -176,6 +193,11 @@ impl SignedBundle {
                 block(&mut text, &revoked(authority), LIST_LABEL, list);
             }
         }
+        for authority in Authority::ALL {
+            for other in self.others(authority) {
+                block(&mut text, &trusted(authority), CERTIFICATE_LABEL, other);
+            }
+        }
         text
     }
 
@@ -194,8 +216,14 @@ impl SignedBundle {
         for (authority, found) in Authority::ALL.into_iter().zip(&mut lists) {
             *found = lines.block_if_there(&revoked(authority), LIST_LABEL)?;
         }
+        let mut others: [Vec<Vec<u8>>; 3] = Default::default();
+        for (authority, found) in Authority::ALL.into_iter().zip(&mut others) {
+            while let Some(other) = lines.block_if_there(&trusted(authority), CERTIFICATE_LABEL)? {
+                found.push(other);
+            }
+        }
         lines.end()?;
-        Ok(SignedBundle { token, name, authorities, certificates, lists })
+        Ok(SignedBundle { token, name, authorities, certificates, lists, others })
     }
 }
 
@@ -211,6 +239,11 @@ fn of_role<T>(role: Role, peer: T, client: T, agent: T, admin: T) -> T {
 /// The name of the part with the list of an authority.
 fn revoked(authority: Authority) -> String {
     format!("{}-revoked", authority.word())
+}
+
+/// The name of a part with another authority that is trusted.
+fn trusted(authority: Authority) -> String {
+    format!("{}-trusted", authority.word())
 }
 
 fn head(kind: &str, token: &str, name: &str) -> String {
@@ -350,6 +383,18 @@ mod tests {
         assert_eq!((listed.list(Authority::Client), signed().list(Authority::Peer)), (None, None));
         let twice = format!("{text}{}", text.get(text.find("\nagent-ca-revoked").unwrap()..).unwrap());
         assert!(matches!(SignedBundle::decode(twice.as_bytes()), Err(BundleError::More(_))));
+    }
+
+    #[test]
+    fn other_authorities_travel_along_while_there_are_some() {
+        let other = |authority: Authority| match authority {
+            Authority::Peer => vec![b"old".to_vec(), b"older".to_vec()],
+            Authority::Client => Vec::new(),
+            Authority::Agent => vec![b"old".to_vec()],
+        };
+        let bundle = signed().with_lists(|_| Some(b"list".to_vec())).with_others(other);
+        assert_eq!(SignedBundle::decode(bundle.encode().as_bytes()), Ok(bundle.clone()));
+        assert_eq!((bundle.others(Authority::Peer).len(), bundle.others(Authority::Client).len()), (2, 0));
     }
 
     #[test]

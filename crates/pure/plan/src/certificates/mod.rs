@@ -1,14 +1,20 @@
-//! Certificates on paper: who gets which, what stands in them, the text they travel in, and when they are renewed.
+//! Certificates on paper: who gets which, what stands in them, the text they travel in, when they are renewed, and how authorities
+//! are rotated.
 //!
 //! **Rule:** nothing here reads a certificate, a clock or a disk; what a certificate says comes in as values.
 
 mod bundle;
 mod names;
 mod renewal;
+mod rotation;
 
 pub use bundle::{BYTES_MAX, BundleError, CsrBundle, SignedBundle, pem};
 pub use names::{NodeNames, agent_hostname, host_of, is_host_name, node_of_hostname, peer_hostname};
 pub use renewal::{Life, Renewal, ends_soon, plan_renewal};
+pub use rotation::{
+    Goal, Lack, LastOrder, Need, NodeKnows, OrderRefused, RotationPhase, Standing, TrustShown, may_follow, may_trust,
+    phase_of_all, strangers,
+};
 
 /// An authority: whoever trusts it trusts all that it signed, so each group has its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -506,3 +506,21 @@ fn a_change_without_one_of_its_guards_is_objected_to() {
     let missed: Vec<Guard> = Guard::IN_CHANGE.into_iter().filter(|guard| !caught.contains_key(guard)).collect();
     assert_eq!(missed, [], "{caught:#?}");
 }
+
+/// The one waits to leave until the other takes part, and the other takes part when the cluster looks for it where it is.
+#[test]
+fn a_member_that_is_looked_for_elsewhere_is_found_before_one_that_is_down_leaves() {
+    let text =
+        "token: t\nplaintext: true\nmembers:\n  - {name: n1, address: 10.0.0.1}\n  - {name: n2, address: 10.0.1.2}\n";
+    let spec = Spec::parse(text.as_bytes(), "c").map_err(|mistakes| mistakes.render()).unwrap().0;
+    let mut view = view(&spec, &[1, 2, 3, 4, 5]);
+    if let ClusterSeen::Confirmed { members, .. } = &mut view.cluster {
+        for (at, why) in [(1, "it knows no leader"), (2, "connection refused")] {
+            members[at].health = Health::Unhealthy(why.to_owned());
+        }
+    }
+    let plan = plan_for_agents(&view, &spec);
+    check_change(&spec, &view, &plan).unwrap();
+    let step = first(plan, "n1").unwrap();
+    assert!(matches!(&step.act, Act::ChangeUrls { who, .. } if who.node == "n2"), "{step}");
+}

@@ -7,7 +7,7 @@ use quorate_agent::turn::Node;
 use quorate_faults::{Code, Exit, Fault};
 use quorate_pki::{
     Authorities, Certificate, CsrBundle, LEAF_DAYS, NodeNames, Policy, Role, issue, needs_passphrase, read_requests,
-    record_issued, with_lists,
+    record_issued, with_trust,
 };
 use serde::Serialize;
 
@@ -75,8 +75,8 @@ pub(crate) fn run(args: &Args, printer: &mut Printer) -> Result<Exit, Fault> {
     let authorities = Authorities::open(&args.dir, passphrase.as_ref())?;
     let policy = Policy { days: args.days, allowed: allowed.as_ref() };
     let now = Timestamp::now();
-    // A node that is new has to know from its first start whom to refuse.
-    let signed = with_lists(&args.dir, &authorities, issue(&authorities, &bundle, &policy, now)?)?;
+    // A node that is new has to know from its first start whom to refuse, and whom to trust while authorities are rotated.
+    let signed = with_trust(&args.dir, &authorities, issue(&authorities, &bundle, &policy, now)?)?;
     // What is on record can be revoked by name; a folder that cannot be written to signs all the same.
     if let Err(fault) = record_issued(&args.dir, &signed, now) {
         printer.warning(fault.code(), &format!("what was signed is not on record: {fault}"));

@@ -1,7 +1,7 @@
 //! `quorate ca rotate`: takes new authorities into use on every node, while the cluster serves.
 //!
-//! **Rule:** the folder of authorities knows the phase; a phase ends when every declared node has finished it, and what was cut
-//! off is gone on with by the same command.
+//! **Rule:** the folder of authorities knows the phase; a phase ends when every declared node has finished it and nobody else belongs
+//! to the cluster, which `plan` decides; and what was cut off is gone on with by the same command.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -11,10 +11,11 @@ use jiff::Timestamp;
 use quorate_agent::trust::{TrustAnswer, TrustRequest};
 use quorate_faults::{Code, Exit, Fault};
 use quorate_pki::{
-    Authorities, Authority, CsrBundle, LEAF_DAYS, NodeNames, Passphrase, Policy, Role, Rotation, RotationPhase,
-    TrustOrder, ensure_advanced, ensure_rotation, fingerprint, issue, needs_passphrase, observe_rotation,
-    record_issued, trusted_now,
+    Authorities, Authority, CsrBundle, LEAF_DAYS, NodeNames, Passphrase, Policy, Rotation, RotationPhase, TrustOrder,
+    ensure_advanced, ensure_rotation, fingerprint, issue, needs_passphrase, observe_rotation, record_issued,
+    trusted_now,
 };
+use quorate_plan::certificates::{Goal, Need, Standing, phase_of_all, strangers};
 use quorate_plan::spec::parse_duration;
 use serde::Serialize;
 
@@ -156,68 +157,127 @@ struct Work<'a> {
     passphrase: Option<&'a Passphrase>,
 }
 
+/// What is said to nodes in a phase.
+struct Words {
+    goal: Goal,
+    order: TrustOrder,
+    authorities: Authorities,
+}
+
+/// What a look at all nodes came to.
+struct Looked {
+    nodes: BTreeMap<String, Standing>,
+    /// Who belongs to the cluster, and is not declared by the file here; none: nobody knows.
+    strangers: Option<BTreeSet<String>>,
+}
+
+impl Looked {
+    /// The phase at which all of them stand together.
+    fn phase(&self) -> RotationPhase {
+        phase_of_all(self.nodes.values(), self.strangers.as_ref().is_none_or(|names| !names.is_empty()))
+    }
+
+    /// Whom the others wait for, and why.
+    fn lacks(&self) -> BTreeMap<String, String> {
+        let all = self.phase();
+        let last = self.nodes.iter().filter(|(_, standing)| standing.phase() == all);
+        let mut lacks: BTreeMap<String, String> = last
+            .filter_map(|(node, standing)| match standing {
+                Standing::Unknown(why) => Some((node.clone(), why.clone())),
+                Standing::Lacks(lack) => Some((node.clone(), lack.text().to_owned())),
+                Standing::Done => None,
+            })
+            .collect();
+        for name in self.strangers.iter().flatten() {
+            let why = "it belongs to the cluster, and this cluster file does not declare it";
+            lacks.insert(name.clone(), why.to_owned());
+        }
+        if self.strangers.is_none() && lacks.is_empty() {
+            lacks.extend(self.nodes.keys().map(|node| (node.clone(), "it knows no members of the cluster".to_owned())));
+        }
+        lacks
+    }
+}
+
 impl Work<'_> {
-    /// Brings every node through a phase.
+    /// Brings every node through a phase: looks at all of them, tells one, and looks again. Whose turn it is, and when the phase
+    /// is over, is for the decision to say.
     fn phase(&self, rotation: &Rotation) -> Result<(), Fault> {
         let trusted = trusted_now(&self.args.dir, rotation)?;
         let authorities = Authorities::open(&self.args.dir, self.passphrase)?;
         let order = TrustOrder::sign(&authorities, rotation.number, &trusted)?;
-        let goal = Goal::of(rotation, &trusted);
-        let begun = Instant::now();
+        let prints = |all: &Vec<quorate_pki::Certificate>| all.iter().map(|one| fingerprint(&one.der)).collect();
+        let goal = Goal::of(rotation.phase, trusted.iter().map(|(authority, all)| (*authority, prints(all))));
+        let words = Words { goal, order, authorities };
+        let (begun, mut tried) = (Instant::now(), BTreeSet::new());
         loop {
-            let mut lacks: BTreeMap<&str, String> = BTreeMap::new();
-            for member in &self.cluster.spec.members {
-                let name = member.name.as_str();
-                let done = match rotation.phase {
-                    RotationPhase::Trust | RotationPhase::Drop => self.order(name, &order, &goal),
-                    RotationPhase::Issue => self.equip(name, &authorities, &goal),
-                    RotationPhase::Done => Ok(None),
-                };
-                match done {
-                    Ok(None) => {}
-                    Ok(Some(lacking)) => drop(lacks.insert(name, lacking)),
+            let mut looked = self.look(&words.goal);
+            let all = looked.phase();
+            if all == RotationPhase::Done {
+                return Ok(());
+            }
+            // One that could not do it lets the others go first.
+            let next = looked.nodes.iter().filter(|(node, _)| !tried.contains(*node));
+            let next = { next }.find_map(|(node, standing)| Some((node.clone(), standing.told_at(all)?)));
+            if let Some((node, need)) = next.clone() {
+                tried.insert(node.clone());
+                let standing = match self.tell_node(&node, need, &words) {
+                    Ok(standing) => standing,
                     // What a node refuses will not be taken by asking again, unless it only is behind.
                     Err(fault) if fault.code() == Code::TrustRefused && rotation.phase == RotationPhase::Trust => {
                         return Err(fault);
                     }
-                    Err(fault) => drop(lacks.insert(name, fault.to_string())),
-                }
-            }
-            if lacks.is_empty() {
-                return Ok(());
+                    Err(fault) => Standing::Unknown(fault.to_string()),
+                };
+                looked.nodes.insert(node, standing);
             }
             if begun.elapsed() > self.args.wait {
-                return Err(waiting(rotation, &lacks));
+                return Err(waiting(rotation, &looked.lacks()));
             }
-            std::thread::sleep(LOOK);
+            if next.is_none() {
+                tried.clear();
+                std::thread::sleep(LOOK);
+            }
         }
+    }
+
+    /// How every declared node stands.
+    fn look(&self, goal: &Goal) -> Looked {
+        let (mut nodes, mut told) = (BTreeMap::new(), Vec::new());
+        for member in &self.cluster.spec.members {
+            let standing = match self.tell(&member.name, &TrustRequest::default()) {
+                Ok(answer) => {
+                    told.push(answer.knows());
+                    stands(goal, &answer)
+                }
+                Err(fault) => Standing::Unknown(fault.to_string()),
+            };
+            nodes.insert(member.name.clone(), standing);
+        }
+        let strangers = strangers(&told, |name| self.cluster.spec.member(name).is_some());
+        let strangers = strangers.map(|names| names.into_iter().map(str::to_owned).collect());
+        Looked { nodes, strangers }
     }
 
     fn tell(&self, node: &str, request: &TrustRequest) -> Result<TrustAnswer, Fault> {
         self.cluster.order(node, "/v1/trust", request)
     }
 
-    /// Has a node trust what is to be trusted. Returns what it still lacks.
-    fn order(&self, node: &str, order: &TrustOrder, goal: &Goal) -> Result<Option<String>, Fault> {
-        let answer = self.tell(node, &TrustRequest::default())?;
-        let answer = match goal.is_trusted_by(&answer) {
-            true => answer,
-            false => self.tell(node, &TrustRequest { order: Some(order.clone()), ..TrustRequest::default() })?,
+    /// Tells a node what it needs. Returns how it stands then.
+    fn tell_node(&self, node: &str, need: Need, words: &Words) -> Result<Standing, Fault> {
+        let answer = match need {
+            Need::Order => {
+                self.tell(node, &TrustRequest { order: Some(words.order.clone()), ..TrustRequest::default() })?
+            }
+            Need::Certificates => self.equip(node, &words.authorities)?,
+            Need::Restart | Need::Hear => self.tell(node, &TrustRequest::default())?,
         };
-        Ok(match (goal.is_trusted_by(&answer), answer.etcd_current) {
-            (false, _) => Some("it trusts others".to_owned()),
-            // One that does not run reads the files when it starts.
-            (true, None | Some(true)) => None,
-            (true, Some(false)) => Some("its etcd runs with earlier trust, until its turn to be restarted".to_owned()),
-        })
+        Ok(stands(&words.goal, &answer))
     }
 
     /// Has a node show certificates of the new authorities.
-    fn equip(&self, node: &str, authorities: &Authorities, goal: &Goal) -> Result<Option<String>, Fault> {
+    fn equip(&self, node: &str, authorities: &Authorities) -> Result<TrustAnswer, Fault> {
         let answer = self.tell(node, &TrustRequest { wants_requests: true, ..TrustRequest::default() })?;
-        if goal.is_shown_by(&answer) {
-            return Ok(None);
-        }
         let text = answer.requests.unwrap_or_default();
         let bundle = CsrBundle::decode(text.as_bytes()).map_err(|error| {
             Fault::new(Code::BundleUnreadable, format!("cannot read what `{node}` asks for")).caused_by(error)
@@ -228,49 +288,17 @@ impl Work<'_> {
         let now = Timestamp::now();
         let signed = issue(authorities, &bundle, &policy, now)?;
         record_issued(&self.args.dir, &signed, now)?;
-        let answer =
-            self.tell(node, &TrustRequest { certificates: Some(signed.encode()), ..TrustRequest::default() })?;
-        Ok((!goal.is_shown_by(&answer)).then(|| "it shows earlier certificates".to_owned()))
+        self.tell(node, &TrustRequest { certificates: Some(signed.encode()), ..TrustRequest::default() })
     }
 }
 
-/// What every node is to come to.
-struct Goal {
-    trusts: BTreeMap<String, Vec<String>>,
-    signed_by: BTreeMap<&'static str, String>,
+fn stands(goal: &Goal, answer: &TrustAnswer) -> Standing {
+    goal.lacks(&answer.seen.shown(answer.etcd_current)).map_or(Standing::Done, Standing::Lacks)
 }
 
-impl Goal {
-    fn of(rotation: &Rotation, trusted: &[(Authority, Vec<quorate_pki::Certificate>)]) -> Goal {
-        let mut goal = Goal { trusts: BTreeMap::new(), signed_by: BTreeMap::new() };
-        for (authority, certificates) in trusted {
-            let mut prints: Vec<String> = certificates.iter().map(|one| fingerprint(&one.der)).collect();
-            // The issuing one stands first.
-            if let Some(first) = prints.first().filter(|_| rotation.phase == RotationPhase::Issue) {
-                for role in Role::ALL.into_iter().filter(|role| role.authority() == *authority) {
-                    goal.signed_by.insert(role.word(), first.clone());
-                }
-            }
-            prints.sort_unstable();
-            goal.trusts.insert(authority.word().to_owned(), prints);
-        }
-        goal
-    }
-
-    fn is_trusted_by(&self, answer: &TrustAnswer) -> bool {
-        self.trusts.iter().all(|(authority, prints)| answer.seen.trusts.get(authority) == Some(prints))
-    }
-
-    fn is_shown_by(&self, answer: &TrustAnswer) -> bool {
-        let shown = |role: &str| answer.seen.signed_by.get(role).and_then(Option::as_ref);
-        self.signed_by.iter().all(|(role, print)| shown(role) == Some(print))
-    }
-}
-
-fn waiting(rotation: &Rotation, lacks: &BTreeMap<&str, String>) -> Fault {
-    let who: BTreeSet<&str> = lacks.keys().copied().collect();
+fn waiting(rotation: &Rotation, lacks: &BTreeMap<String, String>) -> Fault {
     let list: Vec<String> = lacks.iter().map(|(node, lacking)| format!("`{node}`: {lacking}")).collect();
-    let who = Vec::from_iter(who).join(", ");
+    let who = lacks.keys().map(String::as_str).collect::<Vec<_>>().join(", ");
     Fault::new(Code::RotationWaiting, format!("the rotation waits in phase `{}` for {who}", rotation.phase.word()))
         .hint("run the same command again; see `quorate explain Q1023`")
         .caused_by(list.join("; "))
