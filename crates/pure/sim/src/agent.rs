@@ -19,6 +19,7 @@ impl World {
     /// The agent does one thing.
     pub(crate) fn act(&mut self, node: usize) {
         self.nodes[node].place = self.address_of(node);
+        self.fetch_order(node);
         if self.nodes[node].runs {
             self.nodes[node].plan = None;
             if self.random.permille(300) {
@@ -121,7 +122,7 @@ impl World {
     /// What the agent of `peer` answers `asker`.
     pub(crate) fn answer(&self, peer: usize, asker: usize) -> Option<PeerAnswer> {
         let (it, who) = (&self.nodes[peer], &self.nodes[asker]);
-        if !it.up || !self.linked(peer, asker) || it.ledger_unreadable {
+        if !it.up || !self.linked(peer, asker) || !self.are_agents(peer, asker) || it.ledger_unreadable {
             return None;
         }
         let member = who.ledger.as_ref().and_then(|ledger| ledger.ids()).map(|(_, member)| member);
@@ -152,7 +153,7 @@ impl World {
             let it = &self.nodes[member.node];
             let runs = it.data.as_ref().is_some_and(|data| it.runs && data.member == member.id);
             let same = it.data.as_ref().map(|data| data.cluster) == cluster;
-            let health = match self.linked(asker, member.node) {
+            let health = match self.reaches(asker, member.node) || !it.runs && self.linked(asker, member.node) {
                 false => Health::Unknown("no answer".to_owned()),
                 true if runs && same && !self.meets(leader, member.node, config) => {
                     Health::Unhealthy("it knows no leader".to_owned())
@@ -186,7 +187,7 @@ impl World {
         for member in &config.members {
             let it = &self.nodes[member.node];
             let seen = it.data.as_ref().filter(|data| it.runs && data.member == member.id);
-            if let Some(index) = seen.filter(|_| self.linked(node, member.node)).map(|data| data.commit as u64) {
+            if let Some(index) = seen.filter(|_| self.reaches(node, member.node)).map(|data| data.commit as u64) {
                 let known = self.nodes[node].noted.entry(member.id).or_default();
                 *known = index.max(*known);
             }

@@ -244,6 +244,7 @@ impl World {
         (it.runs, it.leads, it.checked, it.halt, it.plan) = (true, false, None, None, None);
         (it.pausing, it.restarting, it.runs_as, it.listens, it.since) = (false, false, it.wants, at, None);
         it.upkeep_until = 0;
+        it.started_with.clone_from(&it.certificates.trusts);
         let member = it.data.as_ref().map(|data| data.member.to_string()).unwrap_or_default();
         self.tell(Some(node), format!("etcd starts as member {member}{}", if joining { ", without data" } else { "" }));
         Did::On

@@ -68,6 +68,9 @@ impl World {
         let whole = |voter: &crate::etcd::Member| {
             let it = &self.nodes[voter.node];
             let mine = it.data.as_ref().filter(|mine| mine.member == voter.id && mine.cluster == data.cluster);
+            // All know of the same voters: one that has not heard of the last change yet counts on those before it.
+            let knows = |mine: &&crate::etcd::Data| mine.config().voters().eq(config.voters());
+            let mine = mine.filter(knows);
             it.runs && !it.damaged && !it.ledger_unreadable && mine.is_some_and(|mine| mine.synced >= data.commit)
         };
         let voters = config.voters().count();
@@ -186,6 +189,7 @@ impl World {
         let it = &mut self.nodes[node];
         (it.data, it.ledger, it.snapshot) = (None, None, None);
         it.noted.clear();
+        self.equip_by_hand(node);
     }
 
     /// The ledger alone: the data is there, and nobody knows whose it is.

@@ -19,6 +19,7 @@ mod person;
 mod raft;
 mod random;
 mod recovery;
+mod rotation;
 mod rules;
 mod turn;
 mod upkeep;
@@ -38,6 +39,22 @@ pub struct Settings {
     /// A person who does not know better forgets every node when all is calm, and declares the next founding: to show that the rules
     /// notice what is lost.
     pub starts_over: bool,
+    /// Authorities are rotated without this rule.
+    pub without_in_rotation: Option<RotationRule>,
+}
+
+/// What `quorate ca rotate` keeps to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RotationRule {
+    /// A phase ends only when every node has finished it, also those that do not answer.
+    EveryNode,
+    /// No phase ends while somebody belongs to the cluster whom the file does not declare.
+    Strangers,
+}
+
+impl RotationRule {
+    /// All of them.
+    pub const ALL: [RotationRule; 2] = [RotationRule::EveryNode, RotationRule::Strangers];
 }
 
 /// How a life went.

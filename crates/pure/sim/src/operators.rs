@@ -2,13 +2,21 @@
 
 use quorate_etcd_formats::membership::{ClusterId, MemberId};
 use quorate_plan::change::moved_at_once_max;
-use quorate_plan::ledger::{Identity, Intent, IntentKind, Ledger, Origin, PeerMemory, State};
+use quorate_plan::ledger::{
+    Confirmed, ConfirmedMember, Identity, Intent, IntentKind, Ledger, Origin, PeerMemory, State,
+};
 
 use crate::Settings;
 use crate::etcd::Data;
+use crate::execute::peer_url;
 use crate::files;
 use crate::random::Random;
 use crate::world::{Node, World};
+
+/// A member that a quorum confirmed long ago.
+fn long_confirmed((id, node): &(MemberId, usize)) -> ConfirmedMember {
+    ConfirmedMember { id: *id, name: format!("n{}", node + 1), peer_urls: vec![peer_url(*node, 0)], learner: false }
+}
 
 impl World {
     /// A cluster that was founded long ago, and machines that are not in it yet.
@@ -34,6 +42,7 @@ impl World {
                     };
                     ledger.peers.insert(format!("n{}", at + 1), memory);
                 }
+                ledger.confirmed = Some(Confirmed { at_ms: 0, members: members.iter().map(long_confirmed).collect() });
                 let data = Data::founded(ids.cluster, &members, *member, *node);
                 (nodes[*node].ledger, nodes[*node].data) = (Some(ledger), Some(data));
             }
@@ -108,6 +117,7 @@ impl World {
         let words = self.files[file].words.clone();
         self.tell(None, format!("operator {operator} applies {words}"));
         self.intended = file;
+        self.prepare_newcomers(file, &config);
         self.hand_out(file, operator);
     }
 
@@ -280,6 +290,7 @@ impl World {
         }
         let words = self.files[self.intended].words.clone();
         self.tell(None, format!("a person gives everyone {words}"));
+        self.stop_rotating();
     }
 
     /// Whether the cluster is what the file declares, and whoever is out of it is still.
@@ -292,6 +303,7 @@ impl World {
             it.up
                 && it.runs
                 && it.wants == it.runs_as
+                && self.is_rotated(*node)
                 && it.listens == self.addresses[*node]
                 && it.data.as_ref().is_some_and(|mine| {
                     mine.cluster == data.cluster

@@ -45,7 +45,7 @@ impl World {
             let member = config.members.iter().find(|member| member.node == node);
             member.is_none_or(|member| member.at == self.nodes[node].listens)
         };
-        from == to || self.linked(from, to) && (right(from) || right(to))
+        from == to || self.linked(from, to) && self.are_peers(from, to) && (right(from) || right(to))
     }
 
     /// Whether a leader reaches a quorum of its voters.
@@ -75,7 +75,7 @@ impl World {
 
     /// A leader with a quorum, asked through any server that `from` reaches. Whether it is ours is for the asker to say.
     pub(crate) fn leader_for(&self, from: usize, through: usize) -> Option<usize> {
-        if !self.nodes[through].runs || !self.linked(from, through) {
+        if !self.nodes[through].runs || !self.reaches(from, through) {
             return None;
         }
         self.leader_near(through).filter(|leader| self.has_quorum(*leader))

@@ -21,6 +21,7 @@ fn written(entry: &Entry) -> Option<u32> {
 impl World {
     /// After every moment: one cluster at a time.
     pub(crate) fn rules(&mut self) {
+        self.rule_of_links();
         let leading = self.nodes.iter().filter(|node| node.runs && node.leads).filter_map(|node| node.data.as_ref());
         let mut clusters: Vec<ClusterId> = leading.map(|data| data.cluster).collect();
         clusters.sort_unstable();
@@ -222,7 +223,7 @@ impl World {
     pub(crate) fn rule_of_undo(&mut self, node: usize, who: &Who) {
         let Some(target) = self.index_of(&who.node) else { return };
         let it = &self.nodes[target];
-        let runs = it.runs && it.data.as_ref().map(|data| data.member) == who.id && self.linked(node, target);
+        let runs = it.runs && it.data.as_ref().map(|data| data.member) == who.id && self.reaches(node, target);
         let declared = self.files[self.nodes[node].file].spec.member(&who.node).is_some();
         if runs && declared && !self.was_asked(target) {
             self.break_rule("a learner that runs is undone".to_owned());

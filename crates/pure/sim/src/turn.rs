@@ -184,7 +184,7 @@ impl World {
         let index = |member: &crate::etcd::Member| {
             let it = &self.nodes[member.node];
             let there = it.data.as_ref().filter(|data| it.runs && data.member == member.id);
-            there.filter(|_| self.linked(node, member.node)).map(|there| (member.id, there.log.len() as u64))
+            there.filter(|_| self.reaches(node, member.node)).map(|there| (member.id, there.log.len() as u64))
         };
         Some(ClusterView {
             leader: Some(data.member),
@@ -203,11 +203,11 @@ impl World {
 
     pub(crate) fn now_of(&self, node: usize, asker: usize) -> Option<NodeNow> {
         let it = &self.nodes[node];
-        if !it.up || it.ledger_unreadable || !self.linked(node, asker) {
+        if !it.up || it.ledger_unreadable || !self.linked(node, asker) || !self.are_agents(node, asker) {
             return None;
         }
         let ledger = it.ledger.clone().unwrap_or_default();
-        let differs = it.runs && (it.wants != it.runs_as || self.address_of(node) != it.listens);
+        let differs = it.runs && (it.wants != it.runs_as || self.address_of(node) != it.listens || self.is_stale(node));
         let release = (it.wants.1 != it.runs_as.1).then(|| release_text(it.wants.1));
         Some(NodeNow {
             generation: ledger.generation,
@@ -216,7 +216,8 @@ impl World {
             member: it.data.as_ref().map(|data| data.member).or_else(|| ledger.ids().map(|(_, member)| member)),
             etcd: it.runs.then(|| release_text(it.runs_as.1)),
             storage: None,
-            restart: differs.then(|| Restart { why: "its flags or its release have changed".to_owned(), release }),
+            restart: differs
+                .then(|| Restart { why: "its flags, its release or whom it trusts have changed".to_owned(), release }),
             intent: ledger.intent.map(|intent| intent.kind),
             pausing: it.pausing || (it.restarting && !it.runs) || self.is_kept_up(node),
             since: it.since.filter(|(wanted, _)| it.runs && *wanted == it.wants.1).map(|(_, revision)| revision),

@@ -12,6 +12,7 @@ use crate::etcd::{Data, Entry};
 use crate::files::{self, File};
 use crate::random::Random;
 use crate::recovery::Order;
+use crate::rotation::{Authorities, Certificates, Generation};
 use crate::{End, Settings};
 
 /// How long faults go on.
@@ -74,6 +75,9 @@ pub(crate) struct Node {
     pub(crate) listens: u8,
     /// The address that the last file gave it which declared it.
     pub(crate) place: u8,
+    /// Whom it trusts and what it shows, by its files; and whom its etcd trusts, by when that was started.
+    pub(crate) certificates: Certificates,
+    pub(crate) started_with: BTreeSet<Generation>,
 }
 
 /// A plan that is being carried out.
@@ -150,6 +154,8 @@ pub(crate) struct World {
     pub(crate) torn_down: bool,
     /// Nodes that were declared dead, with the cluster of which a newer generation was made.
     pub(crate) dead: BTreeSet<(ClusterId, usize)>,
+    /// The folder of authorities, and who rotates them.
+    pub(crate) authorities: Authorities,
 }
 
 impl World {
@@ -176,6 +182,7 @@ impl World {
     pub(crate) fn with(random: Random, settings: Settings, nodes: Vec<Node>, files: Vec<Rc<File>>) -> World {
         let addresses = vec![0; nodes.len()];
         let mut chance = Random::new(random.clone().next() ^ 0x0063_6c6f_636b_7300);
+        let rotating = Random::new(random.clone().next() ^ 0x0072_6f74_6174_6500);
         let clocks = nodes.iter().map(|_| Clock::of_chance(&mut chance)).collect();
         World {
             settings,
@@ -209,6 +216,7 @@ impl World {
             to_be_stored: None,
             torn_down: false,
             dead: BTreeSet::new(),
+            authorities: Authorities::new(rotating),
         }
     }
 
@@ -238,7 +246,8 @@ impl World {
         }
         if self.broken.is_none() {
             let states: Vec<String> = (0..self.nodes.len()).map(|node| self.describe(node)).collect();
-            self.break_rule(format!("it never came to an end: {}", states.join("; ")));
+            let rotation = self.describe_rotation();
+            self.break_rule(format!("it never came to an end{rotation}: {}", states.join("; ")));
         }
         End::Broken
     }
@@ -261,6 +270,9 @@ impl World {
             }
         }
         self.raft();
+        if self.living {
+            self.rotate();
+        }
         self.rules();
     }
 
@@ -292,7 +304,7 @@ impl World {
         let data = it.data.as_ref().map_or("no data".to_owned(), |data| format!("data of `{}`", data.member));
         let halt = it.halt.as_ref().map_or(String::new(), |(halt, _)| format!(", {}", halt.why));
         let runs = if it.runs { "runs" } else { "does not run" };
-        format!("{} {runs} ({ledger}, {data}{halt})", it.name)
+        format!("{} {runs} ({ledger}, {data}{halt}{})", it.name, self.describe_trust(node))
     }
 }
 
@@ -326,6 +338,8 @@ impl Node {
             runs_as: (1, 16),
             listens: 0,
             place: 0,
+            certificates: Certificates::made_by(0, [0]),
+            started_with: [0].into(),
             since: None,
             wished: None,
             order: None,

@@ -4,7 +4,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use quorate_plan::start::Guard;
-use quorate_sim::{Life, Settings, live};
+use quorate_sim::{Life, RotationRule, Settings, live};
 
 /// In how many lives a missing guard must show.
 const LIVES: u64 = 4000;
@@ -71,4 +71,15 @@ fn a_new_founding_in_the_place_of_what_was_acknowledged_is_noticed() {
     let settings = Settings { starts_over: true, ..Settings::default() };
     let lost = |seed: &u64| live(*seed, settings).broken.is_some_and(|rule| rule.contains("acknowledged, is not in"));
     assert!((0..100).filter(lost).count() > 10);
+}
+
+/// A rotation that does not wait for a node that does not answer, or goes on while there are members that its file does not declare,
+/// leaves somebody behind who then talks to nobody.
+#[test]
+fn without_any_one_rule_of_a_rotation_some_life_parts_members() {
+    for rule in RotationRule::ALL {
+        let settings = Settings { living: true, without_in_rotation: Some(rule), ..Settings::default() };
+        let parted = |seed: &u64| live(*seed, settings).broken.is_some_and(|rule| rule.contains("parts members"));
+        assert!((0..100).filter(parted).count() > 5, "no life needs {rule:?}");
+    }
 }

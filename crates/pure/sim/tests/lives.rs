@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 
 use quorate_sim::{End, Settings, live};
 
-const LIVING: Settings = Settings { without: None, checked: false, living: true, starts_over: false };
+const LIVING: Settings =
+    Settings { without: None, checked: false, living: true, starts_over: false, without_in_rotation: None };
 
 /// So many with every run; `cargo xtask sim --living --seeds N` lives through more.
 const LIVES_OF_LIVING: u64 = 1000;
