@@ -106,7 +106,7 @@ fn before_there_is_a_group(group: &Group, whole: &str) {
     ends(group, &["stop", "--name", "n1"], 0, &["nothing runs here"]);
     // PostgreSQL 15 is refused at once.
     let old = quorate_testkit::postgres(15).display().to_string();
-    let new = quorate_testkit::postgres(18).display().to_string();
+    let new = quorate_testkit::postgres(group.major).display().to_string();
     put(&file, whole.replace(&new, &old).as_bytes());
     ends(group, &["bootstrap", "--name", "n1"], 1, &["Q1250", "PostgreSQL 15", "16 or newer"]);
     put(&file, whole.replace("/pki/", "/nowhere/").as_bytes());

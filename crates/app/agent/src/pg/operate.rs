@@ -19,8 +19,10 @@ use super::here::Here;
 use super::observe;
 use crate::turn::in_words;
 
-/// How long another operation is waited for, and how long one that is silent keeps the lock.
+/// How long an operation that is silent keeps the lock.
 const LOCK: Duration = Duration::from_secs(10);
+/// How long another operation is waited for: longer than one that was killed keeps the lock, which with Consul is twice as long.
+const LOCK_WAIT: Duration = Duration::from_secs(30);
 /// Between two looks.
 const AGAIN: Duration = Duration::from_millis(100);
 /// How long equal rows are looked for after a change of members: they may be written all the time.
@@ -42,7 +44,7 @@ impl Operation {
     async fn begin(here: &Here, what: &str) -> Result<Operation, Fault> {
         let store = here.store().await?;
         let lease = store.lease(LOCK).await?;
-        let lock = store.lock("operation", &lease, what, LOCK).await?;
+        let lock = store.lock("operation", &lease, what, LOCK_WAIT).await?;
         Ok(Operation { store, lock, _lease: lease })
     }
 

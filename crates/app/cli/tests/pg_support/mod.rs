@@ -87,7 +87,7 @@ pub(crate) struct Group {
     pub(crate) store: Store,
     pub(crate) nodes: Vec<Node>,
     pub(crate) hosts: Option<Arc<Hosts>>,
-    major: u32,
+    pub(crate) major: u32,
     more: String,
 }
 
