@@ -332,7 +332,7 @@ fn a_schema_whose_command_is_killed_while_nodes_keep_it(group: &Group, runtime: 
         let beside = Client::connect(&group.inside(other), Limits::default()).await.unwrap();
         // A transaction that asks for it waits for a copy that never comes.
         let waits = b"synchronous_standby_names = 'nobody'\nsynchronous_commit = 'local'\n";
-        std::fs::write(&settings, [usual.as_slice(), waits].concat()).unwrap();
+        put(&settings, &[usual.as_slice(), waits].concat());
         inside.batch("SELECT pg_reload_conf()").await.unwrap();
         until(&inside, "SELECT current_setting('synchronous_standby_names') = 'nobody'").await;
         let mut command = begin(group, "cut.sql", sql);
@@ -340,7 +340,7 @@ fn a_schema_whose_command_is_killed_while_nodes_keep_it(group: &Group, runtime: 
         until(&beside, &format!("SELECT EXISTS (SELECT FROM mesh.ddl_log WHERE version = {next})")).await;
         command.kill().unwrap();
         command.wait().unwrap();
-        std::fs::write(&settings, &usual).unwrap();
+        put(&settings, &usual);
         inside.batch("SELECT pg_reload_conf()").await.unwrap();
         until(&inside, &format!("SELECT EXISTS (SELECT FROM mesh.ddl_log WHERE version = {next})")).await;
     });
