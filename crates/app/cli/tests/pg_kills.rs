@@ -26,6 +26,8 @@ const STEPS: [&str; 14] = [
     "configure",
     "offer",
 ];
+/// How long an agent may take to notice that its server is gone.
+const NOTICED: Duration = Duration::from_secs(2);
 const PARTS: [Part; 4] = [Part::Agent, Part::Shims, Part::Server, Part::All];
 
 /// Whether it is the leader who is to be hit, where others come to the step as well.
@@ -108,6 +110,8 @@ fn killed_at_any_moment() {
                 group.start(at, &[]);
             }
         }
+        // Agents look every half second: until then one says that it is ready whose server has just been killed.
+        std::thread::sleep(NOTICED);
         group.wait_ready();
         group.assert_one_group();
     }
