@@ -32,6 +32,14 @@ fn id_of(net: &Net, at: usize) -> String {
     line.unwrap_or_else(|| panic!("{list}")).split(',').next().unwrap().to_owned()
 }
 
+/// It is off, and all that was on it is gone.
+fn lose_machine(net: &mut Net, at: usize) {
+    net.power_off(at);
+    for dir in [net.data(at), net.state(at)] {
+        mv(&dir, &dir.with_extension("gone"));
+    }
+}
+
 #[test]
 fn a_machine_that_lives_is_replaced_by_one_that_joins_before_it_leaves() {
     for version in ["3.4.23", "3.5.16"] {
@@ -88,10 +96,7 @@ fn a_machine_that_is_gone_for_good_is_replaced_under_its_name_at_another_address
         load.goes_on(20);
         let before = id_of(&net, 2);
         // Another machine with nothing on it: whatever the old one had is gone with it.
-        net.power_off(2);
-        for dir in [net.data(2), net.state(2)] {
-            mv(&dir, &dir.with_extension("gone"));
-        }
+        lose_machine(&mut net, 2);
         net.move_host(2);
         net.drop_address(2);
         load.goes_on(20);
@@ -113,10 +118,7 @@ fn a_machine_that_is_gone_for_good_is_replaced_by_an_empty_one_at_its_address() 
     let load = net.load(0);
     load.goes_on(20);
     let before = id_of(&net, 2);
-    net.power_off(2);
-    for dir in [net.data(2), net.state(2)] {
-        mv(&dir, &dir.with_extension("gone"));
-    }
+    lose_machine(&mut net, 2);
     load.goes_on(20);
     net.start(2);
     net.wait(2, "service", |status| status["phase"] == "serving" && status["ledger"] == "started");

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use pg_support::{Group, Load, POOLER, Setup, Store, WRITE, all_arrive, count, eventually, once, runtime};
+use pg_support::{Group, Load, POOLER, Setup, Store, WRITE, all_arrive, count, eventually, once, runtime, said};
 use quorate_postgres::Secret;
 use quorate_postgres::group::same_everywhere;
 use quorate_postgres::sql::{Client, Limits};
@@ -17,10 +17,6 @@ use rustix::process::{Pid, Signal, kill_process};
 
 const EVENT: &str = "INSERT INTO rdpg.events (host, key, msg) VALUES ('h', 'k', 'm')";
 const EVENTS: &str = "SELECT count(*) FROM rdpg.events WHERE key = 'k'";
-
-fn said(output: &std::process::Output) -> String {
-    String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
-}
 
 #[test]
 fn who_is_missing_is_said_and_a_lost_lock_makes_no_second_leader() {

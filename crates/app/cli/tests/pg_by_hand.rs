@@ -5,11 +5,10 @@
 
 mod pg_support;
 
-use std::process::Output;
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
-use pg_support::{Group, LIMIT, POOLER, WRITE, count, eventually, once, put, runtime};
+use pg_support::{Group, LIMIT, POOLER, WRITE, count, eventually, once, put, runtime, said};
 use quorate_pki::{Authorities, Keys, NodeNames, Policy, ensure_authorities, ensure_installed, ensure_requests, issue};
 use quorate_postgres::Secret;
 use quorate_postgres::group::Member;
@@ -17,10 +16,6 @@ use quorate_postgres::server::TlsFiles;
 use quorate_postgres::sql::{Client, Limits, Place, Way};
 use quorate_testkit::kill_hard;
 use rustix::process::Signal;
-
-fn said(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
-}
 
 /// Runs a command that ends with this exit code, and says all of this.
 #[track_caller]

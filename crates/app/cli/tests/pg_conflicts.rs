@@ -6,21 +6,11 @@ mod pg_support;
 
 use std::process::{Child, Output, Stdio};
 
-use pg_support::{Group, LIMIT, POOLER, count, eventually, once, put, runtime};
+use pg_support::{Group, LIMIT, POOLER, count, eventually, once, put, runtime, said, well};
 use quorate_postgres::group::{round_trip, same_everywhere};
 use quorate_postgres::schema;
 use quorate_postgres::sql::{Client, Limits};
 use serde_json::Value;
-
-fn said(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
-}
-
-#[track_caller]
-fn well(output: &Output) -> String {
-    assert!(output.status.success(), "{}", said(output));
-    said(output)
-}
 
 #[test]
 fn what_stops_links_is_shown_and_left_out_by_command_and_refused_schemas_are_kept_by_nobody() {

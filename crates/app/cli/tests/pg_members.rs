@@ -5,26 +5,16 @@
 mod pg_support;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::process::{Output, Stdio};
+use std::process::Stdio;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use pg_support::{Group, LIMIT, Load, POOLER, Part, all_arrive, count, eventually, once, put, runtime};
+use pg_support::{Group, LIMIT, Load, POOLER, Part, all_arrive, count, eventually, once, put, runtime, said, well};
 use quorate_postgres::conflicts::counts;
 use quorate_postgres::group::{round_trip, same_everywhere};
 use quorate_postgres::sql::{Client, Limits};
 use serde_json::Value;
-
-fn said(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
-}
-
-#[track_caller]
-fn well(output: &Output) -> String {
-    assert!(output.status.success(), "{}", said(output));
-    said(output)
-}
 
 #[test]
 fn all_nodes_write_and_the_group_changes_meanwhile() {

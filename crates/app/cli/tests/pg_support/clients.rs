@@ -1,6 +1,7 @@
 //! Clients of a group: single statements, a load that remembers what was acknowledged, and waiting for rows.
 
 use std::collections::BTreeSet;
+use std::process::Output;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -120,4 +121,16 @@ pub(crate) fn all_arrive(group: &Group, runtime: &tokio::runtime::Runtime, rows:
             })
         });
     }
+}
+
+/// All that a command said.
+pub(crate) fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
+}
+
+/// The same of one that went well.
+#[track_caller]
+pub(crate) fn well(output: &Output) -> String {
+    assert!(output.status.success(), "{}", said(output));
+    said(output)
 }

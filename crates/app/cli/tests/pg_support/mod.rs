@@ -23,7 +23,9 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 #[allow(unused_imports, reason = "each test file uses its part")]
-pub(crate) use clients::{Load, POOLER, READ, WRITE, all_arrive, count, eventually, in_words, once, runtime};
+pub(crate) use clients::{
+    Load, POOLER, READ, WRITE, all_arrive, count, eventually, in_words, once, runtime, said, well,
+};
 
 /// Two slow cores are what there may be.
 pub(crate) const LIMIT: Duration = Duration::from_secs(120);
