@@ -14,8 +14,9 @@ use quorate_pki::{
     Keys, NodeNames, RevocationLists, SignedBundle, TrustOrder, TrustSeen, ensure_installed, ensure_lists,
     ensure_newer_lists, ensure_requests, ensure_trusted, observe_trust, read_known_lists, read_order_after,
 };
-use quorate_plan::certificates::NodeKnows;
+use quorate_plan::certificates::{NodeKnows, Others, parts_nobody, strangers};
 use quorate_plan::ledger::LedgerSeen;
+use quorate_plan::spec::Spec;
 use serde::{Deserialize, Serialize};
 use tracing::{debug, info, warn};
 
@@ -115,43 +116,69 @@ fn observe(node: &Node, shared: &Shared, ledger: &LedgerSeen) -> Result<TrustAns
 /// Asks every other agent for lists of revoked certificates that are newer than those here, and for a later order to trust others, and
 /// takes them: who was away or came later hears of both. Returns whether all of them answered.
 pub(crate) async fn fetch_trust(node: &Arc<Node>, peers: &Peers, dir: &Path) -> bool {
-    let mut all = true;
+    let at = dir.to_owned();
+    let Ok(seen) = tokio::task::spawn_blocking(move || observe_trust(&at)).await else { return false };
+    let (lists_but, order_after) = (Some(seen.revoked), Some(seen.number));
+    let request = TrustRequest { lists_but, order_after, ..TrustRequest::default() };
+    let mut answers = Vec::new();
     for peer in peers.others() {
-        let at = dir.to_owned();
-        let Ok(seen) = tokio::task::spawn_blocking(move || observe_trust(&at)).await else { return false };
-        let (lists_but, order_after) = (Some(seen.revoked), Some(seen.number));
-        let request = TrustRequest { lists_but, order_after, ..TrustRequest::default() };
-        let Ok(answer) = peers.order::<_, TrustAnswer>(&peer, PATH, &request).await else {
-            all = false;
-            continue;
-        };
-        if let Some(order) = answer.order {
-            take_order(node, dir, &peer, order).await;
+        let answer = peers.order::<_, TrustAnswer>(&peer, PATH, &request).await.ok();
+        answers.push((peer, answer));
+    }
+    for (peer, answer) in &mut answers {
+        if let Some(lists) = answer.as_mut().and_then(|answer| answer.lists.take()) {
+            take_lists(node, dir, peer, lists).await;
         }
-        let (Some(lists), at) = (answer.lists, dir.to_owned()) else { continue };
-        match tokio::task::spawn_blocking(move || ensure_newer_lists(&at, &lists)).await {
-            Ok(Ok(taken)) if !taken.is_empty() => {
-                let words: Vec<&str> = taken.iter().map(|authority| authority.word()).collect();
-                info!(
-                    node = node.name(),
-                    "`{peer}` has newer lists of revoked certificates, which are used now: {}",
-                    words.join(", ")
-                );
-            }
-            Ok(Err(fault)) => {
-                warn!(code = %fault.code(), "cannot keep the lists of revoked certificates of `{peer}`: {fault}")
-            }
-            Ok(Ok(_)) | Err(_) => {}
-        }
+    }
+    let order = |(peer, answer): &(String, Option<TrustAnswer>)| Some((peer.clone(), answer.as_ref()?.order.clone()?));
+    let mut orders: Vec<(String, TrustOrder)> = answers.iter().filter_map(order).collect();
+    orders.sort_by_key(|(_, order)| order.number);
+    let heard: Vec<Option<TrustAnswer>> = answers.into_iter().map(|(_, answer)| answer).collect();
+    let all = heard.iter().all(Option::is_some);
+    let heard = Arc::new(heard);
+    for (peer, order) in orders {
+        take_order(node, dir, &peer, order, &heard).await;
     }
     all
 }
 
-/// Takes an order from another agent, as from anybody. That one of them came too early for this node is no fault: it is asked again.
-async fn take_order(node: &Arc<Node>, dir: &Path, peer: &str, order: TrustOrder) {
-    let (at, token, number) = (dir.to_owned(), node.spec.token.clone(), order.number);
-    let taken = tokio::task::spawn_blocking(move || ensure_trusted(&at, &token, &order, Timestamp::now())).await;
-    match taken {
+async fn take_lists(node: &Arc<Node>, dir: &Path, peer: &str, lists: RevocationLists) {
+    let at = dir.to_owned();
+    match tokio::task::spawn_blocking(move || ensure_newer_lists(&at, &lists)).await {
+        Ok(Ok(taken)) if !taken.is_empty() => {
+            let words: Vec<&str> = taken.iter().map(|authority| authority.word()).collect();
+            info!(
+                node = node.name(),
+                "`{peer}` has newer lists of revoked certificates, which are used now: {}",
+                words.join(", ")
+            );
+        }
+        Ok(Err(fault)) => {
+            warn!(code = %fault.code(), "cannot keep the lists of revoked certificates of `{peer}`: {fault}")
+        }
+        Ok(Ok(_)) | Err(_) => {}
+    }
+}
+
+/// Takes an order from another agent, as from anybody, unless it would part this node from another one. That one of them came too
+/// early for this node is no fault: it is asked again.
+async fn take_order(
+    node: &Arc<Node>,
+    dir: &Path,
+    peer: &str,
+    order: TrustOrder,
+    heard: &Arc<Vec<Option<TrustAnswer>>>,
+) {
+    let (at, number) = (dir.to_owned(), order.number);
+    let (of, heard) = (Arc::clone(node), Arc::clone(heard));
+    let taken = tokio::task::spawn_blocking(move || {
+        if !may_take(&of.spec, &at, &order, &heard) {
+            debug!(number, "an order that was handed on waits: somebody may show certificates that it drops");
+            return Ok(Vec::new());
+        }
+        ensure_trusted(&at, &of.spec.token, &order, Timestamp::now())
+    });
+    match taken.await {
         Ok(Ok(changed)) if !changed.is_empty() => {
             let words: Vec<&str> = changed.iter().map(|authority| authority.word()).collect();
             info!(number, "`{peer}` handed on other authorities, which are trusted now: {}", words.join(", "));
@@ -159,6 +186,13 @@ async fn take_order(node: &Arc<Node>, dir: &Path, peer: &str, order: TrustOrder)
         Ok(Err(fault)) => debug!(code = %fault.code(), number, "did not take the order that `{peer}` has: {fault}"),
         Ok(Ok(_)) | Err(_) => {}
     }
+}
+
+fn may_take(spec: &Spec, dir: &Path, order: &TrustOrder, heard: &[Option<TrustAnswer>]) -> bool {
+    let told: Vec<NodeKnows> = heard.iter().flatten().map(TrustAnswer::knows).collect();
+    let strange = strangers(&told, |name| spec.member(name).is_some()).is_none_or(|names| !names.is_empty());
+    let signed_by: Vec<_> = heard.iter().map(|answer| answer.as_ref().map(|answer| &answer.seen.signed_by)).collect();
+    parts_nobody(&observe_trust(dir).trusts, &order.trusts(), Others { signed_by: &signed_by, strange })
 }
 
 /// Changes it. Reads and writes files: not for async code.

@@ -102,6 +102,17 @@ impl TrustOrder {
 }
 
 impl TrustOrder {
+    /// The authorities that are trusted by it, by kind, as fingerprints, sorted. What cannot be read is left out.
+    pub fn trusts(&self) -> BTreeMap<String, Vec<String>> {
+        let prints = |change: &TrustChange| {
+            let ders = change.certificates.iter().filter_map(|text| BASE64_STANDARD.decode(text).ok());
+            let mut prints: Vec<String> = ders.map(|der| fingerprint(&der)).collect();
+            prints.sort_unstable();
+            (change.authority.clone(), prints)
+        };
+        self.changes.iter().map(prints).collect()
+    }
+
     /// Whether both lead to the same; signatures differ each time.
     fn says_the_same(&self, other: &TrustOrder) -> bool {
         let said = |order: &TrustOrder| -> Vec<(String, Vec<String>)> {
@@ -216,9 +227,12 @@ fn read_order(dir: &Path) -> Result<Option<TrustOrder>, Fault> {
 }
 
 /// The last order that the node with the folder `dir` carried out, where its number is higher than this one: for another node, which
-/// has not heard of it.
+/// has not heard of it. One that does not say what is trusted here now is not handed on: a later one was cut off before it was
+/// written down, or somebody put other files there.
 pub fn read_order_after(dir: &Path, number: u64) -> Option<TrustOrder> {
-    read_order(dir).ok().flatten().filter(|last| last.number > number)
+    let last = read_order(dir).ok().flatten().filter(|last| last.number > number)?;
+    let trusts = observe_trust(dir).trusts;
+    last.trusts().iter().all(|(kind, said)| trusts.get(kind) == Some(said)).then_some(last)
 }
 
 /// What the node with the folder `dir` trusts now. What cannot be read is left out.

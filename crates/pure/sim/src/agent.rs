@@ -39,6 +39,7 @@ impl World {
 
     fn decide(&mut self, node: usize) {
         let seen = self.look(node);
+        self.nodes[node].looked_at = self.now;
         let file = std::rc::Rc::clone(&self.files[self.nodes[node].file]);
         let name = self.nodes[node].name.clone();
         let plan = match self.settings.without {

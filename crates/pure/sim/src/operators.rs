@@ -262,7 +262,7 @@ impl World {
         let mut wanted: Vec<usize> = self.declared(self.intended).into_iter().filter(|node| !gone(node)).collect();
         wanted.extend(self.recovered);
         // Of those who are in, one at least stays: one that was asked to leave is asked no longer.
-        let newest = self.committed.iter().filter(|(cluster, _)| !self.dead.iter().any(|(dead, _)| dead == *cluster));
+        let newest = self.committed.iter().filter(|(cluster, _)| !self.dead.keys().any(|(dead, _)| dead == *cluster));
         let newest = newest.max_by_key(|(_, log)| log.len()).map(|(_, log)| crate::etcd::Config::of(log));
         let newest = newest.unwrap_or_default();
         let holds = |node: &usize| self.nodes[*node].data.is_some() && !self.nodes[*node].damaged;

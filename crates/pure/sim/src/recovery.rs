@@ -52,7 +52,7 @@ impl World {
         for other in voters.iter().filter(|other| **other != source) {
             self.nodes[*other].damaged = true;
         }
-        self.dead.extend(voters.iter().map(|other| (old, *other)));
+        self.dead.extend(voters.iter().map(|other| ((old, *other), self.now)));
         self.cut.clear();
         (self.restored, self.recovered) = (true, Some(source));
         self.tell(

@@ -7,8 +7,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use quorate_plan::certificates::{
-    Authority, Goal, LastOrder, Need, NodeKnows, Role, RotationPhase, Standing, TrustShown, may_follow, may_trust,
-    phase_of_all, strangers,
+    Authority, Goal, LastOrder, Need, NodeKnows, Others, Role, RotationPhase, Standing, TrustShown, may_follow,
+    may_trust, parts_nobody, phase_of_all, strangers,
 };
 
 use crate::RotationRule;
@@ -38,6 +38,12 @@ impl Certificates {
     /// As `ca install` makes them in an empty folder: of the issuing authority, with all that are trusted at the time.
     pub(crate) fn made_by(issuing: Generation, trusted: impl IntoIterator<Item = Generation>) -> Certificates {
         Certificates { trusts: trusted.into_iter().collect(), leaf: issuing, order: None }
+    }
+
+    /// Who signed its certificates, of those whom it trusts.
+    fn signed_by(&self) -> BTreeMap<String, Option<String>> {
+        let by = self.trusts.contains(&self.leaf).then(|| text(self.leaf));
+        Role::ALL.map(|role| (role.word().to_owned(), by.clone())).into()
     }
 }
 
@@ -104,6 +110,12 @@ impl Authorities {
 
 fn text(generation: Generation) -> String {
     format!("{generation:06}")
+}
+
+/// The same for all three kinds.
+fn by_kind(trusted: &BTreeSet<Generation>) -> BTreeMap<String, Vec<String>> {
+    let prints: Vec<String> = trusted.iter().copied().map(text).collect();
+    Authority::ALL.map(|authority| (authority.word().to_owned(), prints.clone())).into()
 }
 
 impl World {
@@ -219,15 +231,16 @@ impl World {
         let trusted: Vec<String> = self.authorities.trusted().into_iter().map(text).collect();
         let goal = Goal::of(self.authorities.phase, Authority::ALL.map(|authority| (authority, trusted.clone())));
         let (mut seen, mut told) = (Vec::new(), Vec::new());
-        for node in self.declared(command.file) {
+        let nodes = self.asked_by(&command);
+        for node in nodes.iter().copied() {
             let standing = self.stands(command.asks_as, node, &goal);
             if !matches!(standing, Standing::Unknown(_)) {
                 told.push(self.whom_it_knows(node));
             }
             seen.push((node, standing));
         }
-        let spec = &self.files[command.file].spec;
-        let mut strange = strangers(&told, |name| spec.member(name).is_some()).is_none_or(|names| !names.is_empty());
+        let declared = |name: &str| nodes.iter().any(|node| self.nodes[*node].name == name);
+        let mut strange = strangers(&told, declared).is_none_or(|names| !names.is_empty());
         match self.settings.without_in_rotation {
             Some(RotationRule::EveryNode) => seen.retain(|(_, standing)| !matches!(standing, Standing::Unknown(_))),
             Some(RotationRule::Strangers) => strange = false,
@@ -244,6 +257,17 @@ impl World {
             self.tell_node(command.asks_as, node, need);
         }
         self.authorities.command = Some(command);
+    }
+
+    /// The nodes of the file that the command was given. Calm: where a change of members waits for the rotation, a person gives it a
+    /// file that declares those as well who are on their way out.
+    fn asked_by(&self, command: &Command) -> Vec<usize> {
+        let mut nodes = self.declared(command.file);
+        let members = self.present().filter(|_| self.calm).map(|(_, config)| config.members).unwrap_or_default();
+        nodes.extend(members.iter().map(|member| member.node));
+        nodes.sort_unstable();
+        nodes.dedup();
+        nodes
     }
 
     /// The journal is written; what was cut off behind that begins with the next phase.
@@ -270,12 +294,7 @@ impl World {
             return Standing::Unknown("no answer".to_owned());
         }
         let it = &self.nodes[node];
-        let (certificates, leaf) = (&it.certificates, it.certificates.leaf);
-        let prints: Vec<String> = certificates.trusts.iter().copied().map(text).collect();
-        let trusts: BTreeMap<String, Vec<String>> =
-            Authority::ALL.map(|authority| (authority.word().to_owned(), prints.clone())).into();
-        let by = certificates.trusts.contains(&leaf).then(|| text(leaf));
-        let signed_by = Role::ALL.map(|role| (role.word().to_owned(), by.clone())).into();
+        let (trusts, signed_by) = (by_kind(&it.certificates.trusts), it.certificates.signed_by());
         let etcd_current = it.runs.then(|| !self.is_stale(node));
         let shown = TrustShown { trusts: &trusts, signed_by: &signed_by, etcd_current };
         goal.lacks(&shown).map_or(Standing::Done, Standing::Lacks)
@@ -327,14 +346,30 @@ impl World {
         if self.authorities.number == 0 || !self.authorities.chance.permille(FETCHES) {
             return;
         }
-        let others: Vec<usize> =
-            self.declared(self.nodes[node].file).into_iter().filter(|peer| *peer != node).collect();
+        let file = self.nodes[node].file;
+        let others: Vec<usize> = self.declared(file).into_iter().filter(|peer| *peer != node).collect();
         let own = self.nodes[node].certificates.order.as_ref().map_or(0, |order| order.number);
+        let (mut signed_by, mut told, mut orders) = (Vec::new(), Vec::new(), Vec::new());
         for peer in others {
-            let order = self.nodes[peer].certificates.order.clone().filter(|order| order.number > own);
-            if let Some(order) = order
-                && self.answers(node, peer)
-            {
+            if !self.answers(node, peer) {
+                signed_by.push(None);
+                continue;
+            }
+            let certificates = &self.nodes[peer].certificates;
+            signed_by.push(Some(certificates.signed_by()));
+            // One that was cut off before it was written down is in force, and the one before it is not.
+            let order = certificates.order.clone().filter(|order| order.trusted == certificates.trusts);
+            orders.extend(order.filter(|order| order.number > own));
+            told.push(self.whom_it_knows(peer));
+        }
+        orders.sort_by_key(|order| order.number);
+        let spec = std::rc::Rc::clone(&self.files[file]);
+        let declared = |name: &str| spec.spec.member(name).is_some();
+        let strange = strangers(&told, declared).is_none_or(|names| !names.is_empty());
+        let signed_by: Vec<_> = signed_by.iter().map(Option::as_ref).collect();
+        for order in orders {
+            let (before, after) = (by_kind(&self.nodes[node].certificates.trusts), by_kind(&order.trusted));
+            if parts_nobody(&before, &after, Others { signed_by: &signed_by, strange }) {
                 self.take_order(node, &order, false);
             }
         }

@@ -86,7 +86,9 @@ impl World {
         let (it, state) = (&self.nodes[node], self.state(node));
         let mut wrong = Vec::new();
         let cluster = joining.map(|(cluster, _)| cluster).or_else(|| it.data.as_ref().map(|data| data.cluster));
-        if cluster.is_some_and(|cluster| self.dead.contains(&(cluster, node))) {
+        // Whoever asked the others before that starts, and is stopped when it asks again.
+        let died = cluster.and_then(|cluster| self.dead.get(&(cluster, node)).copied());
+        if died.is_some_and(|died| it.looked_at > died) {
             wrong.push("a node that was declared dead runs again, in its old generation");
         }
         let intent = it.ledger.as_ref().and_then(|ledger| ledger.intent.as_ref());
@@ -219,11 +221,12 @@ impl World {
         }
     }
 
-    /// Before a learner is taken out again.
+    /// Before a learner is taken out again. One that runs and does not find the cluster, nor is found by it, learns nothing.
     pub(crate) fn rule_of_undo(&mut self, node: usize, who: &Who) {
-        let Some(target) = self.index_of(&who.node) else { return };
+        let (Some(target), Some((leader, config))) = (self.index_of(&who.node), self.present()) else { return };
         let it = &self.nodes[target];
-        let runs = it.runs && it.data.as_ref().map(|data| data.member) == who.id && self.reaches(node, target);
+        let same = it.data.as_ref().map(|data| data.member) == who.id;
+        let runs = it.runs && same && self.reaches(node, target) && self.meets(leader, target, &config);
         let declared = self.files[self.nodes[node].file].spec.member(&who.node).is_some();
         if runs && declared && !self.was_asked(target) {
             self.break_rule("a learner that runs is undone".to_owned());

@@ -216,8 +216,10 @@ impl World {
             member: it.data.as_ref().map(|data| data.member).or_else(|| ledger.ids().map(|(_, member)| member)),
             etcd: it.runs.then(|| release_text(it.runs_as.1)),
             storage: None,
-            restart: differs
-                .then(|| Restart { why: "its flags, its release or whom it trusts have changed".to_owned(), release }),
+            restart: differs.then(|| {
+                let why = "its flags, its release or whom it trusts have changed".to_owned();
+                Restart { why, release, trust: self.is_stale(node) }
+            }),
             intent: ledger.intent.map(|intent| intent.kind),
             pausing: it.pausing || (it.restarting && !it.runs) || self.is_kept_up(node),
             since: it.since.filter(|(wanted, _)| it.runs && *wanted == it.wants.1).map(|(_, revision)| revision),

@@ -32,6 +32,8 @@ pub(crate) struct Node {
     /// It comes back by itself then.
     pub(crate) back_at: u64,
     pub(crate) plan: Option<Executing>,
+    /// When its agent last looked at everything before it planned.
+    pub(crate) looked_at: u64,
     /// What checking the data gave, since etcd last ran.
     pub(crate) checked: Option<Verdict>,
     pub(crate) halt: Option<(Halt, bool)>,
@@ -153,7 +155,7 @@ pub(crate) struct World {
     pub(crate) to_be_stored: Option<(MemberId, ClusterId, u64)>,
     pub(crate) torn_down: bool,
     /// Nodes that were declared dead, with the cluster of which a newer generation was made.
-    pub(crate) dead: BTreeSet<(ClusterId, usize)>,
+    pub(crate) dead: BTreeMap<(ClusterId, usize), u64>,
     /// The folder of authorities, and who rotates them.
     pub(crate) authorities: Authorities,
 }
@@ -215,7 +217,7 @@ impl World {
             stored: None,
             to_be_stored: None,
             torn_down: false,
-            dead: BTreeSet::new(),
+            dead: BTreeMap::new(),
             authorities: Authorities::new(rotating),
         }
     }
@@ -304,7 +306,18 @@ impl World {
         let data = it.data.as_ref().map_or("no data".to_owned(), |data| format!("data of `{}`", data.member));
         let halt = it.halt.as_ref().map_or(String::new(), |(halt, _)| format!(", {}", halt.why));
         let runs = if it.runs { "runs" } else { "does not run" };
-        format!("{} {runs} ({ledger}, {data}{halt}{})", it.name, self.describe_trust(node))
+        let (place, trust) = (self.describe_place(node), self.describe_trust(node));
+        format!("{} {runs} ({ledger}, {data}{halt}{place}{trust})", it.name)
+    }
+
+    /// Where an etcd that runs is, whether it leads, and where it looks for whom.
+    fn describe_place(&self, node: usize) -> String {
+        let it = &self.nodes[node];
+        let Some(data) = it.data.as_ref().filter(|_| it.runs) else { return String::new() };
+        let one = |member: &crate::etcd::Member| format!("{}@{}", self.nodes[member.node].name, member.at);
+        let members: Vec<String> = data.config().members.iter().map(one).collect();
+        let leads = if it.leads { "leads " } else { "" };
+        format!(", {leads}at @{} in term {} with {}", it.listens, data.term, members.join(" "))
     }
 }
 
@@ -316,6 +329,7 @@ impl Node {
             up: false,
             back_at,
             plan: None,
+            looked_at: 0,
             checked: None,
             halt: None,
             said: None,

@@ -10,6 +10,7 @@ use quorate_plan::change::Restart;
 use super::etcd::{self, Config, Program};
 use super::node::Node;
 use super::publish::Shared;
+use super::trusting;
 
 /// What came of it.
 pub(super) struct Compared {
@@ -31,7 +32,8 @@ pub(super) fn compare(node: &Node, program: &Program, config: &Config, shared: &
         (None, true) => Some("its settings or its trust changed".to_owned()),
         (None, false) => None,
     };
-    Compared { restart: why.map(|why| Restart { why, release }), awaits }
+    let trust = trusting::is_current(node, shared) == Some(false);
+    Compared { restart: why.map(|why| Restart { why, release, trust }), awaits }
 }
 
 /// Why the etcd that runs here would be restarted if the file had this text; `None`: it would not, or none runs.

@@ -12,8 +12,8 @@ pub use bundle::{BYTES_MAX, BundleError, CsrBundle, SignedBundle, pem};
 pub use names::{NodeNames, agent_hostname, host_of, is_host_name, node_of_hostname, peer_hostname};
 pub use renewal::{Life, Renewal, ends_soon, plan_renewal};
 pub use rotation::{
-    Goal, Lack, LastOrder, Need, NodeKnows, OrderRefused, RotationPhase, Standing, TrustShown, may_follow, may_trust,
-    phase_of_all, strangers,
+    Goal, Lack, LastOrder, Need, NodeKnows, OrderRefused, Others, RotationPhase, Standing, TrustShown, may_follow,
+    may_trust, parts_nobody, phase_of_all, strangers,
 };
 
 /// An authority: whoever trusts it trusts all that it signed, so each group has its own.

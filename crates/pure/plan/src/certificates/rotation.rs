@@ -272,6 +272,37 @@ pub fn may_trust(signed: bool, own: impl IntoIterator<Item = (Role, bool)>) -> R
     }
 }
 
+/// What the other agents of a cluster answered one that was handed an order.
+#[derive(Debug, Clone, Copy)]
+pub struct Others<'a> {
+    /// Who signed the certificates of each of them, by role; none: it did not answer.
+    pub signed_by: &'a [Option<&'a BTreeMap<String, Option<String>>>],
+    /// There are, or may be, members that are not among them.
+    pub strange: bool,
+}
+
+/// Whether an order that another agent hands on parts this node from nobody: it takes away no authority, or every other node is known
+/// to show certificates of those that are left. The command that gave the order knew that of its nodes; one may have come since.
+/// `before` and `after`: what is trusted, by kind.
+pub fn parts_nobody(
+    before: &BTreeMap<String, Vec<String>>,
+    after: &BTreeMap<String, Vec<String>>,
+    others: Others<'_>,
+) -> bool {
+    let kept = |kind: &String, trusted: &Vec<String>| {
+        let before = before.get(kind).map_or(&[][..], Vec::as_slice);
+        if before.iter().all(|one| trusted.contains(one)) {
+            return true;
+        }
+        let roles = || Role::ALL.into_iter().filter(|role| role.authority().word() == kind);
+        let good = |by: &BTreeMap<String, Option<String>>| {
+            roles().all(|role| by.get(role.word()).and_then(Option::as_ref).is_some_and(|by| trusted.contains(by)))
+        };
+        !others.strange && others.signed_by.iter().all(|by| by.is_some_and(good))
+    };
+    after.iter().all(|(kind, trusted)| kept(kind, trusted))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -366,5 +397,25 @@ mod tests {
             Err(OrderRefused::LocksOut(Role::Admin))
         );
         assert_eq!(may_trust(true, [(Role::Peer, true)]), Ok(()));
+    }
+
+    #[test]
+    fn an_order_that_is_handed_on_takes_nothing_away_that_somebody_shows() {
+        let trusts = |all: &[&str]| {
+            let all: Vec<String> = all.iter().map(|one| (*one).to_owned()).collect();
+            BTreeMap::from([(Authority::Peer.word().to_owned(), all)])
+        };
+        let shows = |by: Option<&str>| BTreeMap::from([(Role::Peer.word().to_owned(), by.map(str::to_owned))]);
+        let parts = |after: &[&str], others: &[Option<&BTreeMap<String, Option<String>>>], strange| {
+            !parts_nobody(&trusts(&["a", "b"]), &trusts(after), Others { signed_by: others, strange })
+        };
+        let (old, new, unknown) = (shows(Some("a")), shows(Some("b")), shows(None));
+        assert!(!parts(&["b"], &[], false), "nobody else is there");
+        assert!(!parts(&["b"], &[Some(&new), Some(&new)], false));
+        assert!(parts(&["b"], &[Some(&new), Some(&old)], false), "one came with an old certificate");
+        assert!(parts(&["b"], &[Some(&new), None], false), "one is silent");
+        assert!(parts(&["b"], &[Some(&unknown)], false));
+        assert!(parts(&["b"], &[Some(&new)], true), "there may be others");
+        assert!(!parts(&["a", "b", "c"], &[None], true), "what takes nothing away parts nobody");
     }
 }

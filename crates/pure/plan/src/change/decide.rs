@@ -1,4 +1,5 @@
-//! The rows of a change, from the first to the last: what is under way, what heals, who joins, who moved, who leaves, who restarts.
+//! The rows of a change, from the first to the last: what is under way, what heals, who trusts too few, who joins, who moved, who
+//! leaves, who restarts.
 //!
 //! **Rule:** the rows follow the members on paper, so that a whole plan can be shown; an agent takes its first step alone and
 //! looks again.
@@ -56,6 +57,7 @@ pub(super) fn decide<G: Guards>(view: &ClusterView, spec: &Spec, whose: For, gua
         Case::learner,
         Case::found,
         Case::heal,
+        Case::trust_first,
         Case::grow,
         Case::urls,
         Case::shrink,
@@ -189,8 +191,7 @@ impl<G: Guards> Case<'_, G> {
     /// Voters that do not take part and are to leave anyway go first, where etcd takes nobody in beside them.
     fn heal(&mut self) {
         let down: Vec<ListedMember> = self.down().filter(|member| !self.stays(member)).cloned().collect();
-        let newcomers = self.spec.members.iter().any(|declared| self.listed(declared).is_none());
-        let beside = newcomers && self.takes_in_beside_a_dead_one();
+        let beside = self.joins_somebody() && self.takes_in_beside_a_dead_one() && !self.trusts_too_few();
         for member in &down {
             if beside && self.by_absence(member) {
                 continue;
@@ -200,6 +201,11 @@ impl<G: Guards> Case<'_, G> {
                 return;
             }
         }
+    }
+
+    /// Whether the file declares somebody who is not a member yet.
+    pub(super) fn joins_somebody(&self) -> bool {
+        self.spec.members.iter().any(|declared| self.listed(declared).is_none())
     }
 
     fn grow(&mut self) {

@@ -17,35 +17,53 @@ use crate::start::ListedMember;
 use crate::start::guards::{Guard, Guards};
 
 impl<G: Guards> Case<'_, G> {
+    /// Whoever does not trust yet whom its files say comes before anybody joins: it might not let the newcomer in, who would wait for
+    /// it. Where that cannot be done now, nothing is held up by it.
+    pub(super) fn trust_first(&mut self) {
+        let may = self.joins_somebody() && self.down().next().is_none();
+        let turns: Vec<_> = self.turns().into_iter().filter(|(_, restart)| may && restart.trust).collect();
+        let before = (self.plan.clone(), self.paper.clone(), self.leader.clone());
+        self.take_turns(&turns);
+        if self.plan.halt.is_some() {
+            (self.plan, self.paper, self.leader) = before;
+        }
+    }
+
+    /// Whether somebody runs who might not let a newcomer in.
+    pub(super) fn trusts_too_few(&self) -> bool {
+        self.turns().iter().any(|(_, restart)| restart.trust)
+    }
+
     pub(super) fn restarts(&mut self) {
-        let leader = self.leader.clone();
+        let turns = self.turns();
+        self.take_turns(&turns);
+    }
+
+    /// Who has to be restarted and is not on the plan yet, in the order of their turns.
+    fn turns(&self) -> Vec<(ListedMember, Restart)> {
         // The cluster is told first where to find them.
         let moved: Vec<MemberId> = self.moved().map(|(_, listed)| listed.id).collect();
-        let waits = |id: &MemberId| self.whose == For::Agent && moved.contains(id);
-        let mut turns: Vec<(ListedMember, Restart)> = self
-            .paper
-            .members()
-            .iter()
-            .filter_map(|member| {
-                // One that joins starts as it is wanted.
-                let now = self.view.answer(&member.name).filter(|now| now.member == Some(member.id))?;
-                let restart = now.restart.clone()?;
-                let runs = is_up(member) || self.sick.contains_key(&member.id);
-                (runs && !waits(&member.id)).then(|| (member.clone(), restart))
-            })
-            .collect();
+        let waits = |id: MemberId| self.whose == For::Agent && moved.contains(&id);
+        let planned = |id: MemberId| self.plan.steps.iter().any(|step| is_restart_of(step, id));
+        let due = |member: &ListedMember| {
+            // One that joins starts as it is wanted.
+            let now = self.view.answer(&member.name).filter(|now| now.member == Some(member.id))?;
+            let restart = now.restart.clone()?;
+            let runs = is_up(member) || self.sick.contains_key(&member.id);
+            (runs && !waits(member.id) && !planned(member.id)).then(|| (member.clone(), restart))
+        };
+        let mut turns: Vec<_> = self.paper.members().iter().filter_map(due).collect();
         // Whoever is not well may be healed by it, and comes first.
-        turns.sort_by_key(|(member, _)| (is_up(member), Some(&member.name) == leader.as_ref(), member.name.clone()));
-        if turns.is_empty() {
-            return;
-        }
-        let first = turns.first().map(|(member, _)| member.name.clone());
+        let leads = |member: &ListedMember| self.leader.as_ref() == Some(&member.name);
+        turns.sort_by_key(|(member, _)| (is_up(member), leads(member), member.name.clone()));
+        turns
+    }
+
+    fn take_turns(&mut self, turns: &[(ListedMember, Restart)]) {
+        let Some((first, _)) = turns.first() else { return };
         // One that pauses and does not come back is down, which is said below.
         let down: Vec<&str> = self.down().map(|member| member.name.as_str()).collect();
-        let pauses = self
-            .view
-            .answers()
-            .find(|(name, now)| now.pausing && Some(*name) != first.as_deref() && !down.contains(name));
+        let pauses = self.view.answers().find(|(name, now)| now.pausing && *name != first.name && !down.contains(name));
         if let Some((other, _)) = pauses
             && self.guards.hold(Guard::OnePause)
         {
@@ -53,7 +71,7 @@ impl<G: Guards> Case<'_, G> {
             self.plan.halt = Some(waiting(Code::ChangeUnhealthy, why, "it goes on when that one serves again"));
             return;
         }
-        for (member, restart) in &turns {
+        for (member, restart) in turns {
             let steps = self.plan.steps.len();
             self.restart(member, restart);
             if self.plan.halt.is_some() || self.plan.steps.get(steps..).is_none_or(|new| !new.iter().any(is_restart)) {
@@ -162,4 +180,8 @@ impl<G: Guards> Case<'_, G> {
 
 fn is_restart(step: &ChangeStep) -> bool {
     matches!(step.act, Act::Restart { .. })
+}
+
+fn is_restart_of(step: &ChangeStep, id: MemberId) -> bool {
+    matches!(&step.act, Act::Restart { who, .. } if who.id == Some(id))
 }

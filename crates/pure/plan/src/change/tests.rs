@@ -460,8 +460,11 @@ impl Random {
             0 => now.file = "another".to_owned(),
             1 | 2 => now.intent = Some(IntentKind::Leave),
             3 => now.intent = self.one_in(4).then_some(IntentKind::Teardown),
-            4 | 5 => now.restart = Some(Restart { why: "flags".to_owned(), release: None }),
-            6 => now.restart = Some(Restart { why: "release".to_owned(), release: Some("3.5.31".to_owned()) }),
+            4 | 5 => now.restart = Some(Restart { why: "flags".to_owned(), release: None, trust: self.one_in(2) }),
+            6 => {
+                let (why, release) = ("release".to_owned(), Some("3.5.31".to_owned()));
+                now.restart = Some(Restart { why, release, trust: self.one_in(2) });
+            }
             7 => now.pausing = true,
             8 => now.member = Some(MemberId(0x999)),
             9 => now.since = self.one_in(2).then_some(901),

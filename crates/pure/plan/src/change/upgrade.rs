@@ -215,7 +215,9 @@ fn wished(view: &ClusterView, releases: &BTreeMap<String, Release>, to: Release)
     for (name, seen) in &mut wished.nodes {
         let NodeSeen::Answered(now) = seen else { continue };
         if let Some(from) = releases.get(name).filter(|from| **from != to) {
-            now.restart = Some(Restart { why: format!("etcd {from} becomes {to}"), release: Some(to.to_string()) });
+            let (why, release) = (format!("etcd {from} becomes {to}"), Some(to.to_string()));
+            let trust = now.restart.as_ref().is_some_and(|due| due.trust);
+            now.restart = Some(Restart { why, release, trust });
         }
     }
     wished

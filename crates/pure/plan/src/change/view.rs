@@ -109,6 +109,9 @@ pub struct Restart {
     /// The release that it starts with then, where that is another one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub release: Option<String>,
+    /// It was started with other trust than its files say now.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub trust: bool,
 }
 
 impl Stage {

@@ -161,9 +161,13 @@ impl Fixture {
                 ("etcd", "ended") => now.etcd = None,
                 ("etcd", release) => now.etcd = Some(release.to_owned()),
                 ("stores", version) => now.storage = Some(version.to_owned()),
-                ("restart", why) => now.restart = Some(Restart { why: why.to_owned(), release: None }),
+                ("restart", why) => {
+                    let trust = why.starts_with("trust");
+                    now.restart = Some(Restart { why: why.to_owned(), release: None, trust });
+                }
                 ("release", to) => {
-                    now.restart = Some(Restart { why: "another release".to_owned(), release: Some(to.to_owned()) });
+                    let (why, release) = ("another release".to_owned(), Some(to.to_owned()));
+                    now.restart = Some(Restart { why, release, trust: false });
                 }
                 ("pausing", _) => now.pausing = true,
                 ("since", "unknown") => now.since = None,
