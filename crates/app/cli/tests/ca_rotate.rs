@@ -16,7 +16,8 @@ use cluster_support::{Declared, LIMIT, Wire};
 use jiff::Timestamp;
 use quorate_etcd::client::{Settings, Tls};
 use quorate_pki::{
-    Authorities, Keys, NodeNames, Policy, ensure_authorities, ensure_installed, ensure_requests, issue, record_issued,
+    Authorities, Keys, NodeNames, Policy, ensure_advanced, ensure_authorities, ensure_installed, ensure_requests,
+    issue, observe_rotation, record_issued, with_trust,
 };
 use quorate_testkit::{Clocks, VERSIONS, kill_hard, quorate, wait_until};
 
@@ -31,6 +32,7 @@ fn equip_at(ca: &Path, dir: &Path, name: &str, address: &str) {
     let authorities = Authorities::open(ca, None).unwrap();
     let signed = issue(&authorities, &bundle, &Policy { days: 90, allowed: None }, now).unwrap();
     record_issued(ca, &signed, now).unwrap();
+    let signed = with_trust(ca, &authorities, signed).unwrap();
     ensure_installed(dir, &names, &signed, now).unwrap();
 }
 
@@ -64,6 +66,10 @@ fn pki(cluster: &Declared, name: &str) -> PathBuf {
 /// Keeps certificates as they are now.
 fn keep_copy(from: &Path, to: &Path) {
     std::fs::create_dir(to).unwrap();
+    copy_into(from, to);
+}
+
+fn copy_into(from: &Path, to: &Path) {
     for entry in std::fs::read_dir(from).unwrap().flatten() {
         std::fs::copy(entry.path(), to.join(entry.file_name())).unwrap();
     }
@@ -327,6 +333,61 @@ fn one_authority_alone_pauses_where_it_is_asked_to_and_restarts_nobody_for_agent
     cluster.wait_serving();
     let now = pids(&cluster);
     assert_eq!((now[0], now[2]), (before[0], before[2]), "no member was restarted");
+}
+
+/// Nobody else is there who could tell it, and the key that signed the first order signs no more.
+#[test]
+fn certificates_that_are_put_back_from_before_a_rotation_hear_of_it_from_the_command() {
+    let mut cluster = serving("3.5.30", 1);
+    let (old, own) = (cluster.path("old"), pki(&cluster, "n1"));
+    keep_copy(&own, &old);
+    succeeds(&rotate(&cluster, &["--pause-after", "trust"]).output().unwrap());
+    std::fs::remove_file(own.join("trust.json")).unwrap();
+    copy_into(&old, &own);
+    succeeds(&rotate(&cluster, &[]).output().unwrap());
+    cluster.wait_serving();
+    admits(&cluster, 0, &own, &own);
+    assert!(ctl(&cluster, 0, &old, &own, &["get", "k"]).is_err());
+}
+
+/// It was passed over, as by a command of an earlier release, and the others show what its etcd does not trust yet. Nobody could
+/// restart it by a plan, since to the others it is down.
+#[test]
+fn a_member_that_lets_nobody_in_any_more_starts_again_by_itself() {
+    let mut cluster = serving("3.5.16", 3);
+    let ca = cluster.path("ca");
+    let before = pids(&cluster);
+    cluster.kill_agent(2);
+    let words = ["--authority", "peer", "--name", "n1", "--wait", "1s"];
+    let trusted = |cluster: &Declared, at: usize| {
+        let (status, now) = (cluster.status(at), pids(cluster)[at]);
+        now != 0 && now != before[at] && status["phase"] == "serving"
+    };
+    wait_until("n1 and n2 to trust both", LIMIT, || {
+        let waits = rotate(&cluster, &words).output().unwrap();
+        assert_eq!(waits.status.code(), Some(3), "{}", String::from_utf8_lossy(&waits.stderr));
+        trusted(&cluster, 0) && trusted(&cluster, 1)
+    });
+    let rotation = observe_rotation(&ca).unwrap().unwrap();
+    ensure_advanced(&ca, &rotation, None, Timestamp::now()).unwrap();
+    for (at, name) in ["n1", "n2"].into_iter().enumerate() {
+        equip(&ca, &pki(&cluster, name), name);
+        // Connections from before would go on.
+        kill_hard(u32::try_from(pids(&cluster)[at]).unwrap());
+    }
+    for at in 0..2 {
+        cluster.wait_phase(at, "serving");
+    }
+    let own = pki(&cluster, "n1");
+    wait_until("a write", LIMIT, || ctl(&cluster, 0, &own, &own, &["put", "k", "meanwhile"]).is_ok());
+    cluster.start(2);
+    cluster.wait_status(2, "another etcd", |status| {
+        status["phase"] == "serving" && status["etcd"]["pid"].as_u64() != Some(before[2])
+    });
+    let read = ctl(&cluster, 2, &own, &own, &["get", "k", "--print-value-only"]).unwrap();
+    assert_eq!(read.trim(), "meanwhile");
+    succeeds(&rotate(&cluster, &[]).output().unwrap());
+    cluster.wait_serving();
 }
 
 #[test]

@@ -411,4 +411,52 @@ fn an_old_quorum_that_ran_on_behind_a_partition_stops_when_it_hears_of_the_recov
     assert_eq!((of(1), of(2), of(3)), (0, 0, 1), "{renamed:?}");
     net.assert_voters(&[2]);
     net.try_ctl(2, &["put", "k", "w"]).unwrap();
+    // Nobody of the new cluster is left to tell: they have written it down, and do not become the old one again.
+    net.power_off(2);
+    for at in [0, 1] {
+        net.kill_agent(at);
+        net.start(at);
+    }
+    for at in [0, 1] {
+        let status = net.wait(at, "refusal", |status| status["phase"] == "refused");
+        assert!(status["code"] == "Q0943" && status["etcd"].is_null(), "{status:#}");
+    }
+    // A person may go on with what they hold, and hears what is given up by it.
+    let file = net.shown("n1.yaml");
+    let words =
+        ["cluster", "recover", "--config", &file, "--name", "n1", "--yes", "--wait", "90s", "--confirm-dead", "n3"];
+    let said = net.done(0, &words);
+    assert!(said.contains("recovered: generation 2"), "{said}");
+    assert!(said.contains("what was written to generation 1, whose data nobody here holds"), "{said}");
+    net.assert_voters(&[0, 1]);
+    assert!(net.try_ctl(0, &["get", "behind"]).unwrap().contains('v'));
+    net.start(2);
+    let status = net.wait(2, "refusal", |status| status["phase"] == "refused");
+    assert!(status["code"] == "Q0943" && status["etcd"].is_null(), "{status:#}");
+}
+
+#[test]
+fn who_joins_while_no_agent_can_tell_the_generation_keeps_its_vote() {
+    let mut cluster = serving("3.5.30", Wire::Tls, "box: {level: off}\n");
+    cluster.power_off(1);
+    cluster.power_off(2);
+    cluster.wait_status(0, "loss of the quorum", |status| status["phase"] == "waiting");
+    succeeds(&recover(&cluster, &["--confirm-dead", "n2", "--confirm-dead", "n3", "--yes"]));
+    cluster.wait_phase(0, "serving");
+    let file = path(&cluster);
+    succeeds(&cluster.quorate(&["data", "reset", "--config", &file, "--name", "n2", "--yes"]));
+    // The cluster serves, and the only agent of it is away.
+    cluster.kill_agent(0);
+    cluster.start(1);
+    let joined = cluster.wait_phase(1, "serving");
+    cluster.start(0);
+    let ledger = cluster.state(1).join("ledger");
+    wait_until("its generation", LIMIT, || {
+        std::fs::read_to_string(&ledger).is_ok_and(|text| text.contains("\"generation\": 1"))
+    });
+    cluster.wait_phase(0, "serving");
+    let now = cluster.wait_phase(1, "serving");
+    assert_eq!(now["etcd"]["pid"], joined["etcd"]["pid"], "it was not stopped");
+    cluster.put(1, "after", "both");
+    holds(&cluster, 1, 20);
 }

@@ -41,7 +41,10 @@ pub use revoke::{
     IssuedCertificate, RevocationLists, crl_file, ensure_list_expected, ensure_lists, ensure_newer_lists,
     ensure_revoked, observe_issued, observe_list, read_issued, read_known_lists, read_lists, record_issued, with_lists,
 };
-pub use rotation::{Rotation, ensure_advanced, ensure_rotation, observe_rotation, trusted_now, with_trust};
+pub use rotation::{
+    Rotation, ensure_advanced, ensure_order_kept, ensure_rotation, observe_kept_order, observe_rotation, trusted_now,
+    with_trust,
+};
 pub use status::{CertStatus, observe_authorities, observe_node};
 pub use trust::{
     TrustChange, TrustOrder, TrustSeen, ensure_trusted, fingerprint, observe_trust, read_order_after, trust_hash,

@@ -22,10 +22,16 @@ use crate::keys;
 use crate::passphrase::Passphrase;
 use crate::read::{Certificate, parse_pem};
 use crate::revoke::with_lists;
-use crate::trust::fingerprint;
+use crate::trust::{TrustOrder, fingerprint};
 
 /// The journal.
 const FILE: &str = "rotation.json";
+
+/// As many digits of a fingerprint as name what is kept.
+const MARK: usize = 12;
+
+/// The order of its first phase.
+const FIRST_ORDER: &str = "rotation-order.json";
 
 /// A rotation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -130,13 +136,36 @@ pub fn trusted_now(dir: &Path, rotation: &Rotation) -> Result<Vec<(Authority, Ve
     rotation.which().into_iter().map(|authority| Ok((authority, bundle(dir, authority)?))).collect()
 }
 
+/// Keeps the order of the first phase: for nodes that come after it, when the key that signed it signs no more.
+pub fn ensure_order_kept(dir: &Path, order: &TrustOrder) -> Result<(), Fault> {
+    let mut text = serde_json::to_vec_pretty(order)
+        .map_err(|error| Fault::new(Code::Internal, "cannot write an order down").caused_by(error))?;
+    text.push(b'\n');
+    Folder::open(dir, 0o700)?.write(FIRST_ORDER, &text, PUBLIC)
+}
+
+/// The order of the first phase of this rotation, where it was kept.
+pub fn observe_kept_order(dir: &Path, rotation: &Rotation) -> Option<TrustOrder> {
+    let bytes = files::read_if_there(&dir.join(FIRST_ORDER)).ok().flatten()?;
+    let order: TrustOrder = serde_json::from_slice(&bytes).ok()?;
+    // Of an earlier rotation it has another number, and leads to others.
+    let first = rotation.number.saturating_sub(u64::from(rotation.phase == RotationPhase::Drop));
+    (order.number == first).then_some(order)
+}
+
 /// Adds to what was signed in a folder of authorities what a node that is new needs beside it: the lists of revoked certificates, and
-/// the other authorities that are trusted now. Else it would not know those who still show certificates of the old one.
+/// the other authorities that may be met until a rotation is over. Else it would not know those who still show certificates of the old
+/// one; the order that drops it comes to the node as to all others.
 pub fn with_trust(dir: &Path, authorities: &Authorities, signed: SignedBundle) -> Result<SignedBundle, Fault> {
+    let dropping = observe_rotation(dir)?.filter(|rotation| rotation.phase == RotationPhase::Drop);
     let mut others = BTreeMap::new();
     for authority in Authority::ALL {
         let issuing = &authorities.get(authority).certificate.der;
-        let ders = bundle(dir, authority)?.into_iter().map(|one| one.der).filter(|der| der != issuing).collect();
+        let mut met = bundle(dir, authority)?;
+        if let Some(rotation) = &dropping {
+            met.extend(retired(dir, authority, rotation)?);
+        }
+        let ders = met.into_iter().map(|one| one.der).filter(|der| der != issuing).collect();
         others.insert(authority.word(), ders);
     }
     let signed = with_lists(dir, authorities, signed)?;
@@ -202,7 +231,7 @@ fn take_next(folder: &Folder, dir: &Path, authority: Authority, passphrase: Opti
     let before = files::read_if_there(&folder.at(&issuing))?.unwrap_or_default();
     if before != next {
         let old = authority::open_certificate(dir, authority, passphrase)?;
-        let mark: String = fingerprint(&old.der).chars().take(12).collect();
+        let mark: String = fingerprint(&old.der).chars().take(MARK).collect();
         let word = authority.word();
         folder.write(&format!("{word}.retired-{mark}.crt"), pem(&old.der).as_bytes(), PUBLIC)?;
         folder.write(&format!("{word}.retired-{mark}.key"), &before, SECRET)?;
@@ -213,6 +242,19 @@ fn take_next(folder: &Folder, dir: &Path, authority: Authority, passphrase: Opti
         folder.write(&issuing, &next, SECRET)?;
     }
     folder.drop_copy(&name)
+}
+
+/// The authority of this kind that goes with a rotation, where it is one of those.
+fn retired(dir: &Path, authority: Authority, rotation: &Rotation) -> Result<Vec<Certificate>, Fault> {
+    let mut found = Vec::new();
+    for print in &rotation.old {
+        let mark: String = print.chars().take(MARK).collect();
+        let path = dir.join(format!("{}.retired-{mark}.crt", authority.word()));
+        if files::read_if_there(&path)?.is_some() {
+            found.extend(crate::read::read_certificates(&path)?);
+        }
+    }
+    Ok(found)
 }
 
 fn drop_old(folder: &Folder, dir: &Path, authority: Authority, passphrase: Option<&Passphrase>) -> Result<(), Fault> {

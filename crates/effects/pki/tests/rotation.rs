@@ -9,9 +9,10 @@ use std::path::Path;
 use quorate_faults::Code;
 use quorate_pki::{
     Authorities, Authority, Keys, RevocationLists, Rotation, RotationPhase, TrustOrder, ensure_advanced,
-    ensure_installed, ensure_lists, ensure_newer_lists, ensure_revoked, ensure_rotation, ensure_trusted,
-    observe_issued, observe_list, observe_rotation, observe_trust, read_certificates, read_known_lists, read_lists,
-    read_order_after, record_issued, trust_hash, trusted_now, with_lists, with_trust,
+    ensure_installed, ensure_lists, ensure_newer_lists, ensure_order_kept, ensure_revoked, ensure_rotation,
+    ensure_trusted, observe_issued, observe_kept_order, observe_list, observe_rotation, observe_trust,
+    read_certificates, read_known_lists, read_lists, read_order_after, record_issued, trust_hash, trusted_now,
+    with_lists, with_trust,
 };
 use support::{Place, TOKEN};
 
@@ -89,10 +90,44 @@ fn a_node_that_comes_in_the_midst_of_a_rotation_trusts_both_and_takes_the_last_o
     let dropped = advance(&place, &rotation);
     ensure_trusted(&place.node("n1"), TOKEN, &order(&place, &dropped), place.now).unwrap();
     let handed_on = read_order_after(&place.node("n1"), observe_trust(&place.node("n2")).number).unwrap();
-    for node in ["n2", "n3"] {
+    // One that comes now may meet somebody who has not taken the last order yet.
+    let authorities = Authorities::open(&place.ca(), None).unwrap();
+    let signed = with_trust(&place.ca(), &authorities, place.sign("n4", Keys::Keep, place.now)).unwrap();
+    ensure_installed(&place.node("n4"), &support::names("n4"), &signed, place.now).unwrap();
+    assert_eq!(observe_trust(&place.node("n4")).trusts, observe_trust(&place.node("n3")).trusts);
+    for node in ["n2", "n3", "n4"] {
         ensure_trusted(&place.node(node), TOKEN, &handed_on, place.now).unwrap();
         assert_eq!(trusted(&place.node(node)), 1, "{node}");
     }
+    advance(&place, &dropped);
+    let signed = with_trust(&place.ca(), &authorities, place.sign("n5", Keys::Keep, place.now)).unwrap();
+    ensure_installed(&place.node("n5"), &support::names("n5"), &signed, place.now).unwrap();
+    assert_eq!(trusted(&place.node("n5")), 1, "it is over");
+}
+
+/// Whoever comes after the first phase, when the old key signs no more, takes the order that the folder keeps.
+#[test]
+fn the_order_of_the_first_phase_is_kept_until_the_rotation_is_over() {
+    let place = Place::new();
+    for node in ["n1", "n2"] {
+        place.install(node, place.now);
+    }
+    let rotation = begin(&place);
+    assert_eq!(observe_kept_order(&place.ca(), &rotation), None);
+    let both = order(&place, &rotation);
+    ensure_order_kept(&place.ca(), &both).unwrap();
+    let issuing = advance(&place, &rotation);
+    for (node, phase) in [("n1", issuing.clone()), ("n2", advance(&place, &issuing))] {
+        let new = order(&place, &phase);
+        assert_eq!(ensure_trusted(&place.node(node), TOKEN, &new, place.now).unwrap_err().code(), Code::TrustRefused);
+        let kept = observe_kept_order(&place.ca(), &phase).unwrap();
+        assert_eq!(kept, both);
+        assert_eq!(ensure_trusted(&place.node(node), TOKEN, &kept, place.now).unwrap().len(), 3);
+        assert_eq!(trusted(&place.node(node)), 2);
+    }
+    let dropped = observe_rotation(&place.ca()).unwrap().unwrap();
+    advance(&place, &dropped);
+    assert_eq!(observe_kept_order(&place.ca(), &begin(&place)), None, "that was another rotation");
 }
 
 #[test]

@@ -10,7 +10,9 @@ mod tests;
 
 pub use change::check_change;
 
-use crate::ledger::{IntentKind, Ledger, LedgerSeen, State};
+use quorate_etcd_formats::membership::ClusterId;
+
+use crate::ledger::{Generation, IntentKind, Ledger, LedgerSeen, State};
 use crate::spec::Spec;
 use crate::start::{ClusterSeen, DataSeen, Observed, PeerAnswer, PeerFounding, PeerSeen, StartPlan, Step};
 
@@ -75,7 +77,19 @@ impl Audit<'_> {
             matches!(self.seen.data, DataSeen::Unknown(_)) || matches!(self.seen.ledger, LedgerSeen::Unreadable(_));
         let idle = plan.steps.iter().all(|step| matches!(step, Step::Wait(_) | Step::Refuse(_)));
         self.rule(!blind || idle, "where data or ledger cannot be seen, nothing is done");
-        let acts = plan.steps.iter().any(|step| !matches!(step, Step::Wait(_) | Step::Refuse(_) | Step::Archive));
+        let told = |number: u64, of: Option<ClusterId>| {
+            self.answers().any(|(_, peer)| (peer.generation, peer.generation_of) == (number, of))
+        };
+        let ours = self.ledger.cluster();
+        // To write down what was told is no more than to remember it.
+        let another = |of: Option<ClusterId>| of.is_none() || of != ours;
+        let newer = |it: &Generation| told(it.number, it.cluster) && another(it.cluster);
+        let remembers = |step: &Step| {
+            matches!(step, Step::WriteOutdated(it) if newer(it))
+                || matches!(step, Step::WriteGeneration(number) if ours.is_some() && told(*number, ours))
+        };
+        let rests = |step: &Step| matches!(step, Step::Wait(_) | Step::Refuse(_) | Step::Archive) || remembers(step);
+        let acts = !plan.steps.iter().all(rests);
         let again = self.spec.member(self.name).is_some();
         let own = matches!(&self.ledger.state, State::Tombstone(stone) if !(stone.undeclared && again));
         let ours = self.ledger.ids().map(|(_, member)| member);
@@ -90,7 +104,8 @@ impl Audit<'_> {
         let torn_down = self.ledger.intent.as_ref().is_some_and(|intent| intent.kind == IntentKind::Teardown);
         self.rule(!torn_down || !acts, "a cluster that was torn down is not started");
         let holds_something = self.ledger.state != State::Empty || matches!(self.seen.data, DataSeen::There(_));
-        let behind = self.answers().any(|(_, peer)| peer.generation > self.ledger.generation);
+        let known = self.answers().map(|(_, peer)| peer.generation).max().unwrap_or(0).max(self.ledger.newest().number);
+        let behind = known > self.ledger.generation;
         self.rule(!(holds_something && behind && acts), "a node of an older generation does nothing");
         let unknown = self.ledger.state == State::Empty && matches!(self.seen.data, DataSeen::There(_));
         self.rule(!unknown || !acts, "data that the ledger does not know is not run");

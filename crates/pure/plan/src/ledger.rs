@@ -12,10 +12,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 /// The newest form that is written; readers refuse a newer one.
-pub const VERSION: u32 = 2;
-
-/// The form of ledgers that hold nothing of what came with [`VERSION`]: an earlier program reads them still.
-const VERSION_BEFORE: u32 = 1;
+pub const VERSION: u32 = 3;
 
 /// Longest ledger that is read: thousands of peers fit.
 pub const BYTES_MAX: usize = 4 << 20;
@@ -29,6 +26,10 @@ pub struct Ledger {
     /// Grows with each recovery of the cluster from its remains; the highest one is the cluster.
     #[serde(default)]
     pub generation: u64,
+    /// A newer generation that this node has heard of. What it holds is of the time before, and is not started any more, also when
+    /// nobody is left who could tell.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub outdated_by: Option<Generation>,
     /// Bootstrap declarations that have been used. They stay inert for ever, also after a reset.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub consumed: Vec<u64>,
@@ -56,6 +57,17 @@ pub struct Ledger {
     /// The learner that the cluster has, and since when this node knows of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub learner: Option<LearnerSince>,
+}
+
+/// A generation of the cluster: what an operator made of its remains, or what was there before that.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Generation {
+    /// They are counted.
+    pub number: u64,
+    /// The id that the cluster has in it, where that is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cluster: Option<ClusterId>,
 }
 
 /// What an operator asked of a node.
@@ -297,11 +309,43 @@ impl Ledger {
         format!("quorate-ledger {} sha256:{}\n{body}", self.version(), sum(body.as_bytes())).into_bytes()
     }
 
-    /// The oldest form that says all of it.
+    /// The oldest form that says all of it: an earlier program reads what it understands still.
     fn version(&self) -> u32 {
         let undeclared = matches!(&self.state, State::Tombstone(stone) if stone.undeclared);
-        let newer = self.intent.is_some() || self.learner.is_some() || undeclared;
-        if newer { VERSION } else { VERSION_BEFORE }
+        match () {
+            () if self.outdated_by.is_some() => VERSION,
+            () if self.intent.is_some() || self.learner.is_some() || undeclared => 2,
+            () => 1,
+        }
+    }
+
+    /// The newest generation of the cluster that this node knows of, its own or another.
+    pub fn newest(&self) -> Generation {
+        let own = Generation { number: self.generation, cluster: self.cluster() };
+        self.outdated_by.filter(|newer| newer.number > self.generation).unwrap_or(own)
+    }
+
+    /// Whether what this node holds is of an older generation than it has heard of.
+    pub fn is_outdated(&self) -> bool {
+        self.newest().number > self.generation
+    }
+
+    /// The same, knowing of a generation that is newer than its own.
+    #[must_use]
+    pub fn outdated_by(&self, newer: Generation) -> Ledger {
+        let known = self.newest();
+        let says_more = newer.number == known.number && self.is_outdated() && known.cluster.is_none();
+        let newer = (newer.number > known.number || says_more).then_some(newer);
+        Ledger { outdated_by: newer.or(self.outdated_by), ..self.clone() }
+    }
+
+    /// The cluster that this node belongs to, or is about to.
+    pub fn cluster(&self) -> Option<ClusterId> {
+        match &self.state {
+            State::Started(identity) => Some(identity.cluster),
+            State::PendingAdd(add) => Some(add.cluster),
+            State::Empty | State::Promised(_) | State::Inited(_) | State::Tombstone(_) => None,
+        }
     }
 
     /// Reads what was written.

@@ -5,18 +5,48 @@
 
 use quorate_etcd_formats::membership::{ClusterId, MemberId};
 
-use crate::ledger::{Ledger, State};
+use crate::ledger::{Generation, Ledger, State};
 use crate::spec::Spec;
 use crate::start::{ListedMember, PeerAnswer, PeerFounding};
+
+/// What the newest generation that others tell of means for a node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Told {
+    /// It is that of its own cluster: the node joined, or was taken over, while nobody could tell.
+    Own(u64),
+    /// The cluster was recovered without it.
+    Newer(Generation),
+}
+
+/// Decides that; `None`: nobody tells of one that is newer than its own.
+pub fn heed(ledger: &Ledger, told: impl IntoIterator<Item = Generation>) -> Option<Told> {
+    let mut newest: Option<Generation> = None;
+    for told in told {
+        let ours = |of: &Generation| of.cluster.is_some() && of.cluster == ledger.cluster();
+        // Of two that have the same number, the one that says more counts, and above all the one that is ours.
+        let more =
+            |known: &Generation| (told.number, ours(&told), told.cluster) > (known.number, ours(known), known.cluster);
+        if newest.as_ref().is_none_or(more) {
+            newest = Some(told);
+        }
+    }
+    let newest = newest.filter(|newest| newest.number > ledger.generation)?;
+    match newest.cluster {
+        Some(cluster) if ledger.cluster() == Some(cluster) => Some(Told::Own(newest.number)),
+        Some(_) | None => Some(Told::Newer(newest)),
+    }
+}
 
 /// What this node answers the node `asker`, which is `member`. `acknowledged`: the highest index that this member was seen at.
 pub fn answer(ledger: &Ledger, asker: &str, member: Option<MemberId>, acknowledged: Option<u64>) -> PeerAnswer {
     let memory = ledger.peers.get(asker);
+    let newest = ledger.newest();
     PeerAnswer {
         founding: founding(ledger),
         remembers_me_started: memory.is_some_and(|memory| memory.started),
         my_tombstone: memory.is_some_and(|memory| memory.buries(member)),
-        generation: ledger.generation,
+        generation: newest.number,
+        generation_of: newest.cluster,
         acknowledged,
         consumed: ledger.consumed.clone(),
         dropped: ledger.dropped.iter().map(|dropped| dropped.bootstrap).collect(),

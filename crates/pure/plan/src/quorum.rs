@@ -193,6 +193,8 @@ pub fn proofs(name: &str, seen: &Observed, plan: &StartPlan) -> Vec<(usize, Proo
         | Step::Restore { .. }
         | Step::Init { .. }
         | Step::Write(_)
+        | Step::WriteGeneration(_)
+        | Step::WriteOutdated(_)
         | Step::TellPeers
         | Step::Start { .. }
         | Step::Wait(_)

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use quorate_plan::change::note_learner;
+use quorate_plan::change::{Restart, note_learner};
 use quorate_plan::check::check;
-use quorate_plan::ledger::{Confirmed, ConfirmedMember, LedgerSeen, State};
-use quorate_plan::peers;
+use quorate_plan::ledger::{Confirmed, ConfirmedMember, Generation, LedgerSeen, State};
+use quorate_plan::peers::{self, Told};
 use quorate_plan::start::{
     ClusterSeen, DataFacts, DataSeen, EndSeen, Health, ListedMember, Observed, PeerAnswer, PeerSeen, StoreSeen,
     Verdict, plan_start, plan_start_without,
@@ -128,7 +128,12 @@ impl World {
         }
         let member = who.ledger.as_ref().and_then(|ledger| ledger.ids()).map(|(_, member)| member);
         let noted = member.and_then(|member| it.noted.get(&member)).copied();
-        Some(peers::answer(&it.ledger.clone().unwrap_or_default(), &who.name, member, noted))
+        let mut answer = peers::answer(&it.ledger.clone().unwrap_or_default(), &who.name, member, noted);
+        if it.order.is_some() {
+            // The generation that is being made here has no id yet.
+            answer.generation_of = None;
+        }
+        Some(answer)
     }
 
     /// The list that a quorum of the others confirms.
@@ -178,12 +183,21 @@ impl World {
     /// Beside a running etcd: notes how far others are, keeps the memory of who started, and asks for its vote.
     fn tend(&mut self, node: usize) {
         let Some(mine) = self.nodes[node].data.clone() else { return };
-        if self.living && self.is_outdated(node) {
+        if let Some(told) = self.told_of_generation(node) {
             let it = &mut self.nodes[node];
+            if let Some(ledger) = it.ledger.as_mut().filter(|_| !it.ledger_unreadable) {
+                match told {
+                    Told::Own(number) => ledger.generation = number,
+                    Told::Newer(newer) => *ledger = ledger.outdated_by(newer),
+                }
+            }
+            if let Told::Own(number) = told {
+                return self.tell(Some(node), format!("hears that its cluster is generation {number}"));
+            }
             (it.runs, it.leads, it.checked, it.pausing) = (false, false, None, false);
             return self.tell(Some(node), "stops its etcd: a peer has a newer generation".to_owned());
         }
-        let Some(leader) = self.leader_for(node, node) else { return };
+        let Some(leader) = self.leader_for(node, node) else { return self.heal_alone(node) };
         let config = self.nodes[leader].data.as_ref().map(Data::config).unwrap_or_default();
         for member in &config.members {
             let it = &self.nodes[member.node];
@@ -227,12 +241,31 @@ impl World {
         }
     }
 
-    /// Whether a declared peer that can be asked has a newer generation of the cluster.
-    fn is_outdated(&self, node: usize) -> bool {
-        let ours = self.nodes[node].ledger.as_ref().map_or(0, |ledger| ledger.generation);
+    /// Its etcd knows no leader, and a restart may be what brings it back.
+    fn heal_alone(&mut self, node: usize) {
+        let restart = self.now_of(node, node).and_then(|now| now.restart);
+        // Calm: where it gets another release by that, a person does it.
+        // The others know better where they look for it.
+        let leader = (0..self.nodes.len()).find_map(|through| self.leader_for(node, through)).unwrap_or(node);
+        let config = self.nodes[leader].data.as_ref().map(Data::config).unwrap_or_default();
+        let listed = config.members.iter().find(|member| member.node == node);
+        let awaited = listed.is_some_and(|listed| listed.at == self.address_of(node));
+        let by_hand = |restart: Restart| if self.calm { Restart { release: None, ..restart } } else { restart };
+        let heals = restart.is_some_and(|restart| by_hand(restart).heals_alone(awaited));
+        if self.living && !self.knows_leader(node) && heals {
+            let it = &mut self.nodes[node];
+            (it.runs, it.leads, it.checked, it.plan, it.restarting) = (false, false, None, None, true);
+            self.tell(Some(node), "restarts its etcd, which knows no leader, to be where it is declared".to_owned());
+        }
+    }
+
+    /// What declared peers who can be asked tell of a newer generation of the cluster.
+    fn told_of_generation(&self, node: usize) -> Option<Told> {
+        let ledger = self.nodes[node].ledger.clone().unwrap_or_default();
         let declared = self.files[self.nodes[node].file].spec.members.iter();
         let peers = declared.filter_map(|member| self.index_of(&member.name)).filter(|peer| *peer != node);
-        peers.filter_map(|peer| self.answer(peer, node)).any(|answer| answer.generation > ours)
+        let told = peers.filter_map(|peer| self.answer(peer, node));
+        peers::heed(&ledger, told.map(|it| Generation { number: it.generation, cluster: it.generation_of }))
     }
 
     /// The state of a node's ledger.

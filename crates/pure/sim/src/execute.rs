@@ -45,8 +45,8 @@ impl World {
     }
 
     pub(crate) fn kill_agent(&mut self, node: usize, when: &str) {
-        // Whoever comes back must be able to learn of the recovery.
-        if self.living && self.recovered == Some(node) {
+        // Whoever has not heard of the recovery must be able to learn of it.
+        if self.living && self.recovered == Some(node) && !self.all_have_heard_of(node) {
             return;
         }
         self.nodes[node].up = false;
@@ -58,6 +58,15 @@ impl World {
         self.nodes[node].back_at = self.now + 1 + self.random.below(30) as u64;
         let when = when.lines().next().unwrap_or_default().to_owned();
         self.tell(Some(node), format!("the agent is killed {when}"));
+    }
+
+    /// Whether everybody who could run an older generation than this node knows that there is a newer one.
+    fn all_have_heard_of(&self, node: usize) -> bool {
+        let newest = |it: &crate::world::Node| it.ledger.as_ref().map_or(0, |ledger| ledger.newest().number);
+        let generation = newest(&self.nodes[node]);
+        self.nodes
+            .iter()
+            .all(|it| it.data.is_none() || (!it.runs && newest(it) >= generation) || it.name == self.nodes[node].name)
     }
 
     fn step(&mut self, node: usize, step: &Step) -> Did {
@@ -88,6 +97,8 @@ impl World {
             Step::Restore { revision } => self.restore(node, *revision),
             Step::Init { cluster, member } => self.init(node, *cluster, *member),
             Step::Write(state) => self.write(node, state.clone()),
+            Step::WriteGeneration(number) => self.note(node, |ledger| ledger.generation = *number),
+            Step::WriteOutdated(newer) => self.note(node, |ledger| *ledger = ledger.outdated_by(*newer)),
             Step::TellPeers => self.tell_peers(node),
             Step::RemoveMember(id) => self.change(node, Op::Remove(*id)).map_or_else(Did::Again, |_| Did::On),
             Step::AddLearner => self.add_learner(node),
@@ -111,6 +122,14 @@ impl World {
         let next = ledger.with(state);
         self.rule_of_write(node, &next.state);
         self.nodes[node].ledger = Some(next);
+        Did::On
+    }
+
+    fn note(&mut self, node: usize, with: impl FnOnce(&mut quorate_plan::ledger::Ledger)) -> Did {
+        if self.nodes[node].ledger_unreadable {
+            return Did::Again("the ledger cannot be read".to_owned());
+        }
+        with(self.nodes[node].ledger.get_or_insert_default());
         Did::On
     }
 

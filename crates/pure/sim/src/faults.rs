@@ -396,7 +396,7 @@ impl World {
             self.nodes[other].back_at = self.now + 15 + self.random.below(30) as u64;
             self.nodes[other].damaged = true;
         }
-        let generation = self.nodes[node].ledger.as_ref().map_or(0, |ledger| ledger.generation) + 1;
+        let generation = self.nodes[node].ledger.as_ref().map_or(0, |ledger| ledger.newest().number) + 1;
         self.make_generation(node, generation);
         self.tell(Some(node), format!("an operator recovers the cluster from it, as generation {generation}"));
     }

@@ -73,6 +73,11 @@ impl World {
         })
     }
 
+    /// Whether the etcd of a node follows a leader, or leads.
+    pub(crate) fn knows_leader(&self, node: usize) -> bool {
+        self.leader_near(node).is_some_and(|leader| self.has_quorum(leader))
+    }
+
     /// A leader with a quorum, asked through any server that `from` reaches. Whether it is ours is for the asker to say.
     pub(crate) fn leader_for(&self, from: usize, through: usize) -> Option<usize> {
         if !self.nodes[through].runs || !self.reaches(from, through) {
@@ -275,5 +280,6 @@ fn follow(theirs: &mut Data, mine: &Data, synced: bool) {
     if synced {
         theirs.synced = theirs.log.len();
     }
-    theirs.commit = mine.commit.min(theirs.synced);
+    // What is committed stays so, whoever leads next.
+    theirs.commit = theirs.commit.max(mine.commit.min(theirs.synced)).min(theirs.log.len());
 }

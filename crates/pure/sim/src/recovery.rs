@@ -114,6 +114,7 @@ impl World {
         let (it, Some(data)) = (&self.nodes[node], &self.nodes[node].data) else { return silent() };
         RowSeen::Holds(Box::new(Survivor {
             generation: it.ledger.as_ref().map_or(0, |ledger| ledger.generation),
+            newest: it.ledger.as_ref().map_or(0, |ledger| ledger.newest().number),
             cluster: data.cluster,
             member: data.member,
             verdict: Verdict::Valid,

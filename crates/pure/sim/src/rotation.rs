@@ -103,6 +103,17 @@ impl Authorities {
         }
     }
 
+    /// Those that come with new certificates: both until it is over, since somebody may still show one of the old.
+    fn brought_along(&self) -> Vec<Generation> {
+        if self.is_open() { vec![self.new, self.old] } else { vec![self.new] }
+    }
+
+    /// That of the first phase, which the folder keeps: the key that signed it signs no more.
+    fn first_order(&self) -> Order {
+        let number = self.number - u64::from(self.phase == RotationPhase::Drop);
+        Order { number, trusted: [self.old, self.new].into(), signer: self.old }
+    }
+
     fn order(&self) -> Order {
         Order { number: self.number, trusted: self.trusted().into_iter().collect(), signer: self.issuing() }
     }
@@ -150,7 +161,7 @@ impl World {
     /// A machine that has never run gets its certificates by hand: `ca csr`, `ca issue`, `ca install`.
     pub(crate) fn equip_by_hand(&mut self, node: usize) {
         let issuing = self.authorities.issuing();
-        self.nodes[node].certificates = Certificates::made_by(issuing, self.authorities.trusted());
+        self.nodes[node].certificates = Certificates::made_by(issuing, self.authorities.brought_along());
         if self.authorities.number > 0 {
             self.tell(Some(node), format!("gets certificates of authority {issuing} by hand"));
         }
@@ -212,6 +223,7 @@ impl World {
             return;
         }
         let asks_as = declared[self.authorities.chance.below(declared.len())];
+        let asks_as = self.asks_for_certificates_as(asks_as);
         let it = &mut self.authorities;
         if !open {
             (it.phase, it.number, it.old, it.new) = (RotationPhase::Trust, it.number + 1, it.new, it.new + 1);
@@ -224,6 +236,13 @@ impl World {
             None,
             format!("operator {operator} {what} to authority {new}: {phase}, asking as {who}, with {words}"),
         );
+    }
+
+    /// Calm: a person asks with the certificate of any member, and not always with one of those who stay.
+    fn asks_for_certificates_as(&mut self, declared: usize) -> usize {
+        let members = self.present().filter(|_| self.calm).map(|(_, config)| config.members).unwrap_or_default();
+        let at = self.authorities.chance.below(members.len() + 1);
+        members.get(at).map_or(declared, |member| member.node)
     }
 
     /// Looks at all of them, tells one, and looks again.
@@ -333,7 +352,8 @@ impl World {
                     self.tell(Some(node), format!("shows certificates of authority {issuing}"));
                 }
             }
-            Need::Restart | Need::Hear => {}
+            Need::Hear => self.take_order(node, &self.authorities.first_order(), cut_off),
+            Need::Restart => {}
         }
         if cut_off && self.nodes[node].up {
             self.kill_agent(node, "while it is told whom to trust");

@@ -166,7 +166,11 @@ impl World {
                 self.break_rule("a node gave up a founding that another one runs".to_owned());
             }
         }
-        if let State::Promised(new) = state {
+        // That one it has promised is over is written down in the same place.
+        let anew = |new: &quorate_plan::ledger::Promise| !matches!(&ledger.state, State::Promised(old) if old.is_same_founding(new));
+        if let State::Promised(new) = state
+            && anew(new)
+        {
             let holds = |other: &crate::world::Node| {
                 let earlier = ledger.dropped.iter().filter(|earlier| earlier.bootstrap < new.bootstrap);
                 other.ledger.as_ref().is_some_and(|theirs| match &theirs.state {

@@ -210,7 +210,7 @@ impl World {
         let differs = it.runs && (it.wants != it.runs_as || self.address_of(node) != it.listens || self.is_stale(node));
         let release = (it.wants.1 != it.runs_as.1).then(|| release_text(it.wants.1));
         Some(NodeNow {
-            generation: ledger.generation,
+            generation: if node == asker { ledger.generation } else { ledger.newest().number },
             file: self.files[it.file].hash.clone(),
             stage: Stage::of(&ledger),
             member: it.data.as_ref().map(|data| data.member).or_else(|| ledger.ids().map(|(_, member)| member)),
@@ -218,7 +218,8 @@ impl World {
             storage: None,
             restart: differs.then(|| {
                 let why = "its flags, its release or whom it trusts have changed".to_owned();
-                Restart { why, release, trust: self.is_stale(node) }
+                let moves = self.address_of(node) != it.listens;
+                Restart { why, release, trust: self.is_stale(node), moves }
             }),
             intent: ledger.intent.map(|intent| intent.kind),
             pausing: it.pausing || (it.restarting && !it.runs) || self.is_kept_up(node),

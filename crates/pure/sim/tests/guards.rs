@@ -7,7 +7,7 @@ use quorate_plan::start::Guard;
 use quorate_sim::{Life, RotationRule, Settings, live};
 
 /// In how many lives a missing guard must show.
-const LIVES: u64 = 4000;
+const LIVES: u64 = 8000;
 
 /// What is only about coming to an end, and harms nobody.
 const NEVER_ENDS: &str = "it never came to an end";

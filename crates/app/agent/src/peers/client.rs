@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use quorate_etcd::ledger::observe_ledger;
 use quorate_faults::{Code, Fault};
-use quorate_plan::ledger::LedgerSeen;
+use quorate_plan::ledger::{Generation, LedgerSeen};
 use quorate_plan::spec::{Member, Spec, TlsFiles, for_member};
 use reqwest::{Certificate, Client, Identity, Method, RequestBuilder};
 use serde::Serialize;
@@ -41,8 +41,8 @@ const IDLE: Duration = Duration::from_secs(60);
 pub enum PeerError {
     /// It did not answer, or not in a way that can be understood.
     Silent(Fault),
-    /// It has a newer generation of the cluster.
-    Newer(u64),
+    /// It knows a newer generation of the cluster.
+    Newer(Generation),
     /// It said no.
     Refused(Fault),
 }
@@ -51,7 +51,9 @@ impl std::fmt::Display for PeerError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             PeerError::Silent(fault) | PeerError::Refused(fault) => fault.fmt(f),
-            PeerError::Newer(generation) => write!(f, "it has generation {generation} of this cluster, which is newer"),
+            PeerError::Newer(newer) => {
+                write!(f, "it knows generation {} of this cluster, which is newer", newer.number)
+            }
         }
     }
 }
@@ -61,8 +63,8 @@ impl PeerError {
     pub fn fault(self, peer: &str) -> Fault {
         match self {
             PeerError::Silent(fault) | PeerError::Refused(fault) => fault,
-            PeerError::Newer(generation) => {
-                let attempt = format!("`{peer}` has generation {generation} of this cluster, which is newer");
+            PeerError::Newer(newer) => {
+                let attempt = format!("`{peer}` knows generation {} of this cluster, which is newer", newer.number);
                 Fault::new(Code::PeerOutdated, attempt).hint("see `quorate explain Q0977`")
             }
         }
@@ -384,7 +386,9 @@ impl Peers {
             });
         }
         Err(match serde_json::from_slice::<Refusal>(&body) {
-            Ok(Refusal { generation: Some(generation), .. }) => PeerError::Newer(generation),
+            Ok(Refusal { generation: Some(number), generation_of: cluster, .. }) => {
+                PeerError::Newer(Generation { number, cluster })
+            }
             Ok(refusal) => {
                 let code = Code::parse(&refusal.code).unwrap_or(Code::PeerRequest);
                 let attempt = format!("the agent of `{peer}` says no: {}", shown(&refusal.why));

@@ -18,8 +18,11 @@ use serde::{Deserialize, Serialize};
 pub struct NodeAnswer {
     /// Its name.
     pub name: String,
-    /// Its generation of the cluster.
+    /// The newest generation of the cluster that it knows of: its own, or one that was made without it.
     pub generation: u64,
+    /// The id that the cluster has in it. None while it is being made, and from agents of earlier releases.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub generation_of: Option<ClusterId>,
     /// What its cluster file declares to found, as a hash.
     pub declaration: String,
     /// Its whole cluster file, as a hash.
@@ -153,6 +156,7 @@ impl NodeAnswer {
             remembers_me_started: memory.is_some_and(|memory| memory.started),
             my_tombstone: memory.is_some_and(|memory| memory.buries(mine)),
             generation: self.generation,
+            generation_of: self.generation_of,
             acknowledged: acknowledged.map(|seen| seen.index),
             consumed: self.consumed.clone(),
             dropped: self.dropped.clone(),
@@ -299,7 +303,10 @@ pub struct Refusal {
     pub code: String,
     /// Lower case, no full stop.
     pub why: String,
-    /// The generation of who refuses, where that is the reason.
+    /// The newest generation that whoever refuses knows of, where that is the reason.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub generation: Option<u64>,
+    /// The id that the cluster has in it, where that is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub generation_of: Option<ClusterId>,
 }

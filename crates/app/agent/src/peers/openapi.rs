@@ -128,7 +128,7 @@ fn schemas() -> Value {
     let object = |required: &[&str], properties: Value| json!({ "type": "object", "required": required, "properties": properties });
     json!({
         "Node": object(&["name", "generation", "declaration", "file", "founding", "phase"], json!({
-            "name": text, "generation": number, "declaration": text, "file": text,
+            "name": text, "generation": number, "generation_of": id, "declaration": text, "file": text,
             "founding": object(&["state"], json!({
                 "state": { "enum": ["nothing", "promised", "founded", "removed"] }, "cluster": id, "member": id,
                 "bootstrap": number, "declaration": text
@@ -181,7 +181,7 @@ fn schemas() -> Value {
             "name": text, "seen": { "type": "object" }, "etcd_current": { "type": "boolean" }, "requests": text
         })),
         "Remains": object(&["name", "generation", "seen"], json!({
-            "name": text, "generation": { "type": ["integer", "null"] },
+            "name": text, "generation": { "type": ["integer", "null"] }, "outdated_by": number,
             "seen": object(&["state"], json!({ "state": { "enum": ["absent", "damaged", "unknown", "there"] }, "why": text })),
             "recovery": { "type": "object" }
         })),
@@ -209,6 +209,6 @@ fn schemas() -> Value {
         "VetoRequest": object(&["what", "name"], json!({ "what": { "enum": ["join", "detach", "to-client", "to-server"] }, "name": text })),
         "IssuingKeys": { "type": "object", "additionalProperties": text },
         "VetoAnswer": object(&[], json!({ "objection": { "type": ["string", "null"] } })),
-        "Refusal": object(&["code", "why"], json!({ "code": text, "why": text, "generation": number }))
+        "Refusal": object(&["code", "why"], json!({ "code": text, "why": text, "generation": number, "generation_of": id }))
     })
 }

@@ -19,7 +19,7 @@ use quorate_faults::Code;
 use quorate_pki::observe_node;
 use quorate_plan::certificates::host_of;
 use quorate_plan::change::Stage;
-use quorate_plan::ledger::{Ledger, LedgerSeen};
+use quorate_plan::ledger::{Generation, Ledger, LedgerSeen};
 use quorate_plan::peering::Role;
 use quorate_plan::peers::record_started;
 use quorate_plan::spec::Member;
@@ -154,10 +154,10 @@ fn admit(api: &Api, asked: &Asked<'_>) -> Result<(), No> {
         Some(NO_GENERATION) => return Ok(()),
         Some(number) => number.parse::<u64>().map_err(|_| bad("the generation is no number"))?,
     };
-    let ours = ledger(api)?.generation;
-    if generation < ours {
-        let why = format!("the request is of generation {generation}, and this node of {ours}");
-        return Err(refuse(StatusCode::CONFLICT, Code::PeerOutdated, &why, Some(ours)));
+    let newest = newest(api, &ledger(api)?);
+    if generation < newest.number {
+        let why = format!("the request is of generation {generation}, and this node knows {}", newest.number);
+        return Err(refuse(StatusCode::CONFLICT, Code::PeerOutdated, &why, Some(newest)));
     }
     Ok(())
 }
@@ -196,10 +196,11 @@ fn admit_change(api: &Api, asked: &Asked<'_>) -> Result<(), No> {
 
 async fn node(State(api): State<Api>) -> Result<Json<NodeAnswer>, No> {
     let ledger = ledger(&api)?;
-    let (status, stage) = (api.shared.status(), Stage::of(&ledger));
+    let (status, stage, newest) = (api.shared.status(), Stage::of(&ledger), newest(&api, &ledger));
     Ok(Json(NodeAnswer {
         name: api.node.name().to_owned(),
-        generation: ledger.generation,
+        generation: newest.number,
+        generation_of: newest.cluster,
         declaration: api.node.spec.declaration_hash(),
         file: api.node.spec.hash(),
         founding: FoundingAnswer::of(&ledger),
@@ -325,6 +326,13 @@ fn ledger(api: &Api) -> Result<Ledger, No> {
     }
 }
 
+/// The newest generation that this node knows of. One that is being made here has no id yet.
+fn newest(api: &Api, ledger: &Ledger) -> Generation {
+    let newest = ledger.newest();
+    let made = newest.number == 0 || matches!(recover::pending(api.node.state_path()), Ok(None));
+    Generation { cluster: newest.cluster.filter(|_| made), ..newest }
+}
+
 /// A no, and how it is said in HTTP.
 pub(super) struct No(StatusCode, Refusal);
 
@@ -334,6 +342,7 @@ impl IntoResponse for No {
     }
 }
 
-pub(super) fn refuse(status: StatusCode, code: Code, why: &str, generation: Option<u64>) -> No {
-    No(status, Refusal { code: code.as_str().to_owned(), why: why.to_owned(), generation })
+pub(super) fn refuse(status: StatusCode, code: Code, why: &str, newer: Option<Generation>) -> No {
+    let (generation, generation_of) = (newer.map(|newer| newer.number), newer.and_then(|newer| newer.cluster));
+    No(status, Refusal { code: code.as_str().to_owned(), why: why.to_owned(), generation, generation_of })
 }

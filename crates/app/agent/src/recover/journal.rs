@@ -176,7 +176,11 @@ pub(crate) fn accept(node: &Node, book: &Book, order: &Order) -> Result<Recovery
         }
     }
     let (generation, joined) = match book.read() {
-        LedgerSeen::There(ledger) => (ledger.generation, ledger.state != State::Empty),
+        // Who joins may have heard of it already; who begins makes one that nobody has heard of.
+        LedgerSeen::There(ledger) => match order.role {
+            Role::Join => (ledger.generation, ledger.state != State::Empty),
+            Role::Begin(_) => (ledger.newest().number, ledger.state != State::Empty),
+        },
         LedgerSeen::Absent => (0, false),
         LedgerSeen::Unreadable(why) => return Err(refuse(format!("its ledger cannot be read: {why}"))),
     };

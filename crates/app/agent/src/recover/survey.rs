@@ -39,6 +39,9 @@ pub struct Remains {
     pub name: String,
     /// Its generation of the cluster; none where its ledger cannot be read.
     pub generation: Option<u64>,
+    /// A newer one that it has heard of.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub outdated_by: Option<u64>,
     /// Its data.
     pub seen: Seen,
     /// The clusters that its cluster was restored from: their backups are its own.
@@ -140,7 +143,8 @@ pub(crate) async fn observe_remains(node: &Arc<Node>, ledger: &LedgerSeen, saw: 
     }
     let recovery = observe_progress(node.state_path()).unwrap_or(None);
     let generation = readable.then_some(known.generation);
-    Remains { name: node.name().to_owned(), generation, seen, was: known.was, recovery }
+    let outdated_by = known.is_outdated().then(|| known.newest().number);
+    Remains { name: node.name().to_owned(), generation, outdated_by, seen, was: known.was, recovery }
 }
 
 /// Whose the data is, by its WAL.

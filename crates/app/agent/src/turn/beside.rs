@@ -15,7 +15,7 @@ use quorate_plan::change::{Restart, note_learner};
 use quorate_plan::ledger::{
     Confirmed, ConfirmedMember, Identity, IntentKind, Ledger, LedgerSeen, Origin, PendingAdd, State,
 };
-use quorate_plan::peers;
+use quorate_plan::peers::{self, Told};
 use quorate_plan::phase::Phase;
 use quorate_plan::start::ListedMember;
 use tokio::task::JoinSet;
@@ -23,7 +23,7 @@ use tracing::{info, warn};
 
 use super::book::Book;
 use super::change::Took;
-use super::cluster::{hear_all, listed_member, quorum_list};
+use super::cluster::{Heard, hear_all, listed_member, quorum_list};
 use super::compare::{Compared, compare};
 use super::data::in_words;
 use super::drift;
@@ -58,6 +58,8 @@ pub(super) struct Beside {
     pub(super) hashed: Option<Instant>,
     /// The program that the next start would take.
     program: Option<Program>,
+    /// Since when this member knows no leader.
+    pub(super) leaderless: Option<Instant>,
     /// The connection to this member, for as long as it answers.
     pub(super) client: Option<Client>,
     /// That of a newcomer may get lost.
@@ -96,6 +98,7 @@ impl Beside {
             shared: Arc::clone(shared),
             hashed: None,
             program: None,
+            leaderless: None,
             client: None,
             others: None,
         }
@@ -131,6 +134,7 @@ impl Beside {
                         self.shared.order_restart(first_word::WHY);
                     }
                     self.heed_recovery().await;
+                    self.heal_alone().await;
                     if joins {
                         // While etcd starts there is time for it, if it is short.
                         let _ = tokio::time::timeout(SOON * 3, self.others()).await;
@@ -149,9 +153,23 @@ impl Beside {
     /// Without a quorum this may be the last member that has not heard of a recovery: the others have stopped.
     async fn heed_recovery(&self) {
         let heard = hear_all(&self.peers, &self.book.read()).await;
-        if let Some(why) = recovering::outdated(&heard) {
-            self.shared.order_restart(why);
+        self.heed(&heard).await;
+    }
+
+    /// Whether the cluster was recovered without this member, which stops then. That is written down first: whoever told it may be
+    /// silent when it looks again.
+    async fn heed(&self, heard: &Heard) -> bool {
+        let Some(told) = recovering::told(heard, &self.book.read()) else { return false };
+        let written = self.write(move |ledger| match told {
+            Told::Own(number) => ledger.generation = ledger.generation.max(number),
+            Told::Newer(newer) => *ledger = ledger.outdated_by(newer),
+        });
+        if let Err(fault) = written.await {
+            warn!(code = %fault.code(), "cannot write down that there is a newer generation: {}", in_words(&fault));
         }
+        let Told::Newer(newer) = told else { return false };
+        self.shared.order_restart(format!("there is generation {} of this cluster, which is newer", newer.number));
+        true
     }
 
     async fn turn(&mut self) -> Result<Turn, Fault> {
@@ -167,6 +185,7 @@ impl Beside {
         self.client = Some(client.clone());
         let status = self.status(&client).await?;
         self.first_word.heard();
+        self.leaderless = if status.leader == 0 { self.leaderless.or_else(|| Some(Instant::now())) } else { None };
         if status.is_learner {
             let promoted = self.promote(&status).await;
             if promoted.is_err() {
@@ -187,8 +206,7 @@ impl Beside {
         };
         self.shared.note_since(survey.revision, !survey.members.iter().all(takes_part));
         let heard = hear_all(&self.peers, &self.book.read()).await;
-        if let Some(why) = recovering::outdated(&heard) {
-            self.shared.order_restart(why);
+        if self.heed(&heard).await {
             return Ok(Turn::Surveyed(Took::Nothing));
         }
         drift::look(self, &survey, &heard).await;
@@ -232,7 +250,7 @@ impl Beside {
     }
 
     /// Compares what etcd runs with, and what its next start would bring: files change under a running agent.
-    async fn notice_settings(&mut self) {
+    pub(super) async fn notice_settings(&mut self) {
         let (node, before) = (Arc::clone(&self.node), self.program.take());
         let looked = tokio::task::spawn_blocking(move || {
             let program = Program::find(&node, before.as_ref())?;

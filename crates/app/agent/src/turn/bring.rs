@@ -363,6 +363,8 @@ fn needs_program(step: &Step) -> bool {
         | Step::RepairTail
         | Step::Archive
         | Step::Write(_)
+        | Step::WriteGeneration(_)
+        | Step::WriteOutdated(_)
         | Step::TellPeers
         | Step::RemoveMember(_)
         | Step::AddLearner

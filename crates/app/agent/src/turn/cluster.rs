@@ -86,11 +86,12 @@ pub(super) fn seen(heard: &Heard, me: &str, ledger: &LedgerSeen) -> BTreeMap<Str
         Ok(answer) => PeerSeen::Answered(answer.seen_by(me, mine)),
         Err(PeerError::Silent(fault) | PeerError::Refused(fault)) => PeerSeen::Unknown(in_words(fault)),
         // It refuses to tell more to an older generation; that it is newer is what matters.
-        Err(PeerError::Newer(generation)) => PeerSeen::Answered(PeerAnswer {
+        Err(PeerError::Newer(newer)) => PeerSeen::Answered(PeerAnswer {
             founding: PeerFounding::Nothing,
             remembers_me_started: false,
             my_tombstone: false,
-            generation: *generation,
+            generation: newer.number,
+            generation_of: newer.cluster,
             acknowledged: None,
             consumed: Vec::new(),
             dropped: Vec::new(),

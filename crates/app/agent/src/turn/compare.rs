@@ -33,7 +33,8 @@ pub(super) fn compare(node: &Node, program: &Program, config: &Config, shared: &
         (None, false) => None,
     };
     let trust = trusting::is_current(node, shared) == Some(false);
-    Compared { restart: why.map(|why| Restart { why, release, trust }), awaits }
+    let moves = node.moves_with(&config.text);
+    Compared { restart: why.map(|why| Restart { why, release, trust, moves }), awaits }
 }
 
 /// Why the etcd that runs here would be restarted if the file had this text; `None`: it would not, or none runs.

@@ -15,7 +15,7 @@ use quorate_etcd_formats::membership::{ClusterId, MemberId};
 use quorate_faults::{Code, Exit, Fault};
 use quorate_host::durable::RealDisk;
 use quorate_host::shim::Running;
-use quorate_plan::ledger::{LedgerSeen, State};
+use quorate_plan::ledger::{Ledger, LedgerSeen, State};
 use quorate_plan::phase::Phase;
 use quorate_plan::spec::duration_text;
 use quorate_plan::start::{Depth, Halt, Mode, Observed, StartPlan, Step, Verdict};
@@ -79,6 +79,14 @@ impl Agent {
             Step::Restore { revision } => self.restore(*revision).await,
             Step::Init { cluster, member } => self.init(*cluster, *member).await,
             Step::Write(state) => self.write(state.clone()).await.map(|()| None),
+            Step::WriteGeneration(number) => {
+                let number = *number;
+                self.write_beside(move |ledger| ledger.generation = ledger.generation.max(number)).await.map(|()| None)
+            }
+            Step::WriteOutdated(newer) => {
+                let newer = *newer;
+                self.write_beside(move |ledger| *ledger = ledger.outdated_by(newer)).await.map(|()| None)
+            }
             Step::TellPeers => self.tell_peers().await,
             Step::RemoveMember(member) => self.remove_member(*member).await,
             Step::AddLearner => self.add_learner().await,
@@ -258,6 +266,12 @@ impl Agent {
     }
 
     /// Writes how far we have come.
+    /// Writes something else than its state into the ledger.
+    async fn write_beside(&self, with: impl FnOnce(&mut Ledger) + Send + 'static) -> Result<(), Fault> {
+        let book = Arc::clone(&self.book);
+        tokio::task::spawn_blocking(move || book.change(with)).await.map_err(halted)?.map(|_| ())
+    }
+
     pub(super) async fn write(&mut self, mut state: State) -> Result<(), Fault> {
         if let State::Tombstone(stone) = &mut state
             && stone.at_ms == 0

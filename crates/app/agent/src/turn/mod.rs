@@ -9,6 +9,7 @@
 //! **Invariant:** etcd never depends on us: its parent is the shim, and an agent that is killed at any point finds it again.
 //! Nothing that can be observed is remembered.
 
+mod alone;
 mod beside;
 mod book;
 mod boxed;

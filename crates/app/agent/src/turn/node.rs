@@ -154,9 +154,15 @@ impl Node {
     /// The client URL that etcd was last started with: a file that came since may name another one.
     fn started_at(&self) -> Option<String> {
         let text = std::fs::read_to_string(self.etcd_config()).ok()?;
-        let urls = text.lines().find_map(|line| line.strip_prefix("advertise-client-urls: "))?;
-        let urls: String = serde_json::from_str(urls).ok()?;
+        let urls = text_of(&text, "advertise-client-urls")?;
         urls.split(',').next().filter(|url| !url.is_empty()).map(str::to_owned)
+    }
+
+    /// Whether peers will find etcd elsewhere than it was last started, once it has these settings. So too where that cannot be told.
+    pub(crate) fn moves_with(&self, settings: &str) -> bool {
+        let Ok(before) = std::fs::read_to_string(self.etcd_config()) else { return true };
+        let same = |key: &str| text_of(&before, key).is_some_and(|urls| text_of(settings, key) == Some(urls));
+        !["listen-peer-urls", "initial-advertise-peer-urls"].into_iter().all(same)
     }
 
     /// Where etcd of this node listens for clients by the file, or would.
@@ -270,4 +276,10 @@ fn password(path: &Path) -> Result<String, Fault> {
     }
     let text = std::fs::read_to_string(path).map_err(fail)?;
     Ok(text.trim_end_matches(['\n', '\r']).to_owned())
+}
+
+/// What the settings of an etcd say of a key whose value is text.
+fn text_of(settings: &str, key: &str) -> Option<String> {
+    let value = settings.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(": "))?;
+    serde_json::from_str(value).ok()
 }

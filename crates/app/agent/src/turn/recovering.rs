@@ -6,6 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use quorate_faults::{Code, Fault};
+use quorate_plan::ledger::{Ledger, LedgerSeen};
+use quorate_plan::peers::{Told, heed};
 use quorate_plan::phase::Phase;
 use tracing::warn;
 
@@ -135,14 +137,16 @@ impl Agent {
     }
 }
 
-/// Why this member must not go on: the cluster was recovered without it.
-pub(super) fn outdated(heard: &Heard) -> Option<String> {
-    heard.iter().find_map(|(peer, answer)| match answer {
-        Err(PeerError::Newer(generation)) => {
-            Some(format!("`{peer}` has generation {generation} of this cluster, which is newer"))
-        }
+/// What others tell of a newer generation, where they do.
+pub(super) fn told(heard: &Heard, ledger: &LedgerSeen) -> Option<Told> {
+    let newer = heard.values().filter_map(|answer| match answer {
+        Err(PeerError::Newer(newer)) => Some(*newer),
         Ok(_) | Err(PeerError::Silent(_) | PeerError::Refused(_)) => None,
-    })
+    });
+    match ledger {
+        LedgerSeen::There(ledger) => heed(ledger, newer),
+        LedgerSeen::Absent | LedgerSeen::Unreadable(_) => heed(&Ledger::default(), newer),
+    }
 }
 
 /// Whether another attempt would end the same way.

@@ -68,7 +68,8 @@ pub struct TrustShown<'a> {
 pub enum Need {
     /// An order to trust others.
     Order,
-    /// The order of the first phase, after which it came: the key that signed it signs no more, and other agents hand it on.
+    /// The order of the first phase, after which it came: the key that signed it signs no more, so that one is kept, and other agents
+    /// hand it on as well.
     Hear,
     /// Its etcd has to be started again, in its turn.
     Restart,
@@ -90,7 +91,7 @@ impl Lack {
     pub fn text(self) -> &'static str {
         match self.need {
             Need::Order => "it trusts others",
-            Need::Hear => "it does not trust the new authorities, and has to hear of them from another agent first",
+            Need::Hear => "it does not trust the new authorities yet",
             Need::Restart => "its etcd runs with earlier trust, until its turn to be restarted",
             Need::Certificates => "it shows earlier certificates",
         }
@@ -121,7 +122,9 @@ impl Standing {
     /// What it is told now, where `all` of them stand at this phase; none: it waits for others, for its turn, or is done.
     pub fn told_at(&self, all: RotationPhase) -> Option<Need> {
         match self {
-            Standing::Lacks(Lack { phase, need: need @ (Need::Order | Need::Certificates) }) if *phase == all => {
+            Standing::Lacks(Lack { phase, need: need @ (Need::Order | Need::Hear | Need::Certificates) })
+                if *phase == all =>
+            {
                 Some(*need)
             }
             Standing::Unknown(_) | Standing::Lacks(_) | Standing::Done => None,

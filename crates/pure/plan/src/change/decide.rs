@@ -313,7 +313,7 @@ impl<G: Guards> Case<'_, G> {
             let answer = self.view.answer(&member.name);
             // One that does not say may have to be restarted where it is looked for.
             let unsaid = self.whose == For::Agent && answer.is_none() && self.declared(member).is_some();
-            let restarts = stays(member) && answer.is_some_and(|now| now.restart.is_some());
+            let restarts = stays(member) && answer.is_some_and(|now| now.is_to_move());
             let down = self.whose == For::Operator && stays(member) && !member.learner && !is_up(member);
             down || (restarts || unsaid) && is_up(member)
         };
@@ -359,7 +359,7 @@ impl<G: Guards> Case<'_, G> {
     /// Whether its etcd runs where the file says, as far as its agent tells: then to tell the cluster so heals.
     fn is_there(&self, declared: &Member) -> bool {
         let answer = self.view.answer(&declared.name);
-        answer.is_some_and(|now| now.etcd.is_some() && now.restart.is_none() && now.file == self.spec.hash())
+        answer.is_some_and(|now| now.etcd.is_some() && !now.is_to_move() && now.file == self.spec.hash())
     }
 
     /// Voters whose address in the file is another one than the cluster knows.

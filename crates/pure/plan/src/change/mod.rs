@@ -97,7 +97,7 @@ pub fn outdated(view: &ClusterView, me: &str) -> Option<ChangeStep> {
     let (other, now) = view.answers().find(|(_, now)| now.generation > mine.generation)?;
     mine.etcd.as_ref()?;
     let why =
-        format!("`{other}` has generation {} of this cluster, and this node has {}", now.generation, mine.generation);
+        format!("`{other}` knows generation {} of this cluster, and this node has {}", now.generation, mine.generation);
     Some(ChangeStep { doer: me.to_owned(), act: Act::Stop(Who::new(me, mine.member)), why, proof: None })
 }
 

@@ -61,6 +61,8 @@ pub struct Said<'a> {
 pub struct Survivor {
     /// The generation in its ledger.
     pub generation: u64,
+    /// The newest one that it has heard of, at least its own.
+    pub newest: u64,
     /// Whose data it is.
     pub cluster: ClusterId,
     /// Which member.
@@ -232,7 +234,7 @@ impl<'a> Case<'a> {
         self.rows.iter().filter_map(|row| match &row.seen {
             RowSeen::Silent(_) | RowSeen::Unknown(_) => None,
             RowSeen::Blank { generation } | RowSeen::Damaged { generation, .. } => Some(*generation),
-            RowSeen::Holds(survivor) => Some(survivor.generation),
+            RowSeen::Holds(survivor) => Some(survivor.newest.max(survivor.generation)),
         })
     }
 
@@ -306,7 +308,9 @@ impl<'a> Case<'a> {
     /// Enough whole data for the members to go on by themselves.
     fn possible_quorum(&self, best: &Survivor) -> Option<ChangeHalt> {
         let same = |survivor: &Survivor| {
-            survivor.cluster == best.cluster
+            // Who has heard of a newer one does not start any more.
+            survivor.newest <= survivor.generation
+                && survivor.cluster == best.cluster
                 && survivor.generation == best.generation
                 && (best.voters.is_empty() || best.voters.contains_key(&survivor.member))
         };
@@ -425,6 +429,10 @@ impl<'a> Case<'a> {
                         "what only dead members acknowledged after entry {} of term {}; nobody here saw them further",
                         survivor.index, survivor.term
                     )),
+                }
+                let newest = self.generations().max().unwrap_or(0);
+                if newest > survivor.generation {
+                    loses.push(format!("what was written to generation {newest}, whose data nobody here holds"));
                 }
             }
             (Source::Survivor { .. }, None) => {}

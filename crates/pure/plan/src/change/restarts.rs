@@ -53,9 +53,9 @@ impl<G: Guards> Case<'_, G> {
             (runs && !waits(member.id) && !planned(member.id)).then(|| (member.clone(), restart))
         };
         let mut turns: Vec<_> = self.paper.members().iter().filter_map(due).collect();
-        // Whoever is not well may be healed by it, and comes first.
+        // Whoever is not well may be healed by it, and comes first; then who trusts too few, since another one may take it for down.
         let leads = |member: &ListedMember| self.leader.as_ref() == Some(&member.name);
-        turns.sort_by_key(|(member, _)| (is_up(member), leads(member), member.name.clone()));
+        turns.sort_by_key(|(member, restart)| (is_up(member), !restart.trust, leads(member), member.name.clone()));
         turns
     }
 

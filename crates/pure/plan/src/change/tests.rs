@@ -208,6 +208,7 @@ fn those_that_stay_where_they_are_are_a_majority() {
 fn survivor(number: u64, index: u64, revision: u64) -> Survivor {
     Survivor {
         generation: 0,
+        newest: 0,
         cluster: ClusterId(0xc1),
         member: id(number),
         verdict: Verdict::Valid,
@@ -357,6 +358,19 @@ fn what_is_damaged_is_named_and_joins_anew() {
     assert_eq!(plan.steps.last(), Some(&RecoverStep::Rejoin { node: "n1".to_owned() }));
 }
 
+/// The cluster was recovered without them, and what was recovered is lost: they start no more by themselves.
+#[test]
+fn those_who_have_heard_of_a_newer_generation_are_no_quorum_and_count_on_from_it() {
+    let heard = |number, index| Survivor { newest: 1, ..survivor(number, index, 100) };
+    let rows = [row(1, holds(heard(1, 119))), row(2, holds(heard(2, 120))), silent(3)];
+    assert_eq!(code(&recovery(&rows, &StoreNewest::Empty, &[])), Some(Code::RecoverUnconfirmed));
+    let plan = recovery(&rows, &StoreNewest::Empty, &["n3"]);
+    assert_eq!((code(&plan), plan.generation), (None, 2));
+    assert_eq!(plan.source, Some(Source::Survivor { node: "n2".to_owned(), revision: Some(100) }));
+    let lost = "what was written to generation 1, whose data nobody here holds";
+    assert!(plan.loses.iter().any(|said| said == lost), "{:?}", plan.loses);
+}
+
 #[test]
 fn a_quorum_of_the_declared_is_one_where_nobody_knows_the_voters() {
     let blind = |number, index| Survivor { voters: BTreeMap::new(), ..survivor(number, index, 100) };
@@ -460,10 +474,17 @@ impl Random {
             0 => now.file = "another".to_owned(),
             1 | 2 => now.intent = Some(IntentKind::Leave),
             3 => now.intent = self.one_in(4).then_some(IntentKind::Teardown),
-            4 | 5 => now.restart = Some(Restart { why: "flags".to_owned(), release: None, trust: self.one_in(2) }),
+            4 | 5 => {
+                now.restart = Some(Restart {
+                    why: "flags".to_owned(),
+                    release: None,
+                    trust: self.one_in(2),
+                    moves: self.one_in(2),
+                })
+            }
             6 => {
                 let (why, release) = ("release".to_owned(), Some("3.5.31".to_owned()));
-                now.restart = Some(Restart { why, release, trust: self.one_in(2) });
+                now.restart = Some(Restart { why, release, trust: self.one_in(2), moves: false });
             }
             7 => now.pausing = true,
             8 => now.member = Some(MemberId(0x999)),

@@ -216,8 +216,8 @@ fn wished(view: &ClusterView, releases: &BTreeMap<String, Release>, to: Release)
         let NodeSeen::Answered(now) = seen else { continue };
         if let Some(from) = releases.get(name).filter(|from| **from != to) {
             let (why, release) = (format!("etcd {from} becomes {to}"), Some(to.to_string()));
-            let trust = now.restart.as_ref().is_some_and(|due| due.trust);
-            now.restart = Some(Restart { why, release, trust });
+            let (trust, moves) = now.restart.as_ref().map_or((false, false), |due| (due.trust, due.moves));
+            now.restart = Some(Restart { why, release, trust, moves });
         }
     }
     wished

@@ -112,6 +112,22 @@ pub struct Restart {
     /// It was started with other trust than its files say now.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub trust: bool,
+    /// Peers find it elsewhere then, or that is not known.
+    #[serde(default = "unsaid")]
+    pub moves: bool,
+}
+
+/// An agent that does not say may mean it.
+fn unsaid() -> bool {
+    true
+}
+
+impl Restart {
+    /// Whether it may bring a member back that knows no leader, whom the others look for where the file says (`awaited`) or not: it
+    /// goes to where it is looked for, or stays there and lets others in. It carries no quorum meanwhile, so that nobody has to agree.
+    pub fn heals_alone(&self, awaited: bool) -> bool {
+        self.release.is_none() && if self.moves { awaited } else { self.trust }
+    }
 }
 
 impl Stage {
@@ -125,6 +141,13 @@ impl Stage {
             State::Tombstone(stone) if stone.undeclared => Stage::Blank,
             State::Tombstone(_) => Stage::Removed,
         }
+    }
+}
+
+impl NodeNow {
+    /// Whether its etcd has to be restarted to be found where it is declared.
+    pub fn is_to_move(&self) -> bool {
+        self.restart.as_ref().is_some_and(|restart| restart.moves)
     }
 }
 

@@ -264,7 +264,7 @@ impl<'a> Paper<'a> {
         members.iter().filter(|listed| Some(listed.id) != but.id && listed.health == Health::Healthy).any(|listed| {
             let declared = self.spec.member(&listed.name);
             let at_home = declared.is_some_and(|declared| listed.peer_urls == declared.peer_urls);
-            at_home && !listed.learner && self.now(&listed.name).is_none_or(|now| now.restart.is_some())
+            at_home && !listed.learner && self.now(&listed.name).is_none_or(NodeNow::is_to_move)
         })
     }
 

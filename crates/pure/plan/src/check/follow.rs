@@ -45,7 +45,8 @@ impl Paper {
 
     pub(super) fn take(&mut self, audit: &mut Audit<'_>, step: &Step) {
         match step {
-            Step::Validate(_) | Step::Wait(_) | Step::Refuse(_) => {}
+            Step::Validate(_) | Step::WriteGeneration(_) | Step::WriteOutdated(_) | Step::Wait(_) | Step::Refuse(_) => {
+            }
             Step::RepairTail => {
                 if let DataSeen::There(facts) = &audit.seen.data
                     && let Data::Of(ids, _) = self.data
@@ -139,7 +140,8 @@ impl Paper {
         let dropped = audit.answers().any(|(peer, answer)| {
             member(peer) && answer.dropped.contains(&promise.bootstrap) && !belongs(&answer.founding)
         });
-        audit.rule(!dropped, "a founding that someone gave up is over");
+        // Nobody gives up what somebody runs: that was another declaration with the same number.
+        audit.rule(!dropped || runs, "a founding that someone gave up is over");
     }
 
     fn write(&mut self, audit: &mut Audit<'_>, state: &State) {

@@ -8,8 +8,8 @@ use quorate_etcd_formats::membership::{ClusterId, MemberId};
 
 use super::check;
 use crate::ledger::{
-    Dropped, Identity, Intent, IntentKind, Ledger, LedgerSeen, Origin, PeerMemory, PendingAdd, Promise, State,
-    Tombstone,
+    Dropped, Generation, Identity, Intent, IntentKind, Ledger, LedgerSeen, Origin, PeerMemory, PendingAdd, Promise,
+    State, Tombstone,
 };
 use crate::spec::Spec;
 use crate::start::{
@@ -102,6 +102,9 @@ impl Foundings {
             _ => {}
         }
         let mut ledger = Ledger { state: self.state(random), generation: random.below(2), ..Ledger::default() };
+        ledger.outdated_by = random
+            .one_in(8)
+            .then(|| Generation { number: random.below(3), cluster: random.one_in(2).then(|| self.cluster(random)) });
         if random.one_in(4) {
             ledger.consumed.push(random.below(3));
         }
@@ -185,6 +188,7 @@ impl Foundings {
             remembers_me_started: random.one_in(5),
             my_tombstone: random.one_in(20),
             generation: if random.one_in(6) { 1 } else { 0 },
+            generation_of: random.one_in(2).then(|| self.cluster(random)),
             acknowledged: random.one_in(4).then(|| random.below(9)),
             consumed: if random.one_in(6) { vec![random.below(3)] } else { vec![] },
             dropped: if random.one_in(6) { vec![random.below(3)] } else { vec![] },

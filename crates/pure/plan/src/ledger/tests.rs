@@ -53,6 +53,7 @@ fn arb_ledger() -> impl Strategy<Value = Ledger> {
                 ledger.spec_hash = Some(name.clone());
                 ledger.intent = Some(Intent { kind: IntentKind::Leave, why: name.clone(), at_ms: generation });
                 ledger.learner = Some(LearnerSince { member: MemberId(generation), since_ms: 3 });
+                ledger.outdated_by = Some(Generation { number: generation, cluster: None });
                 ledger.backup = Some(BackupCursor { store: name, epoch: 3, revision: generation });
             }
             ledger
@@ -120,8 +121,8 @@ fn the_file_is_text_that_a_person_can_read() {
 
 #[test]
 fn a_newer_ledger_is_refused_and_not_taken_for_damage() {
-    let text = String::from_utf8(Ledger::default().encode()).unwrap().replacen(" 1 ", " 3 ", 1);
-    assert_eq!(Ledger::decode(text.as_bytes()), Err(LedgerError::Newer(3)));
+    let text = String::from_utf8(Ledger::default().encode()).unwrap().replacen(" 1 ", " 4 ", 1);
+    assert_eq!(Ledger::decode(text.as_bytes()), Err(LedgerError::Newer(4)));
 }
 
 #[test]
@@ -132,6 +133,21 @@ fn an_earlier_program_reads_what_it_can_understand() {
     assert_eq!(version(&Ledger { intent, ..Ledger::default() }), "quorate-ledger 2");
     let learner = Some(LearnerSince { member: MemberId(7), since_ms: 5 });
     assert_eq!(version(&Ledger { learner, ..Ledger::default() }), "quorate-ledger 2");
+    assert_eq!(version(&Ledger::default().outdated_by(Generation { number: 1, cluster: None })), "quorate-ledger 3");
+}
+
+#[test]
+fn a_newer_generation_is_remembered_until_a_reset() {
+    let of = |number| Generation { number, cluster: Some(ClusterId(0xc2)) };
+    let ours = Ledger { generation: 2, ..Ledger::default() };
+    assert_eq!((ours.newest().number, ours.outdated_by(of(2))), (2, ours.clone()), "it is its own");
+    let heard = ours.outdated_by(of(5));
+    assert_eq!((heard.newest(), heard.generation, heard.is_outdated()), (of(5), 2, true));
+    assert_eq!(heard.outdated_by(of(4)), heard);
+    assert_eq!(heard.reset().newest().number, 0);
+    assert_eq!(Ledger::decode(&heard.encode()), Ok(heard.clone()));
+    // Once it is of that generation itself, there is nothing to be behind with.
+    assert!(!Ledger { generation: 5, ..heard }.is_outdated());
 }
 
 #[test]

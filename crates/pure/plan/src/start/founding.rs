@@ -3,6 +3,7 @@
 //! **Invariant:** a node gives a promise up only when nobody can have started on it; from then on it writes down nobody's start
 //! on it, and no start goes ahead without having been written down by everyone. So of two foundings at most one is ever run.
 
+use quorate_etcd_formats::membership::ClusterId;
 use quorate_faults::Code;
 
 use super::guards::{Guard, Guards};
@@ -62,10 +63,17 @@ impl<G: Guards> Case<'_, G> {
         !proven && self.answers().any(|(_, answer)| answer.remembers_me_started)
     }
 
-    /// Whether a member of that founding gave it up, which it may only do if nobody has started on it.
+    /// Whether a member of that founding gave it up, which it may only do if nobody has started on it. Where somebody has, it was
+    /// another declaration with the same number.
     fn given_up(&self, promise: &Promise) -> bool {
         let member = |peer: &str| promise.members.iter().any(|name| name == peer);
-        self.answers().any(|(peer, answer)| member(peer) && answer.dropped.contains(&promise.bootstrap))
+        let dropped = |(peer, answer): (&str, &PeerAnswer)| member(peer) && answer.dropped.contains(&promise.bootstrap);
+        !self.is_run(promise.cluster) && self.answers().any(dropped)
+    }
+
+    /// Whether a peer belongs to a cluster.
+    fn is_run(&self, cluster: ClusterId) -> bool {
+        self.answers().any(|(_, answer)| answer.founding == PeerFounding::Founded(cluster))
     }
 
     /// What becomes of a promise that the file does not declare any more. `None`: it is kept.
@@ -77,8 +85,7 @@ impl<G: Guards> Case<'_, G> {
         if declared.as_ref().is_some_and(|declared| declared.is_same_founding(promise)) {
             return self.not_the_promised(promise);
         }
-        let founded = |answer: &PeerAnswer| answer.founding == PeerFounding::Founded(promise.cluster);
-        let runs = self.answers().any(|(_, answer)| founded(answer)) || self.confirmed_id() == Some(promise.cluster);
+        let runs = self.is_run(promise.cluster) || self.confirmed_id() == Some(promise.cluster);
         let safe = self.guards.hold(Guard::GiveUpUnstarted);
         if runs && safe {
             return self.not_the_promised(promise);
@@ -113,7 +120,7 @@ impl<G: Guards> Case<'_, G> {
     fn joins_instead(&self, promise: &Promise) -> Option<StartPlan> {
         let other = self.confirmed_id().filter(|cluster| *cluster != promise.cluster)?;
         let belongs = self.answers().any(|(_, answer)| answer.founding == PeerFounding::Founded(other));
-        let runs = self.answers().any(|(_, answer)| answer.founding == PeerFounding::Founded(promise.cluster));
+        let runs = self.is_run(promise.cluster);
         if runs || !belongs || !self.guards.hold(Guard::OtherCluster) {
             return None;
         }
@@ -242,7 +249,7 @@ impl<G: Guards> Case<'_, G> {
             match &answer.founding {
                 PeerFounding::Promised(theirs) if theirs.is_same_founding(promise) => {}
                 PeerFounding::Founded(cluster) if *cluster == promise.cluster => stances.founded = true,
-                PeerFounding::Nothing if answer.dropped.contains(&number) => {
+                PeerFounding::Nothing if answer.dropped.contains(&number) && !self.is_run(promise.cluster) => {
                     stances.against.push((peer, format!("gave founding {number} up")));
                 }
                 PeerFounding::Nothing if self.vouched(peer, promise) => {}
@@ -267,7 +274,7 @@ impl<G: Guards> Case<'_, G> {
     /// A peer that lost all it knew, or was reset: it is remembered to have started in this very cluster, or someone runs it,
     /// and nobody could without everyone's promise.
     fn vouched(&self, peer: &str, promise: &Promise) -> bool {
-        if self.answers().any(|(_, answer)| answer.founding == PeerFounding::Founded(promise.cluster)) {
+        if self.is_run(promise.cluster) {
             return true;
         }
         let own = self.ledger.peers.get(peer).is_some_and(|memory| memory.started);

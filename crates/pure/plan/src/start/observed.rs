@@ -134,8 +134,10 @@ pub struct PeerAnswer {
     pub remembers_me_started: bool,
     /// Whether it keeps a tombstone of this node.
     pub my_tombstone: bool,
-    /// Its generation of the cluster.
+    /// The newest generation of the cluster that it knows of.
     pub generation: u64,
+    /// The id that the cluster has in it, where it says so.
+    pub generation_of: Option<ClusterId>,
     /// The highest index that it knows this very member (not an earlier one of this node) to have acknowledged.
     pub acknowledged: Option<u64>,
     /// Bootstrap declarations that have been used there.

@@ -8,7 +8,10 @@ use super::{
     ClusterSeen, DataFacts, DataSeen, Depth, ListedMember, Mode, Observed, PeerAnswer, PeerFounding, PeerSeen, Row,
     StartPlan, Step, StoreSeen, Verdict, plan_validation,
 };
-use crate::ledger::{Confirmed, Identity, IntentKind, Ledger, LedgerSeen, Origin, PendingAdd, State, Tombstone};
+use crate::ledger::{
+    Confirmed, Generation, Identity, IntentKind, Ledger, LedgerSeen, Origin, PendingAdd, State, Tombstone,
+};
+use crate::peers::{self, Told};
 use crate::spec::Spec;
 
 const RESET: &str =
@@ -73,6 +76,7 @@ impl<G: Guards> Case<'_, G> {
         if let (State::Started(identity), Some(_), Some(members)) = (&self.ledger.state, at_peer, self.confirmed())
             && self.confirmed_id() == Some(identity.cluster)
             && members.iter().all(|member| member.id != identity.member)
+            && !self.ledger.is_outdated()
             && !self.answers().any(|(_, answer)| answer.generation > self.ledger.generation)
             && let Some(plan) = self.left(identity).filter(|_| self.guards.hold(Guard::Tombstone))
         {
@@ -137,10 +141,29 @@ impl<G: Guards> Case<'_, G> {
         if blank || !self.guards.hold(Guard::NewerGeneration) {
             return None;
         }
-        let (peer, answer) = self.answers().find(|(_, answer)| answer.generation > self.ledger.generation)?;
-        let (theirs, ours) = (answer.generation, self.ledger.generation);
-        let why = format!("`{peer}` has generation {theirs} of this cluster, and this node has {ours}");
-        Some(StartPlan::new(Row::NewerGeneration, refuse(Code::StartOutdated, why, RESET)))
+        let (ours, known) = (self.ledger.generation, self.ledger.newest().number);
+        let told = self.answers().map(|(_, it)| Generation { number: it.generation, cluster: it.generation_of });
+        let mut steps = Vec::new();
+        let why = match peers::heed(self.ledger, told) {
+            Some(Told::Own(number)) => {
+                return Some(StartPlan::new(Row::OwnGeneration, vec![Step::WriteGeneration(number)]));
+            }
+            Some(Told::Newer(newer)) => {
+                // Whoever told it may be silent next time.
+                if self.ledger.outdated_by(newer) != *self.ledger {
+                    steps.push(Step::WriteOutdated(newer));
+                }
+                let peer = self.answers().find(|(_, it)| it.generation == newer.number).map_or("", |(peer, _)| peer);
+                let theirs = newer.number;
+                format!("`{peer}` knows generation {theirs} of this cluster, and this node has {ours}")
+            }
+            None if known > ours => {
+                format!("this node has heard of generation {known} of this cluster, and has {ours}")
+            }
+            None => return None,
+        };
+        steps.extend(refuse(Code::StartOutdated, why, RESET));
+        Some(StartPlan::new(Row::NewerGeneration, steps))
     }
 
     fn not_ours_yet(&self) -> Option<StartPlan> {

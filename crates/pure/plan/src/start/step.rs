@@ -6,7 +6,7 @@ use quorate_etcd_formats::membership::{ClusterId, MemberId};
 use quorate_faults::Code;
 use serde::Serialize;
 
-use crate::ledger::State;
+use crate::ledger::{Generation, State};
 use crate::spec::duration_text;
 
 /// One step. Nothing here deletes anything.
@@ -32,6 +32,10 @@ pub enum Step {
     },
     /// Write this into the ledger, durably, before the next step.
     Write(State),
+    /// Write down that what this node holds is of this generation of the cluster.
+    WriteGeneration(u64),
+    /// Write down that there is this generation of the cluster, which is newer than the one that this node holds.
+    WriteOutdated(Generation),
     /// Have every declared peer write down durably that this node is about to start for the first time.
     TellPeers,
     /// Remove a member from the cluster.
@@ -100,6 +104,10 @@ impl std::fmt::Display for Step {
             }
             Step::Write(State::Empty) => f.write_str("give the promise up, in the ledger and for good"),
             Step::Write(state) => write!(f, "write `{}` into the ledger", state.word()),
+            Step::WriteGeneration(number) => write!(f, "write down that this is generation {number} of the cluster"),
+            Step::WriteOutdated(newer) => {
+                write!(f, "write down that there is generation {} of the cluster", newer.number)
+            }
             Step::TellPeers => f.write_str("have every peer write down that this node started"),
             Step::RemoveMember(id) => write!(f, "remove member `{id}` from the cluster"),
             Step::AddLearner => f.write_str("add this node to the cluster as a learner"),

@@ -62,6 +62,7 @@ fn answer(founding: PeerFounding) -> PeerAnswer {
         remembers_me_started: false,
         my_tombstone: false,
         generation: 0,
+        generation_of: None,
         acknowledged: None,
         consumed: Vec::new(),
         dropped: Vec::new(),

@@ -162,12 +162,12 @@ impl Fixture {
                 ("etcd", release) => now.etcd = Some(release.to_owned()),
                 ("stores", version) => now.storage = Some(version.to_owned()),
                 ("restart", why) => {
-                    let trust = why.starts_with("trust");
-                    now.restart = Some(Restart { why: why.to_owned(), release: None, trust });
+                    let (trust, moves) = (why.starts_with("trust"), why.contains("address"));
+                    now.restart = Some(Restart { why: why.to_owned(), release: None, trust, moves });
                 }
                 ("release", to) => {
                     let (why, release) = ("another release".to_owned(), Some(to.to_owned()));
-                    now.restart = Some(Restart { why, release, trust: false });
+                    now.restart = Some(Restart { why, release, trust: false, moves: false });
                 }
                 ("pausing", _) => now.pausing = true,
                 ("since", "unknown") => now.since = None,

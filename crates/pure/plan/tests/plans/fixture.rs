@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use quorate_etcd_formats::delta::quorate::Declared;
 use quorate_etcd_formats::membership::{ClusterId, MemberId};
 use quorate_plan::ledger::{
-    Dropped, Identity, Intent, IntentKind, Ledger, LedgerSeen, Origin, PeerMemory, PendingAdd, Promise, State,
-    Tombstone,
+    Dropped, Generation, Identity, Intent, IntentKind, Ledger, LedgerSeen, Origin, PeerMemory, PendingAdd, Promise,
+    State, Tombstone,
 };
 use quorate_plan::spec::Spec;
 use quorate_plan::start::{
@@ -168,6 +168,9 @@ impl Fixture {
                     ledger.peers.insert(peer.to_owned(), memory);
                 }
                 ("generation", number) => ledger.generation = number.parse().unwrap(),
+                ("outdated", number) => {
+                    ledger.outdated_by = Some(Generation { number: number.parse().unwrap(), cluster: None });
+                }
                 other => panic!("no ledger: {other:?}"),
             }
         }
@@ -187,6 +190,7 @@ impl Fixture {
             remembers_me_started: false,
             my_tombstone: false,
             generation: 0,
+            generation_of: None,
             acknowledged: None,
             consumed: vec![],
             dropped: vec![],
@@ -198,6 +202,7 @@ impl Fixture {
                 ("remembers", peer) => answer.started.push(peer.to_owned()),
                 ("buried", _) => answer.my_tombstone = true,
                 ("generation", number) => answer.generation = number.parse().unwrap(),
+                ("of cluster", number) => answer.generation_of = Some(self.cluster(number)),
                 ("acknowledged", index) => answer.acknowledged = Some(index.parse().unwrap()),
                 ("used", id) => answer.consumed.push(id.parse().unwrap()),
                 ("gave up", id) => {

@@ -12,8 +12,8 @@ use quorate_agent::trust::{TrustAnswer, TrustRequest};
 use quorate_faults::{Code, Exit, Fault};
 use quorate_pki::{
     Authorities, Authority, CsrBundle, LEAF_DAYS, NodeNames, Passphrase, Policy, Rotation, RotationPhase, TrustOrder,
-    ensure_advanced, ensure_rotation, fingerprint, issue, needs_passphrase, observe_rotation, record_issued,
-    trusted_now,
+    ensure_advanced, ensure_order_kept, ensure_rotation, fingerprint, issue, needs_passphrase, observe_kept_order,
+    observe_rotation, record_issued, trusted_now,
 };
 use quorate_plan::certificates::{Goal, Need, Standing, phase_of_all, strangers};
 use quorate_plan::spec::parse_duration;
@@ -161,6 +161,8 @@ struct Work<'a> {
 struct Words {
     goal: Goal,
     order: TrustOrder,
+    /// That of the first phase, for who came after it.
+    first: Option<TrustOrder>,
     authorities: Authorities,
 }
 
@@ -208,7 +210,16 @@ impl Work<'_> {
         let order = TrustOrder::sign(&authorities, rotation.number, &trusted)?;
         let prints = |all: &Vec<quorate_pki::Certificate>| all.iter().map(|one| fingerprint(&one.der)).collect();
         let goal = Goal::of(rotation.phase, trusted.iter().map(|(authority, all)| (*authority, prints(all))));
-        let words = Words { goal, order, authorities };
+        let first = match rotation.phase {
+            RotationPhase::Trust => {
+                ensure_order_kept(&self.args.dir, &order)?;
+                None
+            }
+            RotationPhase::Issue | RotationPhase::Drop | RotationPhase::Done => {
+                observe_kept_order(&self.args.dir, rotation)
+            }
+        };
+        let words = Words { goal, order, first, authorities };
         let (begun, mut tried) = (Instant::now(), BTreeSet::new());
         loop {
             let mut looked = self.look(&words.goal);
@@ -266,11 +277,12 @@ impl Work<'_> {
     /// Tells a node what it needs. Returns how it stands then.
     fn tell_node(&self, node: &str, need: Need, words: &Words) -> Result<Standing, Fault> {
         let answer = match need {
-            Need::Order => {
-                self.tell(node, &TrustRequest { order: Some(words.order.clone()), ..TrustRequest::default() })?
+            Need::Order | Need::Hear => {
+                let order = if need == Need::Hear { words.first.clone() } else { Some(words.order.clone()) };
+                self.tell(node, &TrustRequest { order, ..TrustRequest::default() })?
             }
             Need::Certificates => self.equip(node, &words.authorities)?,
-            Need::Restart | Need::Hear => self.tell(node, &TrustRequest::default())?,
+            Need::Restart => self.tell(node, &TrustRequest::default())?,
         };
         Ok(stands(&words.goal, &answer))
     }

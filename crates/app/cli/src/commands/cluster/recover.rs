@@ -99,7 +99,7 @@ fn plan(spec: &Spec, found: &Survey, args: &Args) -> Result<Recovery, Fault> {
     }
     let only = |row: &SurveyRow| match &row.seen {
         RowSeen::Holds(survivor) if row.node != *from => {
-            SurveyRow { node: row.node.clone(), seen: RowSeen::Blank { generation: survivor.generation } }
+            SurveyRow { node: row.node.clone(), seen: RowSeen::Blank { generation: survivor.newest } }
         }
         _ => row.clone(),
     };

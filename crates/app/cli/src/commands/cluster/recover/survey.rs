@@ -58,25 +58,27 @@ fn row(answer: &Result<Remains, String>, store: &StoreNewest) -> RowSeen {
     let Some(generation) = remains.generation else {
         // A quorum is one whatever a ledger says; without one, a generation that is not known is not the first.
         return match &remains.seen {
-            Seen::There(standing) if standing.serves => holds(standing, 0, store),
+            Seen::There(standing) if standing.serves => holds(standing, (0, 0), store),
             _ => RowSeen::Unknown("its ledger cannot be read".to_owned()),
         };
     };
+    let newest = remains.outdated_by.unwrap_or(0).max(generation);
     match &remains.seen {
-        Seen::There(standing) => holds(standing, generation, store),
-        Seen::Absent => RowSeen::Blank { generation },
-        Seen::Damaged { why } => RowSeen::Damaged { generation, why: why.clone() },
+        Seen::There(standing) => holds(standing, (generation, newest), store),
+        Seen::Absent => RowSeen::Blank { generation: newest },
+        Seen::Damaged { why } => RowSeen::Damaged { generation: newest, why: why.clone() },
         Seen::Unknown { why } => RowSeen::Unknown(why.clone()),
     }
 }
 
-fn holds(standing: &Standing, generation: u64, store: &StoreNewest) -> RowSeen {
+fn holds(standing: &Standing, (generation, newest_known): (u64, u64), store: &StoreNewest) -> RowSeen {
     let newest = match store {
         StoreNewest::Newest { revision, .. } => Some(*revision),
         StoreNewest::NotDeclared | StoreNewest::Unknown(_) | StoreNewest::Empty => None,
     };
     RowSeen::Holds(Box::new(Survivor {
         generation,
+        newest: newest_known,
         cluster: standing.cluster,
         member: standing.member,
         verdict: Verdict::Valid,
