@@ -2,13 +2,14 @@
 
 CARGO ?= cargo
 FUZZ_SECONDS ?= 20
+CHANGE_TESTS ?= cluster_grow cluster_shrink cluster_replace cluster_apply cluster_bad_days cluster_clock cluster_recover ca_rotate
 PG_TESTS ?= $(patsubst crates/app/cli/tests/%.rs,%,$(wildcard crates/app/cli/tests/pg_*.rs))
 FUZZ_TARGETS ?= $(patsubst fuzz/fuzz_targets/%.rs,%,$(wildcard fuzz/fuzz_targets/*.rs))
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-stop build man test test-faults test-clock test-postgres check bench fuzz tools compiler cargo
+.PHONY: help demo demo-stop build man test test-faults test-clock test-etcd test-postgres check bench fuzz tools compiler cargo
 
 help: ## Say what each target does
 	@echo "Quorate: make TARGET"
@@ -40,6 +41,10 @@ test-faults: tools cargo ## Run the same tests with their ranges widened (QUORAT
 
 test-clock: tools cargo ## Step this machine's own clock by an hour and back below agents, etcd and every change (root; puts it right afterwards)
 	QUORATE_CLOCK=machine $(CARGO) test --locked -p quorate-cli --test agent_clock --test cluster_clock --test ca_rotate -- --test-threads=1 clock
+
+test-etcd: tools cargo ## Run the tests of changes with every release of etcd (make test: each of them with one or more)
+	$(CARGO) build --workspace --all-targets --locked
+	for release in 3.4.23 3.5.16 sid; do QUORATE_TEST_ETCD=$$release target/debug/xtask test $(CHANGE_TESTS); done
 
 test-postgres: tools cargo ## Run the tests of PostgreSQL groups with releases 17 and 16 (make test: 18, and a part of them with the others)
 	$(CARGO) build --workspace --all-targets --locked

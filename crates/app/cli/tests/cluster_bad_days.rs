@@ -74,7 +74,7 @@ fn cut_off(net: &Net, load: &change_support::Load, at: usize) {
 #[test]
 fn partitions_and_kills_in_the_middle_of_each_change_delay_it_and_lose_nothing() {
     let mut net = Net::new("3.5.16", 4);
-    net.declare_release("3.5.16");
+    net.declare_release();
     net.found(&[0, 1, 2]);
     let (members, more) = ([0, 1, 2], [0, 1, 2, 3]);
     // From a host that is never cut off from a quorum, through whoever answers.
@@ -158,7 +158,7 @@ fn a_member_without_room_delays_each_change_and_loses_nothing() {
     let mut net = Net::new("3.5.16", 4);
     let disk = Disk::new(&net.path("disk-2"), 400);
     net.places.insert(1, net.path("disk-2/data"));
-    net.declare_release("3.5.16");
+    net.declare_release();
     net.found(&[0, 1, 2, 3]);
     let members = [0, 1, 2];
     let load = net.load_from(0, &[0, 2]);

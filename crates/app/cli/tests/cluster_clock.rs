@@ -14,7 +14,7 @@ fn every_change_ends_as_declared_while_clocks_are_stepped() {
     for at in 0..4 {
         net.env.insert(at, clocks.env(at));
     }
-    net.declare_release("3.5.16");
+    net.declare_release();
     let mut steps = clocks.stepped(|| net.found(&[0, 1, 2])).1;
     let load = net.load_from(3, &[0, 1, 2]);
     load.goes_on(20);

@@ -138,6 +138,24 @@ mod tests {
     }
 
     #[test]
+    fn a_newer_generation_is_that_of_the_own_cluster_or_one_without_this_node() {
+        let of = |number, cluster: Option<u64>| Generation { number, cluster: cluster.map(ClusterId) };
+        let identity = Identity { cluster: C, member: MemberId(1), origin: Origin::Joined };
+        let ledger = Ledger { generation: 1, ..Ledger::default().with(State::Started(identity)) };
+        assert_eq!(heed(&ledger, [of(0, Some(9)), of(1, Some(9)), of(1, None)]), None);
+        assert_eq!(heed(&ledger, [of(2, None), of(2, Some(7))]), Some(Told::Own(2)));
+        assert_eq!(
+            heed(&ledger, [of(2, Some(7)), of(2, Some(9))]),
+            Some(Told::Own(2)),
+            "one of its own cluster says so"
+        );
+        assert_eq!(heed(&ledger, [of(2, Some(7)), of(3, None)]), Some(Told::Newer(of(3, None))), "a later one counts");
+        assert_eq!(heed(&ledger, [of(2, None), of(2, Some(9))]), Some(Told::Newer(of(2, Some(9)))), "it says more");
+        // Who belongs to none is not taken for one of it.
+        assert_eq!(heed(&Ledger::default(), [of(1, None)]), Some(Told::Newer(of(1, None))));
+    }
+
+    #[test]
     fn a_start_is_written_down_by_whoever_does_not_know_better() {
         let empty = Ledger::default();
         let promised = empty.with(State::Promised(promise(1, C)));

@@ -244,18 +244,18 @@ impl World {
     /// Its etcd knows no leader, and a restart may be what brings it back.
     fn heal_alone(&mut self, node: usize) {
         let restart = self.now_of(node, node).and_then(|now| now.restart);
-        // Calm: where it gets another release by that, a person does it.
         // The others know better where they look for it.
         let leader = (0..self.nodes.len()).find_map(|through| self.leader_for(node, through)).unwrap_or(node);
         let config = self.nodes[leader].data.as_ref().map(Data::config).unwrap_or_default();
         let listed = config.members.iter().find(|member| member.node == node);
         let awaited = listed.is_some_and(|listed| listed.at == self.address_of(node));
+        // Calm: where it gets another release by that, a person does it.
         let by_hand = |restart: Restart| if self.calm { Restart { release: None, ..restart } } else { restart };
         let heals = restart.is_some_and(|restart| by_hand(restart).heals_alone(awaited));
         if self.living && !self.knows_leader(node) && heals {
             let it = &mut self.nodes[node];
             (it.runs, it.leads, it.checked, it.plan, it.restarting) = (false, false, None, None, true);
-            self.tell(Some(node), "restarts its etcd, which knows no leader, to be where it is declared".to_owned());
+            self.tell(Some(node), "restarts its etcd, which knows no leader".to_owned());
         }
     }
 

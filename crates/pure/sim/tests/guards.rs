@@ -12,14 +12,18 @@ const LIVES: u64 = 8000;
 /// What is only about coming to an end, and harms nobody.
 const NEVER_ENDS: &str = "it never came to an end";
 
+/// Where to look first for a guard that few lives need: nothing but time is saved by it.
+const FEW_NEED: (Guard, std::ops::Range<u64>) = (Guard::StoreUnknown, 5800..5900);
+
 /// Lives of the one kind, then of the other. One that is broken with all guards needs none of them.
 fn first_broken(guard: Guard) -> Option<(Life, bool)> {
+    let first = Some(FEW_NEED).filter(|(rare, _)| *rare == guard).map_or(0..0, |(_, seeds)| seeds);
     let kinds = if guard.is_in_start() { &[false, true][..] } else { &[true][..] };
     kinds.iter().find_map(|living| {
         let settings = Settings { without: Some(guard), living: *living, ..Settings::default() };
         let whole = Settings { living: *living, ..Settings::default() };
         let needs_it = |life: &Life| life.broken.is_some() && live(life.seed, whole).broken.is_none();
-        (0..LIVES).map(|seed| live(seed, settings)).find(needs_it).map(|life| (life, *living))
+        first.clone().chain(0..LIVES).map(|seed| live(seed, settings)).find(needs_it).map(|life| (life, *living))
     })
 }
 

@@ -33,6 +33,11 @@ pub struct Tools {
     pub etcdutl: PathBuf,
 }
 
+/// The release that a test of changes runs on: the one that it names, or that of `QUORATE_TEST_ETCD`, for all of them in turn.
+pub fn release_or(version: &str) -> String {
+    std::env::var("QUORATE_TEST_ETCD").unwrap_or_else(|_| version.to_owned())
+}
+
 /// The programs of release `version` (one of [`VERSIONS`]).
 pub fn etcd(version: &str) -> Tools {
     let package = format!("etcd-{version}");

@@ -96,17 +96,15 @@ impl Program {
     /// Refuses data of a newer version.
     pub(super) fn check_data(&self, node: &Node) -> Result<(), Fault> {
         let Some(version) = data::cluster_version(&node.target) else { return Ok(()) };
-        match Minor::parse(&version) {
-            Some(minor) if minor <= self.minor => Ok(()),
-            Some(_) | None => {
-                let attempt = format!(
-                    "cannot start etcd {} on `{}`: the data is of version {version}",
-                    self.binary.version,
-                    node.target.data_dir().display()
-                );
-                Err(Fault::new(Code::EtcdOlder, attempt).hint("start an etcd of that version or a later one"))
-            }
+        if self.minor.reads(&version) {
+            return Ok(());
         }
+        let attempt = format!(
+            "cannot start etcd {} on `{}`: the data is of version {version}",
+            self.binary.version,
+            node.target.data_dir().display()
+        );
+        Err(Fault::new(Code::EtcdOlder, attempt).hint("start an etcd of that version or a later one"))
     }
 }
 

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use quorate_etcd::client::{Settings, Tls};
-use quorate_testkit::{Hosts, Running, Tools, etcd, kill_hard, project_root, quorate};
+use quorate_testkit::{Hosts, Running, Tools, etcd, kill_hard, project_root, quorate, release_or};
 use serde_json::Value;
 
 pub(crate) use crate::cluster_support::said;
@@ -76,7 +76,7 @@ impl Net {
             agents,
             hosts,
             root,
-            tools: etcd(version),
+            tools: etcd(&release_or(version)),
             more,
             boxes,
             member_more: String::new(),
@@ -159,8 +159,9 @@ impl Net {
         )
     }
 
-    /// Files name this release from now on.
-    pub(crate) fn declare_release(&mut self, release: &str) {
+    /// Files name this release from now on: 3.5.16, or the one that all tests are to run on.
+    pub(crate) fn declare_release(&mut self) {
+        let release = release_or("3.5.16").replace("sid", "3.5.30");
         self.binary = Some(format!("{}\"\n  etcd-version: \"{release}", releases()));
     }
 

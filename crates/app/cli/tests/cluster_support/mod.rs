@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
-use quorate_testkit::{Port, Running, Seat, Tools, etcd, free_port, quorate};
+use quorate_testkit::{Port, Running, Seat, Tools, etcd, free_port, quorate, release_or};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, ExtendedKeyUsagePurpose, IsCa, KeyPair};
 use serde_json::Value;
 
@@ -54,7 +54,7 @@ impl Declared {
         });
         let cluster = Declared {
             root: tempfile::tempdir().unwrap(),
-            tools: etcd(version),
+            tools: etcd(&release_or(version)),
             wire,
             members: members.collect(),
             bootstrap: 1,

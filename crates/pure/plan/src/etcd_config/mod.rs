@@ -48,6 +48,20 @@ impl Minor {
             _ => None,
         }
     }
+
+    /// Whether an etcd of this version may run on data whose cluster is at that one: its own, or any earlier. A cluster says 3.0
+    /// until its first members have heard of each other. What cannot be read is later than all.
+    pub fn reads(self, data: &str) -> bool {
+        let mut parts = data.trim().split('.').map(str::parse::<u32>);
+        let (Some(Ok(major)), Some(Ok(minor))) = (parts.next(), parts.next()) else { return false };
+        let own = match self {
+            Minor::V3_4 => 4,
+            Minor::V3_5 => 5,
+            Minor::V3_6 => 6,
+            Minor::V3_7 => 7,
+        };
+        (major, minor) <= (3, own)
+    }
 }
 
 impl std::fmt::Display for Minor {

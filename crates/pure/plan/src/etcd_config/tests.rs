@@ -200,3 +200,14 @@ fn what_the_file_does_not_say_is_chosen_and_what_it_says_holds() {
         assert_eq!(row.default.as_deref(), Some(chosen.value));
     }
 }
+
+#[test]
+fn an_etcd_runs_on_data_of_its_own_version_and_of_any_earlier_one() {
+    for data in ["3.0.0", "3.4.0", "3.5.0", "2.3.8"] {
+        assert!(Minor::V3_5.reads(data), "{data}");
+    }
+    for data in ["3.6.0", "3.10.0", "4.0.0", "3", "", "three.five"] {
+        assert!(!Minor::V3_5.reads(data), "{data}");
+    }
+    assert!(Minor::V3_6.reads("3.6.0") && Minor::V3_7.reads("3.6.0") && !Minor::V3_4.reads("3.5.0"));
+}

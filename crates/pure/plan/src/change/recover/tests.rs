@@ -1,0 +1,188 @@
+//! What comes of surveys: the furthest survivor, the backup, or nothing.
+
+use super::*;
+use crate::change::tests::{id, spec};
+
+fn survivor(number: u64, index: u64, revision: u64) -> Survivor {
+    Survivor {
+        generation: 0,
+        newest: 0,
+        cluster: ClusterId(0xc1),
+        member: id(number),
+        verdict: Verdict::Valid,
+        serves: false,
+        term: 3,
+        index,
+        revision: Some(revision),
+        hash: Some((7, 90)),
+        voters: (1..4).map(|number| (id(number), format!("n{number}"))).collect(),
+        saw: BTreeMap::new(),
+    }
+}
+
+fn row(number: u64, seen: RowSeen) -> SurveyRow {
+    SurveyRow { node: format!("n{number}"), seen }
+}
+
+fn holds(survivor: Survivor) -> RowSeen {
+    RowSeen::Holds(Box::new(survivor))
+}
+
+fn silent(number: u64) -> SurveyRow {
+    row(number, RowSeen::Silent("no answer".to_owned()))
+}
+
+fn recovery(rows: &[SurveyRow], store: &StoreNewest, dead: &[&str]) -> Recovery {
+    recovery_over(rows, store, dead, &[])
+}
+
+fn recovery_over(rows: &[SurveyRow], store: &StoreNewest, dead: &[&str], passed_over: &[&str]) -> Recovery {
+    let [dead, passed_over] =
+        [dead, passed_over].map(|names| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>());
+    plan_recovery(&spec(&[1, 2, 3], ""), rows, store, Said { dead: &dead, passed_over: &passed_over })
+}
+
+fn code(recovery: &Recovery) -> Option<Code> {
+    recovery.halt.as_ref().map(|halt| halt.halt.code)
+}
+
+#[test]
+fn a_cluster_is_recovered_from_the_furthest_survivor() {
+    let rows = [silent(1), row(2, holds(survivor(2, 120, 100))), silent(3)];
+    let asked = recovery(&rows, &StoreNewest::NotDeclared, &["n1"]);
+    assert_eq!((code(&asked), asked.unconfirmed.as_slice()), (Some(Code::RecoverUnconfirmed), &["n3".to_owned()][..]));
+    let plan = recovery(&rows, &StoreNewest::NotDeclared, &["n1", "n3"]);
+    insta::assert_snapshot!(plan.render(), @"
+    generation 1 is made of what `n2` holds, revision 100
+      may be lost: what only dead members acknowledged after entry 120 of term 3; nobody here saw them further
+      1. n2: stop etcd, and write down that generation 1 is being made here
+      2. n2: start etcd alone on a copy of the data, so that the whole log is applied
+      3. n2: make the data of a new cluster of it, with bumped and compacted revisions
+      4. n2: write generation 1 into the ledger, rename the old data, put the new in its place
+      5. n2: start etcd, as the only member
+    ");
+}
+
+#[test]
+fn what_the_dead_were_seen_to_have_is_said() {
+    let mut best = survivor(2, 120, 100);
+    best.saw.insert(id(3), 125);
+    let plan = recovery(&[silent(1), row(2, holds(best)), silent(3)], &StoreNewest::Empty, &["n1", "n3"]);
+    assert_eq!(plan.loses, ["up to 5 entries of the log: `n3` was seen at 125, and `n2` ends at 120"]);
+}
+
+#[test]
+fn nothing_is_recovered_while_a_quorum_is_there_or_could_be() {
+    let mut serves = survivor(2, 120, 100);
+    serves.serves = true;
+    let rows = [silent(1), row(2, holds(serves)), silent(3)];
+    assert_eq!(code(&recovery(&rows, &StoreNewest::Empty, &["n1", "n3"])), Some(Code::RecoverQuorum));
+    let rows = [row(1, holds(survivor(1, 119, 99))), row(2, holds(survivor(2, 120, 100))), silent(3)];
+    assert_eq!(code(&recovery(&rows, &StoreNewest::Empty, &["n3"])), Some(Code::RecoverQuorum));
+    // One of the two is damaged: together they are none.
+    let mut damaged = survivor(1, 200, 180);
+    damaged.verdict = Verdict::Corrupt("page 7".to_owned());
+    let rows = [row(1, holds(damaged)), row(2, holds(survivor(2, 120, 100))), silent(3)];
+    let plan = recovery(&rows, &StoreNewest::Empty, &["n3"]);
+    assert_eq!(plan.source, Some(Source::Survivor { node: "n2".to_owned(), revision: Some(100) }));
+    assert_eq!(plan.steps.last(), Some(&RecoverStep::Rejoin { node: "n1".to_owned() }));
+}
+
+#[test]
+fn who_answers_is_not_dead_and_who_nobody_knows_is_not_named() {
+    let rows = [row(1, RowSeen::Blank { generation: 0 }), row(2, holds(survivor(2, 120, 100))), silent(3)];
+    assert_eq!(code(&recovery(&rows, &StoreNewest::Empty, &["n1", "n3"])), Some(Code::RecoverAlive));
+    assert_eq!(code(&recovery(&rows, &StoreNewest::Empty, &["n3", "n9"])), Some(Code::RecoverAlive));
+    assert_eq!(code(&recovery(&rows, &StoreNewest::Empty, &["n3"])), None);
+}
+
+#[test]
+fn the_backup_is_taken_where_it_is_newer_and_ours() {
+    let rows = [silent(1), row(2, holds(survivor(2, 120, 100))), silent(3)];
+    let newest = |cluster, revision| StoreNewest::Newest { cluster, revision };
+    let source = |store| recovery(&rows, &store, &["n1", "n3"]).source.map(|source| source.to_string());
+    let backup = Some("the backup, revision 130, on `n2`".to_owned());
+    assert_eq!(source(newest(Some(ClusterId(0xc1)), 130)), backup);
+    assert_eq!(source(newest(None, 130)), backup);
+    let survivor = Some("what `n2` holds, revision 100".to_owned());
+    assert_eq!(source(newest(Some(ClusterId(0xc1)), 100)), survivor);
+    assert_eq!(source(newest(Some(ClusterId(0xbad)), 130)), survivor);
+    assert_eq!(source(StoreNewest::Unknown("time-out".to_owned())), None);
+    let blank = [silent(1), row(2, RowSeen::Blank { generation: 4 }), silent(3)];
+    let plan = recovery(&blank, &newest(None, 130), &["n1", "n3"]);
+    assert_eq!((plan.generation, plan.source.map(|source| source.to_string())), (5, backup));
+    assert_eq!(code(&recovery(&blank, &StoreNewest::Empty, &["n1", "n3"])), Some(Code::RecoverNothing));
+}
+
+#[test]
+fn a_backup_is_never_taken_against_what_is_not_known() {
+    // Its etcd runs without a quorum, and its database could not be read either.
+    let mut unknown = survivor(2, 120, 0);
+    (unknown.revision, unknown.hash) = (None, None);
+    let rows = [silent(1), row(2, holds(unknown)), silent(3)];
+    let newest = StoreNewest::Newest { cluster: Some(ClusterId(0xc1)), revision: 130 };
+    let plan = recovery(&rows, &newest, &["n1", "n3"]);
+    assert_eq!((code(&plan), plan.source), (None, Some(Source::Survivor { node: "n2".to_owned(), revision: None })));
+}
+
+#[test]
+fn what_cannot_be_looked_at_is_not_taken_for_nothing() {
+    let hidden = || row(1, RowSeen::Unknown("input/output error".to_owned()));
+    let rows = [hidden(), row(2, holds(survivor(2, 120, 100))), silent(3)];
+    let plan = recovery(&rows, &StoreNewest::Empty, &["n3"]);
+    assert_eq!((code(&plan), &plan.source), (Some(Code::RecoverUnknown), &None));
+    assert!(plan.halt.unwrap().halt.way_out.contains("--pass-over n1"));
+    // Neither dead, nor the place where a backup goes to, nor one that joins.
+    assert_eq!(code(&recovery(&rows, &StoreNewest::Empty, &["n1", "n3"])), Some(Code::RecoverAlive));
+    let plan = recovery_over(&rows, &StoreNewest::Empty, &["n3"], &["n1"]);
+    assert_eq!(code(&plan), None);
+    assert!(plan.loses.iter().any(|said| said.contains("`n1` holds: it could not be looked at")), "{:?}", plan.loses);
+    assert!(!plan.steps.contains(&RecoverStep::Rejoin { node: "n1".to_owned() }));
+    let newest = StoreNewest::Newest { cluster: None, revision: 130 };
+    let blank = [hidden(), row(2, RowSeen::Blank { generation: 0 }), silent(3)];
+    let plan = recovery_over(&blank, &newest, &["n3"], &["n1"]);
+    assert_eq!(plan.source, Some(Source::Backup { node: "n2".to_owned(), revision: 130 }));
+    // Who can be looked at is not passed over.
+    assert_eq!(code(&recovery_over(&rows, &StoreNewest::Empty, &["n3"], &["n1", "n2"])), Some(Code::RecoverUnknown));
+}
+
+#[test]
+fn what_is_damaged_is_named_and_joins_anew() {
+    let damaged = RowSeen::Damaged { generation: 3, why: "page 7 is torn".to_owned() };
+    let rows = [row(1, damaged), row(2, holds(survivor(2, 120, 100))), silent(3)];
+    let plan = recovery(&rows, &StoreNewest::Empty, &["n3"]);
+    assert_eq!((code(&plan), plan.generation), (None, 4), "its ledger counts");
+    assert!(plan.loses.iter().any(|said| said.contains("`n1` holds: its data is damaged (page 7 is torn)")));
+    assert_eq!(plan.steps.last(), Some(&RecoverStep::Rejoin { node: "n1".to_owned() }));
+}
+
+/// The cluster was recovered without them, and what was recovered is lost: they start no more by themselves.
+#[test]
+fn those_who_have_heard_of_a_newer_generation_are_no_quorum_and_count_on_from_it() {
+    let heard = |number, index| Survivor { newest: 1, ..survivor(number, index, 100) };
+    let rows = [row(1, holds(heard(1, 119))), row(2, holds(heard(2, 120))), silent(3)];
+    assert_eq!(code(&recovery(&rows, &StoreNewest::Empty, &[])), Some(Code::RecoverUnconfirmed));
+    let plan = recovery(&rows, &StoreNewest::Empty, &["n3"]);
+    assert_eq!((code(&plan), plan.generation), (None, 2));
+    assert_eq!(plan.source, Some(Source::Survivor { node: "n2".to_owned(), revision: Some(100) }));
+    let lost = "what was written to generation 1, whose data nobody here holds";
+    assert!(plan.loses.iter().any(|said| said == lost), "{:?}", plan.loses);
+}
+
+#[test]
+fn a_quorum_of_the_declared_is_one_where_nobody_knows_the_voters() {
+    let blind = |number, index| Survivor { voters: BTreeMap::new(), ..survivor(number, index, 100) };
+    let rows = [row(1, holds(blind(1, 119))), row(2, holds(blind(2, 120))), silent(3)];
+    assert_eq!(code(&recovery(&rows, &StoreNewest::Empty, &["n3"])), Some(Code::RecoverQuorum));
+}
+
+#[test]
+fn survivors_that_differ_at_one_revision_are_named() {
+    let mut other = survivor(1, 110, 95);
+    (other.hash, other.generation) = (Some((8, 90)), 0);
+    let mut best = survivor(2, 120, 100);
+    best.voters.extend([(id(4), "n4".to_owned()), (id(5), "n5".to_owned())]);
+    let rows = [row(1, holds(other)), row(2, holds(best)), silent(3)];
+    let plan = recovery(&rows, &StoreNewest::Empty, &["n3", "n4", "n5"]);
+    assert!(plan.loses.iter().any(|said| said.contains("`n1` and `n2` differ at revision 90")), "{:?}", plan.loses);
+}
