@@ -154,7 +154,7 @@ fn admit(api: &Api, asked: &Asked<'_>) -> Result<(), No> {
         Some(NO_GENERATION) => return Ok(()),
         Some(number) => number.parse::<u64>().map_err(|_| bad("the generation is no number"))?,
     };
-    let newest = newest(api, &ledger(api)?);
+    let (_, newest) = ledger_and_newest(api)?;
     if generation < newest.number {
         let why = format!("the request is of generation {generation}, and this node knows {}", newest.number);
         return Err(refuse(StatusCode::CONFLICT, Code::PeerOutdated, &why, Some(newest)));
@@ -195,8 +195,8 @@ fn admit_change(api: &Api, asked: &Asked<'_>) -> Result<(), No> {
 }
 
 async fn node(State(api): State<Api>) -> Result<Json<NodeAnswer>, No> {
-    let ledger = ledger(&api)?;
-    let (status, stage, newest) = (api.shared.status(), Stage::of(&ledger), newest(&api, &ledger));
+    let (ledger, newest) = ledger_and_newest(&api)?;
+    let (status, stage) = (api.shared.status(), Stage::of(&ledger));
     Ok(Json(NodeAnswer {
         name: api.node.name().to_owned(),
         generation: newest.number,
@@ -326,11 +326,15 @@ fn ledger(api: &Api) -> Result<Ledger, No> {
     }
 }
 
-/// The newest generation that this node knows of. One that is being made here has no id yet.
-fn newest(api: &Api, ledger: &Ledger) -> Generation {
+/// The ledger, and the newest generation that this node knows of. One that is being made here has no id yet: so it is asked before and
+/// after the ledger was read whether one is, since a recovery may begin or end meanwhile.
+fn ledger_and_newest(api: &Api) -> Result<(Ledger, Generation), No> {
+    let none_is_made = || matches!(recover::pending(api.node.state_path()), Ok(None));
+    let before = none_is_made();
+    let ledger = ledger(api)?;
     let newest = ledger.newest();
-    let made = newest.number == 0 || matches!(recover::pending(api.node.state_path()), Ok(None));
-    Generation { cluster: newest.cluster.filter(|_| made), ..newest }
+    let made = newest.number == 0 || (before && none_is_made());
+    Ok((ledger, Generation { cluster: newest.cluster.filter(|_| made), ..newest }))
 }
 
 /// A no, and how it is said in HTTP.
