@@ -5,15 +5,22 @@ use std::collections::BTreeMap;
 use super::Report;
 use super::tree::SourceFile;
 
-const TABLE: &str = "crates/pure/faults/src/code.rs";
+/// The table, in the order of its codes.
+const TABLES: [&str; 3] = [
+    "crates/pure/faults/src/code/offline.rs",
+    "crates/pure/faults/src/code/cluster.rs",
+    "crates/pure/faults/src/code/systems.rs",
+];
+const TABLE: &str = "crates/pure/faults/src/code";
 const PAGES: &str = "docs/faults/";
 
 pub(super) fn check(files: &[SourceFile], report: &mut Report) {
-    let Some(table) = files.iter().find(|file| file.path == TABLE) else {
+    let tables = TABLES.iter().filter_map(|path| files.iter().find(|file| file.path == *path));
+    let codes: Vec<&str> = tables.flat_map(|table| table.lines()).filter_map(|(_, line)| row_code(line)).collect();
+    if codes.is_empty() {
         report.error(format!("{TABLE}: missing; it holds the list of fault codes"));
         return;
-    };
-    let codes: Vec<&str> = table.lines().filter_map(|(_, line)| row_code(line)).collect();
+    }
     for pair in codes.windows(2) {
         if pair[0] >= pair[1] {
             report.error(format!("{TABLE}: `{}` must come before `{}`, once each", pair[1], pair[0]));
@@ -71,20 +78,20 @@ mod tests {
     #[test]
     fn a_row_with_its_page_is_in_order() {
         let rows = "    Internal = \"Q0001\", Failed;\n";
-        assert_eq!(complaints(&[file(TABLE, rows), file("docs/faults/Q0001.md", PAGE)]), Vec::<String>::new());
+        assert_eq!(complaints(&[file(TABLES[0], rows), file("docs/faults/Q0001.md", PAGE)]), Vec::<String>::new());
     }
 
     #[test]
     fn a_row_without_a_page_and_a_page_without_a_row_are_found() {
-        assert_eq!(complaints(&[file(TABLE, "    Internal = \"Q0001\", Failed;\n")]).len(), 1);
-        assert_eq!(complaints(&[file(TABLE, ""), file("docs/faults/Q0001.md", PAGE)]).len(), 1);
+        assert_eq!(complaints(&[file(TABLES[0], "    Internal = \"Q0001\", Failed;\n")]).len(), 1);
+        assert_eq!(complaints(&[file(TABLES[0], ""), file("docs/faults/Q0001.md", PAGE)]).len(), 1);
     }
 
     #[test]
     fn rows_ascend_and_pages_say_what_to_do() {
         let rows = "A = \"Q0002\", Failed;\nB = \"Q0001\", Failed;\n";
         let pages =
-            [file(TABLE, rows), file("docs/faults/Q0001.md", PAGE), file("docs/faults/Q0002.md", "# Q0002: x\n")];
+            [file(TABLES[0], rows), file("docs/faults/Q0001.md", PAGE), file("docs/faults/Q0002.md", "# Q0002: x\n")];
         assert_eq!(complaints(&pages).len(), 2);
     }
 }

@@ -52,16 +52,16 @@ fn every_fixture_leads_to_its_plan() {
 }
 
 #[test]
-fn every_text_and_test_that_the_list_of_pains_names_is_there() {
+fn every_text_and_test_that_failure_modes_name_exists() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let pains = std::fs::read_to_string(root.join("../../../docs/pains.md")).unwrap();
-    let named: Vec<&str> = pains.split('`').filter(|word| word.ends_with(".txt")).collect();
+    let modes = std::fs::read_to_string(root.join("../../../docs/failure-modes.md")).unwrap();
+    let named: Vec<&str> = modes.split('`').filter(|word| word.ends_with(".txt")).collect();
     let is_there = |name: &&str| ["tests/changes", "tests/plans"].iter().any(|dir| root.join(dir).join(name).exists());
     let missing: Vec<&str> = named.iter().copied().filter(|name| !is_there(name)).collect();
     assert!(missing.is_empty() && named.len() > 30, "{missing:?} of {}", named.len());
     // `FILE::TEST`: in the tests of some crate.
     let is_name = |word: &str| word.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_');
-    let pairs = pains.split('`').filter_map(|word| word.split_once("::"));
+    let pairs = modes.split('`').filter_map(|word| word.split_once("::"));
     let pairs: Vec<(&str, &str)> = pairs.filter(|(file, test)| is_name(file) && is_name(test)).collect();
     let crates: Vec<PathBuf> = ["app", "effects", "pure", "test"]
         .iter()
@@ -81,7 +81,7 @@ fn every_text_and_test_that_the_list_of_pains_names_is_there() {
         let number = line.strip_prefix("| ").and_then(|row| row.split_once(". "));
         number.is_some_and(|(number, _)| !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit()))
     };
-    let numbered: Vec<&str> = pains.lines().filter(is_numbered).collect();
+    let numbered: Vec<&str> = modes.lines().filter(is_numbered).collect();
     let names_one = |line: &&str| {
         line.split('`').skip(1).step_by(2).any(|word| {
             let pair = word.split_once("::").is_some_and(|(file, test)| is_name(file) && is_name(test));

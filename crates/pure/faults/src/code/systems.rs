@@ -1,0 +1,217 @@
+//! Codes of sandboxes, operator commands, peers, PostgreSQL and newer ones of all kinds: Q1100 and above.
+
+/// Appends its rows to those before, and passes all of them to the table itself.
+macro_rules! systems {
+    ($last:ident $($rows:tt)*) => {
+        $last! { $($rows)*
+        /// A strict box cannot be had on this machine.
+        BoxRefused = "Q1100", CannotMeet;
+        /// A part of a box could not be set up.
+        BoxFailed = "Q1101", Failed;
+        /// A program that no box can be made for: a script, or another machine's.
+        BoxProgram = "Q1102", CannotMeet;
+        /// A path or capability that a box was to have is not there.
+        BoxPath = "Q1103", ConfigInvalid;
+        /// The user that a box was to run as does not exist.
+        BoxUser = "Q1104", ConfigInvalid;
+        /// A part of a box is not, or not fully, enforced here.
+        BoxWeaker = "Q1105", CannotMeet;
+        /// The box that the cluster file asks for cannot be had here, so etcd is not started.
+        EtcdBoxRefused = "Q1106", Refused;
+        /// A file or directory cannot be given to the user of a box.
+        NotGiven = "Q1107", CannotMeet;
+        /// A member that joins cannot make its WAL dir in its box.
+        BoxJoining = "Q1108", CannotMeet;
+        /// What runs has another box than the cluster file asks for (warning).
+        BoxEarlier = "Q1109", CannotMeet;
+        /// etcd sees its certificates as they were when it was started (warning).
+        BoxCertificates = "Q1110", CannotMeet;
+        /// A process waits for what must be ready before it.
+        ProcessWaits = "Q1111", Waiting;
+        /// A hook of a process failed.
+        HookFailed = "Q1112", Failed;
+        /// A process ended, and is started again.
+        ProcessEnded = "Q1113", Temporary;
+        /// A process ends again and again.
+        ProcessLoop = "Q1114", Temporary;
+        /// A process is not well.
+        ProcessUnhealthy = "Q1115", Temporary;
+        /// A directory that was to be a state dir is open to others and holds other things.
+        StateDirForeign = "Q1116", Refused;
+
+        /// No process of that name is kept on this machine.
+        ProcessUnknown = "Q1150", CannotMeet;
+        /// The process does not run.
+        ProcessNotRunning = "Q1151", CannotMeet;
+        /// Several members of this machine have a process of that name.
+        ProcessAmbiguous = "Q1152", Usage;
+        /// `strace` is not installed.
+        StraceMissing = "Q1153", CannotMeet;
+        /// The kernel does not let us trace the process.
+        TraceRefused = "Q1154", CannotMeet;
+        /// A command could not be brought to where a process is.
+        EnterFailed = "Q1155", Failed;
+        /// The command is not there where the process is.
+        CommandMissing = "Q1156", CannotMeet;
+        /// The audit log could not be written, so nothing was done.
+        AuditFailed = "Q1157", Failed;
+        /// `etcdctl` is not installed, and what was asked for needs it.
+        CtlMissing = "Q1158", CannotMeet;
+        /// Nothing says which cluster or member is meant.
+        NoCluster = "Q1159", ConfigInvalid;
+        /// A command was not recorded, because no member is kept on this machine (warning).
+        NotAudited = "Q1160", CannotMeet;
+        /// A command runs with other rights than the process in some respect (warning).
+        NotTheSame = "Q1161", CannotMeet;
+        /// Tracing slows the process down (warning).
+        TraceSlows = "Q1162", CannotMeet;
+
+        /// Settings of a shared store that cannot be used.
+        CoordinationInvalid = "Q1200", ConfigInvalid;
+        /// A shared store did not answer.
+        CoordinationSilent = "Q1201", Unreachable;
+        /// A shared store said no.
+        CoordinationRefused = "Q1202", CannotMeet;
+        /// A value or transaction larger than the shared store takes.
+        CoordinationTooLarge = "Q1203", CannotMeet;
+        /// A key or name that a shared store cannot have.
+        CoordinationKey = "Q1204", CannotMeet;
+        /// More keys than can be read at once.
+        CoordinationTooMuch = "Q1205", CannotMeet;
+        /// Someone else holds the lock.
+        LockTaken = "Q1206", Temporary;
+        /// A lease, and what it held, is gone.
+        LeaseGone = "Q1207", Temporary;
+        /// An answer of a shared store that cannot be understood.
+        CoordinationUnreadable = "Q1208", CannotMeet;
+        /// The text is no join code.
+        JoinCodeInvalid = "Q1210", ConfigInvalid;
+        /// The door does not let this token in.
+        JoinTurnedAway = "Q1211", Refused;
+        /// Too many wrong tokens from one address.
+        JoinTooOften = "Q1212", Temporary;
+        /// Something speaks against a join.
+        JoinObjections = "Q1213", Refused;
+        /// Another change of peers goes on.
+        PeersBusy = "Q1214", Temporary;
+        /// The cluster file is not in the form that is edited.
+        PeerFileEdit = "Q1215", CannotMeet;
+        /// What a node is cannot be read.
+        NodeStateUnreadable = "Q1216", Refused;
+        /// The node belongs to no cluster.
+        NodeBlank = "Q1217", ConfigInvalid;
+        /// A person's file declares the cluster.
+        NotByHand = "Q1218", Refused;
+        /// Something objects to a detach.
+        DetachVetoed = "Q1219", Refused;
+        /// A node cannot be asked before its detach.
+        DetachUnproven = "Q1220", Refused;
+        /// There is no such peer.
+        PeerUnknown = "Q1221", CannotMeet;
+        /// GlusterD 2 left its files here.
+        GlusterdLeft = "Q1222", Refused;
+        /// Whoever invites does not answer.
+        DoorSilent = "Q1223", Unreachable;
+        /// A join was undone.
+        JoinUndone = "Q1224", CannotMeet;
+        /// The node is part of something else.
+        NodeElsewhere = "Q1225", Refused;
+        /// A request about peers that is not met.
+        PeersRefused = "Q1226", Refused;
+        /// A client node reaches no member, or has no port to listen on.
+        NoUpstream = "Q1227", Unreachable;
+        /// A node that is to have another role does not answer.
+        RoleUnanswered = "Q1228", Unreachable;
+        /// What speaks against making a server of a client.
+        RoleObjections = "Q1229", Refused;
+        /// Who the clients are stands in the cluster's store, which cannot be read.
+        ClientsUnread = "Q1230", Unreachable;
+        /// etcd is run by others, and this would change it.
+        ExternalEtcd = "Q1237", Refused;
+        /// GlusterD 2 ran this node as a proxy.
+        GlusterdProxy = "Q1238", Refused;
+        /// The issuing keys are not for who asks.
+        KeysWithheld = "Q1239", Refused;
+        /// Who is to leave is the only server with the issuing keys.
+        KeysWouldGo = "Q1240", Refused;
+
+        /// A PostgreSQL that cannot tell whose change it was.
+        PgTooOld = "Q1250", CannotMeet;
+        /// A data dir of PostgreSQL could not be made or looked at.
+        PgInit = "Q1251", Failed;
+        /// A data dir of PostgreSQL that is not this node's.
+        PgForeignData = "Q1252", Refused;
+        /// Data of another major version of PostgreSQL.
+        PgDataVersion = "Q1253", Refused;
+        /// A PostgreSQL server does not answer.
+        PgSilent = "Q1255", Unreachable;
+        /// A PostgreSQL server does not let us in.
+        PgAuth = "Q1256", CannotMeet;
+        /// A PostgreSQL server refuses a statement.
+        PgSql = "Q1257", CannotMeet;
+        /// Something in PostgreSQL took longer than its limit.
+        PgTimeout = "Q1258", Temporary;
+        /// A setting for PostgreSQL that cannot be used.
+        PgConfig = "Q1259", ConfigInvalid;
+        /// A password that not all programs read alike.
+        PgPassword = "Q1260", ConfigInvalid;
+        /// An extension that a server does not have.
+        PgExtension = "Q1261", CannotMeet;
+        /// A database that belongs to another group or node.
+        PgOtherGroup = "Q1262", Refused;
+        /// A link cannot be made without a copy.
+        PgJoinInstead = "Q1263", Refused;
+        /// A slot of an earlier life of a node.
+        PgStaleSlot = "Q1264", Refused;
+        /// What was written on one node has not come to another.
+        PgNotReplicated = "Q1265", Temporary;
+        /// A change of the schema waits for nodes or links.
+        PgSchemaWaits = "Q1266", Temporary;
+        /// Nodes have different texts for one version of the schema.
+        PgSchemaDiffers = "Q1267", Refused;
+        /// Nodes hold different rows.
+        PgDiverged = "Q1268", CannotMeet;
+        /// A change of the schema that PostgreSQL refuses.
+        PgSchemaInvalid = "Q1269", CannotMeet;
+        /// A replicated table without a primary key.
+        PgNoKey = "Q1270", CannotMeet;
+        /// A node with rows cannot join.
+        PgNotEmpty = "Q1271", Refused;
+        /// Another change of the group is not finished.
+        PgChangeUnderWay = "Q1272", Temporary;
+        /// The journal of the group cannot be read.
+        PgJournal = "Q1273", CannotMeet;
+        /// pgbouncer or haproxy does not answer.
+        PgProxySilent = "Q1274", Unreachable;
+        /// What a node has missed is no longer kept for it.
+        PgSlotLost = "Q1275", Refused;
+        /// The server of a member does not know a node that is to join, and would refuse its links.
+        PgNotKnown = "Q1280", Waiting;
+
+        /// No group of PostgreSQL servers, or no such node of it, is declared.
+        PgNotDeclared = "Q1300", ConfigInvalid;
+        /// The data dir of a PostgreSQL server is not this node's.
+        PgDataRefused = "Q1301", Refused;
+        /// A database is bound to another group.
+        PgGroupsDiffer = "Q1302", Refused;
+        /// The group was made without this node.
+        PgNotMember = "Q1303", Refused;
+        /// A bootstrap of PostgreSQL waits for somebody.
+        PgWaiting = "Q1304", Waiting;
+        /// A step of the bootstrap of PostgreSQL did not end in time.
+        PgStepTimeout = "Q1305", Temporary;
+        /// The fence of the write master could not be sure.
+        PgFence = "Q1306", Failed;
+        /// The write master could not be moved.
+        PgSwitchover = "Q1307", Temporary;
+        /// Pooler or proxy cannot be brought up.
+        PgProxyFailed = "Q1308", Failed;
+        /// What the store holds about a group cannot be read.
+        PgRecords = "Q1309", CannotMeet;
+        /// The write master cannot leave the group.
+        PgIsWriter = "Q1310", Refused;
+        /// The agent of a node ended right after it was started.
+        PgAgentEnded = "Q1311", Failed;
+        }
+    };
+}
