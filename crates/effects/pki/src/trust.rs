@@ -66,7 +66,7 @@ pub struct TrustSeen {
 impl TrustSeen {
     /// What a rotation asks of it. `etcd_current`: whether its etcd runs with that.
     pub fn shown(&self, etcd_current: Option<bool>) -> TrustShown<'_> {
-        TrustShown { trusts: &self.trusts, signed_by: &self.signed_by, etcd_current }
+        TrustShown { trusts: &self.trusts, signed_by: &self.signed_by, number: self.number, etcd_current }
     }
 }
 

@@ -248,7 +248,8 @@ impl World {
     /// Looks at all of them, tells one, and looks again.
     fn go_on_rotating(&mut self, command: Command) {
         let trusted: Vec<String> = self.authorities.trusted().into_iter().map(text).collect();
-        let goal = Goal::of(self.authorities.phase, Authority::ALL.map(|authority| (authority, trusted.clone())));
+        let (phase, number) = (self.authorities.phase, self.authorities.number);
+        let goal = Goal::of(phase, number, Authority::ALL.map(|authority| (authority, trusted.clone())));
         let (mut seen, mut told) = (Vec::new(), Vec::new());
         let nodes = self.asked_by(&command);
         for node in nodes.iter().copied() {
@@ -315,7 +316,8 @@ impl World {
         let it = &self.nodes[node];
         let (trusts, signed_by) = (by_kind(&it.certificates.trusts), it.certificates.signed_by());
         let etcd_current = it.runs.then(|| !self.is_stale(node));
-        let shown = TrustShown { trusts: &trusts, signed_by: &signed_by, etcd_current };
+        let number = it.certificates.order.as_ref().map_or(0, |order| order.number);
+        let shown = TrustShown { trusts: &trusts, signed_by: &signed_by, number, etcd_current };
         goal.lacks(&shown).map_or(Standing::Done, Standing::Lacks)
     }
 

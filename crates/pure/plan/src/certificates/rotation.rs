@@ -59,6 +59,8 @@ pub struct TrustShown<'a> {
     pub trusts: &'a BTreeMap<String, Vec<String>>,
     /// Who signed each of its certificates, by role; none: nobody whom it trusts.
     pub signed_by: &'a BTreeMap<String, Option<String>>,
+    /// The number of the last order that it recorded; 0: none. It passes only a recorded order on to nodes that come later.
+    pub number: u64,
     /// Whether its etcd was started with what it trusts now; none: it does not run, and reads the files when it starts.
     pub etcd_current: Option<bool>,
 }
@@ -169,6 +171,8 @@ pub fn strangers(told: &[NodeKnows], is_declared: impl Fn(&str) -> bool) -> Opti
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Goal {
     phase: RotationPhase,
+    /// The number of the phase's order.
+    number: u64,
     kinds: Vec<Aim>,
 }
 
@@ -182,14 +186,14 @@ struct Aim {
 }
 
 impl Goal {
-    /// Of a phase, with those that are to be trusted in it, the issuing one first.
-    pub fn of(phase: RotationPhase, trusted: impl IntoIterator<Item = (Authority, Vec<String>)>) -> Goal {
+    /// Of a phase and the number of its order, with those that are to be trusted in it, the issuing one first.
+    pub fn of(phase: RotationPhase, number: u64, trusted: impl IntoIterator<Item = (Authority, Vec<String>)>) -> Goal {
         let aim = |(authority, mut trusted): (Authority, Vec<String>)| {
             let issuing = trusted.first().cloned()?;
             trusted.sort_unstable();
             Some(Aim { authority, issuing, trusted })
         };
-        Goal { phase, kinds: trusted.into_iter().filter_map(aim).collect() }
+        Goal { phase, number, kinds: trusted.into_iter().filter_map(aim).collect() }
     }
 
     /// What a node lacks first.
@@ -197,7 +201,7 @@ impl Goal {
         let lack = |phase, need| Some(Lack { phase, need });
         let stale = shown.etcd_current == Some(false);
         match self.phase {
-            RotationPhase::Trust if !self.is_trusted_by(shown) => lack(RotationPhase::Trust, Need::Order),
+            RotationPhase::Trust if !self.is_ordered(shown) => lack(RotationPhase::Trust, Need::Order),
             RotationPhase::Trust if stale => lack(RotationPhase::Trust, Need::Restart),
             // Whoever came after that phase may not know the new one.
             RotationPhase::Issue | RotationPhase::Drop if !self.is_known_to(shown) => {
@@ -207,10 +211,16 @@ impl Goal {
             RotationPhase::Issue | RotationPhase::Drop if !self.is_shown_by(shown) => {
                 lack(RotationPhase::Issue, Need::Certificates)
             }
-            RotationPhase::Drop if !self.is_trusted_by(shown) => lack(RotationPhase::Drop, Need::Order),
+            RotationPhase::Drop if !self.is_ordered(shown) => lack(RotationPhase::Drop, Need::Order),
             RotationPhase::Drop if stale => lack(RotationPhase::Drop, Need::Restart),
             RotationPhase::Trust | RotationPhase::Issue | RotationPhase::Drop | RotationPhase::Done => None,
         }
+    }
+
+    /// Whether a node trusts what the order says and has recorded the order. One that crashed between the two is told again: without
+    /// the record it could not pass the order on, and a node that was prepared before it would trust the old authority for ever.
+    fn is_ordered(&self, shown: &TrustShown<'_>) -> bool {
+        shown.number >= self.number && self.is_trusted_by(shown)
     }
 
     fn is_trusted_by(&self, shown: &TrustShown<'_>) -> bool {
@@ -312,11 +322,22 @@ mod tests {
 
     /// A node that trusts these, and whose certificates come from `by`.
     fn lacks(phase: RotationPhase, trusted: &[&str], trusts: &[&str], by: &str, current: Option<bool>) -> Option<Lack> {
+        lacks_with(phase, trusted, trusts, by, (current, 1))
+    }
+
+    /// The same for one that recorded the order with this number; the phase has order 1.
+    fn lacks_with(
+        phase: RotationPhase,
+        trusted: &[&str],
+        trusts: &[&str],
+        by: &str,
+        (etcd_current, number): (Option<bool>, u64),
+    ) -> Option<Lack> {
         let text = |all: &[&str]| all.iter().map(|one| (*one).to_owned()).collect::<Vec<_>>();
-        let goal = Goal::of(phase, Authority::ALL.map(|authority| (authority, text(trusted))));
+        let goal = Goal::of(phase, 1, Authority::ALL.map(|authority| (authority, text(trusted))));
         let trusts = Authority::ALL.map(|authority| (authority.word().to_owned(), text(trusts))).into();
         let signed_by = Role::ALL.map(|role| (role.word().to_owned(), Some(by.to_owned()))).into();
-        goal.lacks(&TrustShown { trusts: &trusts, signed_by: &signed_by, etcd_current: current })
+        goal.lacks(&TrustShown { trusts: &trusts, signed_by: &signed_by, number, etcd_current })
     }
 
     #[test]
@@ -349,6 +370,16 @@ mod tests {
         assert_eq!(drop(&["b"], "b", Some(false)), lack(Drop, Need::Restart));
         assert_eq!(drop(&["b"], "b", Some(true)), None);
         assert_eq!(of(RotationPhase::Done)(&["a"], "a", None), None);
+    }
+
+    #[test]
+    fn orders_a_node_again_that_crashed_before_it_recorded_the_order() {
+        let order = |phase| Some(Lack { phase, need: Need::Order });
+        let (trust, drop) = (RotationPhase::Trust, RotationPhase::Drop);
+        assert_eq!(lacks_with(trust, &["a", "b"], &["a", "b"], "a", (Some(true), 0)), order(trust));
+        assert_eq!(lacks_with(drop, &["b"], &["b"], "b", (Some(true), 0)), order(drop));
+        assert_eq!(lacks_with(drop, &["b"], &["b"], "b", (Some(true), 2)), None, "it recorded a later one");
+        assert_eq!(lacks_with(RotationPhase::Issue, &["b", "a"], &["b"], "b", (None, 0)), None, "this phase has none");
     }
 
     #[test]

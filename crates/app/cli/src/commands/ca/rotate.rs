@@ -209,7 +209,8 @@ impl Work<'_> {
         let authorities = Authorities::open(&self.args.dir, self.passphrase)?;
         let order = TrustOrder::sign(&authorities, rotation.number, &trusted)?;
         let prints = |all: &Vec<quorate_pki::Certificate>| all.iter().map(|one| fingerprint(&one.der)).collect();
-        let goal = Goal::of(rotation.phase, trusted.iter().map(|(authority, all)| (*authority, prints(all))));
+        let kinds = trusted.iter().map(|(authority, all)| (*authority, prints(all)));
+        let goal = Goal::of(rotation.phase, rotation.number, kinds);
         let first = match rotation.phase {
             RotationPhase::Trust => {
                 ensure_order_kept(&self.args.dir, &order)?;
