@@ -192,9 +192,10 @@ impl World {
         let now = self.committed_now();
         for node in &mut self.nodes {
             if release {
-                // What its agent has noted for this very release goes on to count.
+                // What its agent has noted for this very release goes on to count: of a wish that was taken back and made again
+                // between two reconcile passes it knows nothing.
                 if node.wants.1 != patch && node.since.is_none_or(|(wanted, _)| wanted != patch) {
-                    node.wished = now;
+                    node.wished.extend(now.map(|now| (patch, now)));
                 }
                 node.wants.1 = patch;
             } else {

@@ -166,8 +166,8 @@ impl World {
                 self.break_rule("a node gave up a founding that another one runs".to_owned());
             }
         }
-        // That one it has promised is over is written down in the same place.
-        let anew = |new: &quorate_plan::ledger::Promise| !matches!(&ledger.state, State::Promised(old) if old.is_same_founding(new));
+        // That a promise is over is recorded as the same promise, also where its data dir was made already: that is no new one.
+        let anew = |new: &quorate_plan::ledger::Promise| !matches!(&ledger.state, State::Promised(old) | State::Inited(old) if old.is_same_founding(new));
         if let State::Promised(new) = state
             && anew(new)
         {
@@ -248,7 +248,9 @@ impl World {
         let serving = self.nodes[leader].data.as_ref().map(|data| data.cluster);
         // What was there of this cluster after the last step of one that is still in it, and when the release was wished for.
         let stopped = self.to_be_stored.filter(|(by, ..)| config.get(*by).is_some());
-        let there = [stopped.map(|(_, cluster, revision)| (cluster, revision)), self.nodes[node].wished];
+        let it = &self.nodes[node];
+        let wished = it.wished.get(&it.wants.1).copied();
+        let there = [stopped.map(|(_, cluster, revision)| (cluster, revision)), wished];
         let there = there.into_iter().flatten();
         let there = there.filter(|(cluster, _)| Some(*cluster) == serving).map(|(_, revision)| revision).max();
         let held = self.stored.filter(|(cluster, _)| Some(*cluster) == serving).map(|(_, revision)| revision);

@@ -70,8 +70,8 @@ pub(crate) struct Node {
     pub(crate) since: Option<(u32, u64)>,
     /// What it was ordered to do, to recover a cluster, and has not done.
     pub(crate) order: Option<Order>,
-    /// How much there was when its release was last wished for.
-    pub(crate) wished: Option<(ClusterId, u64)>,
+    /// How much there was when each release was last wished for, as far as its agent could tell that from an earlier wish.
+    pub(crate) wished: BTreeMap<u32, (ClusterId, u64)>,
     pub(crate) runs_as: (u32, u32),
     /// The address at which etcd was last started.
     pub(crate) listens: u8,
@@ -355,7 +355,7 @@ impl Node {
             certificates: Certificates::made_by(0, [0]),
             started_with: [0].into(),
             since: None,
-            wished: None,
+            wished: BTreeMap::new(),
             order: None,
         }
     }
