@@ -82,6 +82,22 @@ impl World {
             && voters == config.members.len()
             && config.voters().all(whole)
             && self.nodes.iter().all(|node| !node.damaged)
+            && self.others_meet(node, &config)
+    }
+
+    /// Whether all voters but `node` find and trust each other, now and after a restart. Two of them may be connected through it alone:
+    /// each trusts or reaches it and not the other, since one was moved, or joined with an earlier certificate. Then the cluster
+    /// survives the loss of any other member and not of this one.
+    fn others_meet(&self, node: usize, config: &crate::etcd::Config) -> bool {
+        let others: Vec<&crate::etcd::Member> = config.voters().filter(|voter| voter.node != node).collect();
+        let settled =
+            |one: &crate::etcd::Member| self.nodes[one.node].listens == one.at && self.address_of(one.node) == one.at;
+        others.iter().all(|one| {
+            others.iter().filter(|other| other.node > one.node).all(|other| {
+                let trusts = self.are_peers(one.node, other.node) && self.are_agents(one.node, other.node);
+                trusts && (settled(one) || settled(other))
+            })
+        })
     }
 
     /// Nothing goes wrong for a while.
