@@ -10,7 +10,7 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
 use std::sync::Mutex;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
@@ -27,6 +27,8 @@ struct Program {
     file: PathBuf,
     /// The folder of its package, where it is run.
     package: PathBuf,
+    /// The first seed of simulated runs.
+    seed: String,
 }
 
 /// How a program ended.
@@ -44,11 +46,13 @@ struct Ended {
 /// Builds and runs them; `names`: only these programs.
 pub(crate) fn run(root: &Path, names: &[String]) -> Result<String> {
     let began = Instant::now();
-    let programs = built(root, names)?;
+    let seed = simulated_from();
+    let programs = built(root, names, &seed)?;
     let logs = root.join("target/test-logs");
     std::fs::create_dir_all(&logs).with_context(|| format!("cannot make `{}`", logs.display()))?;
     let lanes = std::env::var("QUORATE_TEST_LANES").ok().and_then(|lanes| lanes.parse().ok()).unwrap_or(LANES);
     say(&format!("{} programs of tests, {lanes} at a time; output in {}", programs.len(), logs.display()));
+    say(&format!("simulated runs begin with seed {seed}; `QUORATE_SIM_SEED={seed} make test` repeats them"));
     let ended = side_by_side(&programs, lanes, &logs)?;
     let mut passed: usize = ended.iter().map(|one| one.passed).sum();
     let (mut second, mut bad) = (Vec::new(), Vec::new());
@@ -81,12 +85,19 @@ fn say(what: &str) {
     println!("test: {what}");
 }
 
+/// The first seed of simulated runs: other ones each time, unless `QUORATE_SIM_SEED` says which. Chosen once for all programs, since
+/// one that found a violation has to find it again when it is run alone.
+fn simulated_from() -> String {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    std::env::var("QUORATE_SIM_SEED").unwrap_or_else(|_| (since.as_secs() * 10_000).to_string())
+}
+
 fn cargo() -> String {
     std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned())
 }
 
 /// Builds all programs of tests, and lists them: those of the command line, which take longest, first.
-fn built(root: &Path, names: &[String]) -> Result<Vec<Program>> {
+fn built(root: &Path, names: &[String], seed: &str) -> Result<Vec<Program>> {
     let output = Command::new(cargo())
         .args(["test", "--workspace", "--locked", "--no-run", "--message-format=json-render-diagnostics"])
         .current_dir(root)
@@ -109,7 +120,7 @@ fn built(root: &Path, names: &[String]) -> Result<Vec<Program>> {
         let folder = package.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
         let name = format!("{folder}/{target}");
         if names.is_empty() || names.iter().any(|wanted| wanted == target || *wanted == name) {
-            programs.push(Program { name, file: PathBuf::from(file), package });
+            programs.push(Program { name, file: PathBuf::from(file), package, seed: seed.to_owned() });
         }
     }
     ensure!(!programs.is_empty(), "no program of tests has that name");
@@ -145,6 +156,7 @@ impl Program {
         let began = Instant::now();
         let mut command = Command::new(&self.file);
         command.current_dir(&self.package).env("CARGO_MANIFEST_DIR", &self.package).stdin(Stdio::null());
+        command.env("QUORATE_SIM_SEED", &self.seed);
         if !only.is_empty() {
             command.args(["--exact", "--test-threads=1"]).args(only);
         }

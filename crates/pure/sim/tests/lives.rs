@@ -1,53 +1,89 @@
-//! Thousands of lives: whatever goes wrong, one cluster comes of one declaration, nothing that was acknowledged is
+//! Thousands of runs on seeds that no run used before: whatever goes wrong, one cluster comes of one declaration, nothing that was acknowledged is
 //! lost, and whatever two operators change, the cluster ends as it was last declared.
 
 use std::collections::BTreeMap;
+use std::io::Write as _;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use quorate_sim::{End, Settings, live};
 
 const LIVING: Settings =
     Settings { without: None, checked: false, living: true, starts_over: false, without_in_rotation: None };
 
-/// So many with every run; `cargo xtask sim --living --seeds N` lives through more.
-const LIVES_OF_LIVING: u64 = 1000;
+/// So many with every run; `cargo xtask sim --living --seeds N` simulates more.
+const RUNS: u64 = 2000;
+const RUNS_OF_LIVING: u64 = 1000;
 
-fn ends(settings: Settings, lives: u64) -> (u64, u64) {
+/// The first seed, and whether the caller chose it. Other seeds each time, so that every run of the tests simulates what none has
+/// simulated before; `QUORATE_SIM_SEED=N` begins with N.
+fn first_seed() -> (u64, bool) {
+    if let Ok(text) = std::env::var("QUORATE_SIM_SEED") {
+        return (text.parse().unwrap_or_else(|_| panic!("QUORATE_SIM_SEED is `{text}`, which is no number")), true);
+    }
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    // A second apart is a whole test apart.
+    (since.as_secs() * 10_000, false)
+}
+
+/// Simulates `runs` seeds and returns how many serve at the end, and how many wait for an operator.
+fn ends(settings: Settings, runs: u64) -> (u64, u64) {
+    let ((first, chosen), kind) = (first_seed(), if settings.living { " --living" } else { "" });
+    let seeds = format!("seeds from {first}, {runs} runs: cargo xtask sim --from {first} --seeds {runs}{kind}");
+    println!("{seeds}");
+    if !chosen {
+        // Past the capture of output: the seeds of a run without a violation are on record as well.
+        writeln!(std::io::stderr(), "{seeds}").unwrap();
+    }
     let (mut serve, mut wait, mut broken) = (0, 0, BTreeMap::new());
-    for seed in 0..lives {
-        let life = live(seed, settings);
-        match &life.end {
+    for seed in first..first + runs {
+        let run = live(seed, settings);
+        match &run.end {
             End::Serves => serve += 1,
             End::NeedsPerson(_) => wait += 1,
             End::Broken => {
-                let rule: String = life.broken.iter().flat_map(|rule| rule.chars().take(70)).collect();
-                broken.entry(rule).or_insert_with(Vec::new).push(life);
+                let rule: String = run.broken.iter().flat_map(|rule| rule.chars().take(70)).collect();
+                broken.entry(rule).or_insert_with(Vec::new).push(run);
             }
         }
     }
-    // One story of each kind is enough to begin with.
-    let kind = if settings.living { " --living" } else { "" };
-    let stories = broken.iter().filter_map(|(rule, lives)| {
-        let seeds: Vec<u64> = lives.iter().map(|life| life.seed).collect();
-        let first = lives.iter().min_by_key(|life| life.story.len())?;
-        let command = format!("cargo xtask sim --seed {}{kind} --story", first.seed);
-        Some(format!("{rule}: seeds {seeds:?}\n{command}\n{}", first.tell()))
+    // The shortest log of each kind is enough to begin with.
+    let logs = broken.iter().filter_map(|(rule, runs)| {
+        let seeds: Vec<u64> = runs.iter().map(|run| run.seed).collect();
+        let shortest = runs.iter().min_by_key(|run| run.story.len())?;
+        let command = format!("cargo xtask sim --seed {}{kind} --story", shortest.seed);
+        Some(format!("{rule}: seeds {seeds:?}\n{command}\n{}", shortest.tell()))
     });
-    let stories: Vec<String> = stories.collect();
-    assert!(stories.is_empty(), "{}", stories.join("\n\n"));
+    let logs: Vec<String> = logs.collect();
+    assert!(logs.is_empty(), "{}", logs.join("\n\n"));
     (serve, wait)
 }
 
+/// About one in twenty waits for an operator, by what the harsh faults of its seed took away: with any seeds the shares stay far
+/// within these bounds.
 #[test]
-fn two_thousand_lives_break_no_rule() {
-    let (serve, wait) = ends(Settings::default(), 2000);
-    println!("{serve} lives end in a cluster that serves, {wait} wait for a person");
-    assert!(serve > 1700 && wait > 10, "the lives are not what they were: {serve} serve, {wait} wait");
+fn bootstraps_break_no_rule() {
+    let (serve, wait) = ends(Settings::default(), RUNS);
+    println!("{serve} runs end in a cluster that serves, {wait} wait for an operator");
+    assert!(serve * 10 > RUNS * 8 && wait * 200 > RUNS, "the runs are not what they were: {serve} serve, {wait} wait");
 }
 
 #[test]
 fn clusters_that_two_operators_change_break_no_rule() {
-    let (serve, wait) = ends(LIVING, LIVES_OF_LIVING);
-    assert!(serve == LIVES_OF_LIVING, "the lives are not what they were: {serve} serve, {wait} wait");
+    let (serve, wait) = ends(LIVING, RUNS_OF_LIVING);
+    assert!(serve == RUNS_OF_LIVING, "the runs are not what they were: {serve} serve, {wait} wait");
+}
+
+/// Seeds that once broke a rule of this world, or showed that one of its rules was wrong.
+#[test]
+fn seeds_that_broke_a_rule_break_it_no_more() {
+    for seed in [5_016_533] {
+        let run = live(seed, Settings::default());
+        assert!(run.broken.is_none(), "{}", run.tell());
+    }
+    for seed in [7_001_891, 7_010_174, 7_013_899, 914_000_276, 914_001_696, 914_002_449, 914_009_622] {
+        let run = live(seed, LIVING);
+        assert!(run.broken.is_none(), "{}", run.tell());
+    }
 }
 
 #[test]
