@@ -133,7 +133,7 @@ fn a_recovery_without_room_says_so_and_goes_on_once_there_is_some() {
     net.wait(0, "loss of the quorum", |status| status["phase"] == "waiting");
     let file = net.shown("n1.yaml");
     let words = ["cluster", "recover", "--config", &file, "--name", "n1", "--yes", "--wait", "5s"];
-    let words = [&words[..], &["--confirm-dead", "n2", "--confirm-dead", "n3"]].concat();
+    let words = [&words[..], &["--fenced", "n2", "--fenced", "n3"]].concat();
     // What is there stays readable; a copy of it does not fit beside it.
     disk.kept_full(|| {
         let stopped = net.quorate(0, &words);

@@ -106,18 +106,16 @@ fn the_guide_brings_a_cluster_back_and_keeps_the_dead_away() {
         let commands = guide();
         // A quorum is there: nothing is recovered, whatever is said.
         fails(&recover(&cluster, &["--yes"]), 5, &["Q1060"]);
-        fails(&recover(&cluster, &["--confirm-dead", "n3", "--yes"]), 5, &["Q106"]);
+        fails(&recover(&cluster, &["--fenced", "n3", "--yes"]), 5, &["Q106"]);
         cluster.power_off(1);
         cluster.power_off(2);
         cluster.wait_status(0, "loss of the quorum", |status| status["phase"] == "waiting");
-        // Nobody is dead until someone says so.
-        fails(&recover(&cluster, &["--yes"]), 5, &["Q1061", "--confirm-dead n2", "--confirm-dead n3"]);
-        fails(
-            &recover(&cluster, &["--confirm-dead", "n2", "--confirm-dead", "n3", "--confirm-dead", "n1", "--yes"]),
-            5,
-            &["Q1062"],
-        );
-        fails(&recover(&cluster, &["--confirm-dead", "n2", "--confirm-dead", "n3"]), 64, &["Q1065"]);
+        // Nobody is dead until someone says so, and a machine that may be on is not dead.
+        fails(&recover(&cluster, &["--yes"]), 5, &["Q1061", "--fenced n2", "--fenced n3"]);
+        let called_dead = ["--confirm-dead", "n2", "--confirm-dead", "n3", "--yes"];
+        fails(&recover(&cluster, &called_dead), 5, &["Q1421", "--fenced n2", "--fenced n3"]);
+        fails(&recover(&cluster, &["--fenced", "n2", "--fenced", "n3", "--fenced", "n1", "--yes"]), 5, &["Q1062"]);
+        fails(&recover(&cluster, &["--fenced", "n2", "--fenced", "n3"]), 64, &["Q1065"]);
         assert!(replaced(&cluster, 0).is_empty());
         let seen = run_block(&cluster, &commands[0]);
         assert!(seen.contains("no quorum") && seen.contains("silent"), "{seen}");
@@ -127,10 +125,12 @@ fn the_guide_brings_a_cluster_back_and_keeps_the_dead_away() {
         holds(&cluster, 0, 20);
         assert_ne!(cluster.ids(0).0, old);
         assert_eq!(replaced(&cluster, 0).len(), 1, "the data is kept");
+        let audit = std::fs::read_to_string(cluster.state(0).join("audit.log")).unwrap();
+        assert!(audit.contains("--fenced n2") && audit.contains("--fenced n3"), "{audit}");
         let revision: Value = serde_json::from_str(&cluster.ctl(0, &["get", "k0", "--write-out=json"])).unwrap();
         assert!(revision["header"]["revision"].as_u64().unwrap() > 1_000_000_000, "{revision}");
         // Run again, it finds nothing to do.
-        fails(&recover(&cluster, &["--confirm-dead", "n2", "--confirm-dead", "n3", "--yes"]), 5, &["Q1060"]);
+        fails(&recover(&cluster, &["--fenced", "n2", "--fenced", "n3", "--yes"]), 5, &["Q1060"]);
         // The dead return, and are a quorum of the old cluster.
         cluster.start(1);
         cluster.start(2);
@@ -158,6 +158,32 @@ fn the_guide_brings_a_cluster_back_and_keeps_the_dead_away() {
     }
 }
 
+/// Only the agents of n2 and n3 are dead, and n1's etcd hangs: the other two are a quorum that takes writes.
+#[test]
+fn refuses_while_the_etcd_of_a_silent_node_answers() {
+    for (version, wire) in [("3.5.30", Wire::Tls), ("3.4.23", Wire::Clear)] {
+        let mut cluster = serving(version, wire, "box: {level: off}\n");
+        let old = cluster.assert_one_cluster();
+        cluster.kill_agent(1);
+        cluster.kill_agent(2);
+        let etcd = cluster.status(0)["etcd"]["pid"].as_i64().unwrap().to_string();
+        quorate_testkit::run(Command::new("kill").args(["-STOP", &etcd]));
+        cluster.wait_status(0, "loss of the quorum", |status| status["phase"] == "waiting");
+        wait_until("the others take writes", LIMIT, || cluster.try_ctl(1, &["put", "later", "v"]).is_ok());
+        for flag in ["--confirm-dead", "--fenced"] {
+            let output = recover(&cluster, &[flag, "n2", flag, "n3", "--yes"]);
+            fails(&output, 5, &["Q1420", "etcd is not", "`n1`"]);
+        }
+        assert!(!cluster.state(0).join("recovery.json").exists(), "no order was taken");
+        quorate_testkit::run(Command::new("kill").args(["-CONT", &etcd]));
+        cluster.start(1);
+        cluster.start(2);
+        cluster.wait_serving();
+        assert_eq!(cluster.assert_one_cluster(), old);
+        cluster.assert_all_hold("later", "v");
+    }
+}
+
 #[test]
 fn killed_at_every_step_it_goes_on() {
     // Right after the order, with what it is made from whole, and with everything in place.
@@ -171,7 +197,7 @@ fn killed_at_every_step_it_goes_on() {
         let file = cluster.path("cluster.yaml").display().to_string();
         let journal = cluster.state(0).join("recovery.json");
         let mut command = Command::new(quorate())
-            .args(["cluster", "recover", "--config", &file, "--confirm-dead", "n2", "--confirm-dead", "n3", "--yes"])
+            .args(["cluster", "recover", "--config", &file, "--fenced", "n2", "--fenced", "n3", "--yes"])
             .stdout(std::process::Stdio::null())
             .stderr(std::process::Stdio::null())
             .spawn()
@@ -201,7 +227,7 @@ fn killed_at_every_step_it_goes_on() {
 fn recover_again(cluster: &Declared) -> Output {
     let mut last = None;
     wait_until("the recovery", LIMIT, || {
-        let output = recover(cluster, &["--confirm-dead", "n2", "--confirm-dead", "n3", "--yes"]);
+        let output = recover(cluster, &["--fenced", "n2", "--fenced", "n3", "--yes"]);
         let text = String::from_utf8_lossy(&output.stderr).into_owned();
         // It serves already, or the agent is not up yet.
         let done = output.status.success() || text.contains("Q1060");
@@ -238,13 +264,13 @@ fn what_answers_and_cannot_be_used_joins_anew() {
     let (ledger, hidden) = (cluster.state(1).join("ledger"), cluster.path("ledger-of-n2"));
     mv(&ledger, &hidden);
     std::fs::create_dir(&ledger).unwrap();
-    fails(&recover(&cluster, &["--confirm-dead", "n3", "--yes"]), 5, &["Q1071", "its ledger", "--pass-over n2"]);
-    fails(&recover(&cluster, &["--confirm-dead", "n3", "--pass-over", "n1", "--yes"]), 5, &["Q1071"]);
-    let shown = recover(&cluster, &["--confirm-dead", "n3", "--pass-over", "n2", "--dry-run"]);
+    fails(&recover(&cluster, &["--fenced", "n3", "--yes"]), 5, &["Q1071", "its ledger", "--pass-over n2"]);
+    fails(&recover(&cluster, &["--fenced", "n3", "--pass-over", "n1", "--yes"]), 5, &["Q1071"]);
+    let shown = recover(&cluster, &["--fenced", "n3", "--pass-over", "n2", "--dry-run"]);
     assert!(succeeds(&shown).contains("may be lost: what only `n2` holds: it could not be looked at"), "{shown:?}");
     std::fs::remove_dir(&ledger).unwrap();
     mv(&hidden, &ledger);
-    let said = succeeds(&recover(&cluster, &["--confirm-dead", "n3", "--yes"]));
+    let said = succeeds(&recover(&cluster, &["--fenced", "n3", "--yes"]));
     assert!(said.contains("begun by `n1`") && said.contains("joined: n2"), "{said}");
     assert!(said.contains("may be lost: what only `n2` holds: its data is damaged"), "{said}");
     cluster.wait_phase(1, "serving");
@@ -279,7 +305,7 @@ fn with_no_data_left_the_backup_is_taken_and_a_silent_store_is_not_passed_over()
         shown["nodes"][0]["state"] == "no data"
     });
     mv(&store, &hidden);
-    let dead = ["--confirm-dead", "n2", "--confirm-dead", "n3", "--yes"];
+    let dead = ["--fenced", "n2", "--fenced", "n3", "--yes"];
     let silent = recover(&cluster, &dead);
     assert!(!silent.status.success(), "{}", String::from_utf8_lossy(&silent.stdout));
     mv(&hidden, &store);
@@ -307,6 +333,49 @@ fn with_no_data_left_the_backup_is_taken_and_a_silent_store_is_not_passed_over()
     cluster.wait_phase(0, "serving");
     holds(&cluster, 0, 20);
     assert_eq!(leftovers(&cluster), Vec::<PathBuf>::new());
+}
+
+/// The bytes of the segment that is being written in the spool of a member.
+fn spooled(cluster: &Declared, at: usize) -> u64 {
+    let entries = std::fs::read_dir(cluster.state(at).join("spool")).map(|entries| entries.flatten().collect());
+    let entries: Vec<std::fs::DirEntry> = entries.unwrap_or_default();
+    let open = entries.iter().filter(|entry| entry.file_name().to_string_lossy().ends_with(".open"));
+    open.map(|entry| entry.metadata().map_or(0, |meta| meta.len())).sum()
+}
+
+#[test]
+fn a_recovery_from_the_backup_has_what_waited_in_the_spool_of_a_survivor() {
+    let store = tempfile::tempdir().unwrap();
+    // No delta is uploaded before the quorum is lost.
+    let more = format!("backup: {{store: \"file://{}\", delta-period: 1h}}\n", store.path().display());
+    let mut cluster = serving("3.5.30", Wire::Clear, &more);
+    let mut writer = None;
+    wait_until("the first full", LIMIT, || {
+        writer = (0..3).find(|at| cluster.status(*at)["backup"]["stored_revision"].as_u64() > Some(0));
+        writer.is_some()
+    });
+    let writer = writer.unwrap();
+    for at in 20..26 {
+        let before = spooled(&cluster, writer);
+        cluster.put(0, &format!("k{at}"), &format!("v{at}"));
+        wait_until("the spool", LIMIT, || spooled(&cluster, writer) > before);
+    }
+    for at in 0..3 {
+        cluster.power_off(at);
+    }
+    mv(&cluster.data(writer), &cluster.path("a-lost-disk"));
+    cluster.start(writer);
+    let dead: Vec<String> = (0..3).filter(|at| *at != writer).map(|at| format!("n{}", at + 1)).collect();
+    let flags = ["--fenced", &dead[0], "--fenced", &dead[1], "--yes"];
+    let mut said = String::new();
+    wait_until("the agent to answer", LIMIT, || {
+        let output = recover(&cluster, &flags);
+        said = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+        output.status.success() || !said.contains("Q1063")
+    });
+    assert!(said.contains("which wait in its spool") && said.contains("recovered: generation 1"), "{said}");
+    cluster.wait_phase(writer, "serving");
+    holds(&cluster, writer, 26);
 }
 
 #[test]
@@ -338,7 +407,7 @@ fn an_etcd_that_answers_nothing_is_not_taken_for_less_than_an_older_backup() {
         });
         assert!(shown["nodes"][0]["revision"].as_u64() > Some(1), "{version}: read from its files: {shown:#}");
         assert!(shown["source"].as_str().is_some_and(|source| source.contains("what `n1` holds")), "{shown:#}");
-        let said = succeeds(&recover(&cluster, &["--confirm-dead", "n2", "--confirm-dead", "n3", "--yes"]));
+        let said = succeeds(&recover(&cluster, &["--fenced", "n2", "--fenced", "n3", "--yes"]));
         assert!(said.contains("recovered: generation 1, begun by `n1`"), "{said}");
         cluster.wait_phase(0, "serving");
         holds(&cluster, 0, 26);
@@ -360,7 +429,7 @@ fn a_recovery_goes_on_after_a_partition_in_the_midst_of_it() {
     net.start(1);
     net.wait(0, "loss of the quorum", |status| status["phase"] == "waiting");
     let file = net.shown("n1.yaml");
-    let words = ["cluster", "recover", "--config", &file, "--name", "n1", "--confirm-dead", "n3", "--yes"];
+    let words = ["cluster", "recover", "--config", &file, "--name", "n1", "--fenced", "n3", "--yes"];
     wait_until("n2 to answer", LIMIT, || {
         let text = net.quorate(0, &[&words[..], &["--dry-run"]].concat());
         String::from_utf8_lossy(&text.stdout).contains("no data")
@@ -392,7 +461,7 @@ fn an_old_quorum_that_ran_on_behind_a_partition_stops_when_it_hears_of_the_recov
     wait_until("the two take writes", LIMIT, || net.try_ctl(0, &["put", "behind", "v"]).is_ok());
     let file = net.shown("n3.yaml");
     let words = ["cluster", "recover", "--config", &file, "--name", "n3", "--yes", "--wait", "90s"];
-    let said = net.done(2, &[&words[..], &["--confirm-dead", "n1", "--confirm-dead", "n2"]].concat());
+    let said = net.done(2, &[&words[..], &["--fenced", "n1", "--fenced", "n2"]].concat());
     assert!(said.contains("recovered: generation 1, begun by `n3`"), "{said}");
     net.wait(2, "serving", |status| status["phase"] == "serving");
     assert!(net.try_ctl(2, &["get", "k"]).unwrap().contains('v'));
@@ -423,8 +492,7 @@ fn an_old_quorum_that_ran_on_behind_a_partition_stops_when_it_hears_of_the_recov
     }
     // A person may go on with what they hold, and hears what is given up by it.
     let file = net.shown("n1.yaml");
-    let words =
-        ["cluster", "recover", "--config", &file, "--name", "n1", "--yes", "--wait", "90s", "--confirm-dead", "n3"];
+    let words = ["cluster", "recover", "--config", &file, "--name", "n1", "--yes", "--wait", "90s", "--fenced", "n3"];
     let said = net.done(0, &words);
     assert!(said.contains("recovered: generation 2"), "{said}");
     assert!(said.contains("what was written to generation 1, whose data nobody here holds"), "{said}");
@@ -441,7 +509,7 @@ fn who_joins_while_no_agent_can_tell_the_generation_keeps_its_vote() {
     cluster.power_off(1);
     cluster.power_off(2);
     cluster.wait_status(0, "loss of the quorum", |status| status["phase"] == "waiting");
-    succeeds(&recover(&cluster, &["--confirm-dead", "n2", "--confirm-dead", "n3", "--yes"]));
+    succeeds(&recover(&cluster, &["--fenced", "n2", "--fenced", "n3", "--yes"]));
     cluster.wait_phase(0, "serving");
     let file = path(&cluster);
     succeeds(&cluster.quorate(&["data", "reset", "--config", &file, "--name", "n2", "--yes"]));

@@ -311,7 +311,7 @@ fn a_lost_quorum_can_be_rehearsed_on_it() {
             assert!(Command::new("mv").arg(demo.path(&lost)).arg(demo.path(&aside)).status().unwrap().success());
         }
     }
-    let recover = "cluster recover --config .demo/cluster.yaml --confirm-dead n2 --confirm-dead n3 --yes";
+    let recover = "cluster recover --config .demo/cluster.yaml --fenced n2 --fenced n3 --yes";
     // Its agent has to notice first that the quorum is lost, and refuses until then.
     wait_until("the cluster is recovered", Duration::from_secs(60), || demo.quorate(recover).status.success());
     let again = demo.json("start");

@@ -5,10 +5,12 @@
 
 mod change;
 mod follow;
+mod recover;
 #[cfg(test)]
 mod tests;
 
 pub use change::check_change;
+pub use recover::{RecoveryParts, check_recovery};
 
 use quorate_etcd_formats::membership::ClusterId;
 

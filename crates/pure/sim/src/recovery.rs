@@ -5,7 +5,9 @@
 use std::rc::Rc;
 
 use quorate_etcd_formats::membership::{ClusterId, MemberId};
-use quorate_plan::change::recover::{RowSeen, Said, Source, StoreNewest, SurveyRow, Survivor, plan_recovery};
+use quorate_plan::change::recover::{
+    Evidence, Probe, Reply, RowSeen, Said, Source, StoreNewest, SurveyRow, Survivor, plan_recovery,
+};
 use quorate_plan::ledger::{Identity, Origin, State};
 use quorate_plan::start::Verdict;
 
@@ -93,8 +95,21 @@ impl World {
         let declared = self.declared(self.intended);
         let silent = voters.iter().chain(&declared).filter(|other| !answers.contains(other));
         let dead: Vec<String> = silent.map(|other| self.nodes[*other].name.clone()).collect();
-        let said = Said { dead: &dead, ..Said::default() };
-        let recovery = plan_recovery(&file.spec, &rows, &StoreNewest::NotDeclared, said);
+        let plan = |evidence: Evidence<'_>, said: Said<'_>| {
+            plan_recovery(&file.spec, &rows, &StoreNewest::NotDeclared, evidence, said)
+        };
+        let fenced = Said { fenced: &dead, ..Said::default() };
+        let probes: Vec<Probe> = self.probes(voters, answers);
+        let unfenced = plan(Evidence::default(), Said { dead: &dead, ..Said::default() });
+        let answered = plan(Evidence { probes: &probes, ..Evidence::default() }, fenced);
+        // The machines are powered off before the operator states it.
+        let recovery = plan(Evidence::default(), fenced);
+        if unfenced.halt.is_none() && !dead.is_empty() {
+            self.break_rule("a cluster is recovered though silent members are not fenced".to_owned());
+        }
+        if answered.halt.is_none() && !probes.is_empty() {
+            self.break_rule("a cluster is recovered though the etcd of an absent member answers".to_owned());
+        }
         let Some(Source::Survivor { node, .. }) = recovery.source.filter(|_| recovery.halt.is_none()) else {
             return None;
         };
@@ -108,6 +123,15 @@ impl World {
             self.break_rule(format!("a cluster is recovered from `{node}`, and `{other}` holds more"));
         }
         Some((source, recovery.generation))
+    }
+
+    /// The members whose agents are silent, and whose etcd answers.
+    fn probes(&self, voters: &[usize], answers: &[usize]) -> Vec<Probe> {
+        let silent = voters.iter().filter(|voter| !answers.contains(voter) && self.nodes[**voter].runs);
+        let reply = |at: &usize| Reply::Answered { url: format!("http://{}:2379", self.nodes[*at].name) };
+        silent
+            .map(|at| Probe { from: "operator".to_owned(), member: self.nodes[*at].name.clone(), reply: reply(at) })
+            .collect()
     }
 
     fn survivor(&self, node: usize, config: &Config) -> RowSeen {

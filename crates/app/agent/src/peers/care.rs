@@ -16,7 +16,7 @@ use tracing::{info, warn};
 use super::change::own_etcd;
 use super::server::{Api, No, refuse};
 use super::{FROM_HEADER, OPERATOR};
-use crate::recover::{self, Order, Progress, RecoveryNow, Remains, Role};
+use crate::recover::{self, Order, ProbeAnswer, ProbeRequest, Progress, RecoveryNow, Remains, Role, Uploaded};
 use crate::trust::{self, TrustAnswer, TrustRequest};
 
 /// Changes what this node trusts, where the request says so, and tells what holds now.
@@ -43,6 +43,21 @@ pub(super) async fn remains(State(api): State<Api>) -> Json<Remains> {
     Json(recover::observe_remains(&api.node, &api.book.read(), api.shared.acknowledged()).await)
 }
 
+/// Queries the etcd of members whose agents are silent, and watches the store.
+pub(super) async fn probe(
+    State(api): State<Api>,
+    body: Result<Json<ProbeRequest>, JsonRejection>,
+) -> Result<Json<ProbeAnswer>, No> {
+    let Json(request) = body.map_err(|rejection| unread(&rejection))?;
+    Ok(Json(recover::observe_absent(&api.node, &api.book.read(), &request.members).await))
+}
+
+/// Uploads what waits in the spool of this node.
+pub(super) async fn spool(State(api): State<Api>) -> Result<Json<Uploaded>, No> {
+    own_etcd(&api)?;
+    blocking(move || recover::upload(&api.node)).await.map(Json)
+}
+
 /// Orders a recovery, and tells how far the one that was ordered is.
 pub(super) async fn order_recovery(
     State(api): State<Api>,
@@ -51,11 +66,15 @@ pub(super) async fn order_recovery(
     own_etcd(&api)?;
     let Json(order) = body.map_err(|rejection| unread(&rejection))?;
     let (node, book) = (Arc::clone(&api.node), Arc::clone(&api.book));
-    if matches!(order.role, Role::Begin(_)) && api.shared.status().phase == Phase::Serving.word() {
-        let known = recover::observe_progress(node.state_path()).ok().flatten();
-        if known.is_none_or(|known| known.order != order) {
+    let known = recover::observe_progress(node.state_path()).ok().flatten();
+    if matches!(order.role, Role::Begin(_)) && known.is_none_or(|known| known.order != order) {
+        if api.shared.status().phase == Phase::Serving.word() {
             let why = "reads through this member succeed: a quorum is there";
             return Err(refuse(StatusCode::CONFLICT, Code::RecoverQuorum, why, None));
+        }
+        if let Err(fault) = recover::audit_order(&node, &book.read(), &order).await {
+            warn!(code = %fault.code(), "a recovery was refused: {fault}");
+            return Err(refuse(StatusCode::CONFLICT, fault.code(), &fault.to_string(), None));
         }
     }
     let taken = blocking(move || recover::accept(&node, &book, &order)).await?;

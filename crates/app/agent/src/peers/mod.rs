@@ -37,8 +37,15 @@ pub const STATE_HEADER: &str = "quorate-state";
 pub const NO_GENERATION: &str = "none";
 /// What is asked for without a generation though it is no GET: questions, certificates for a node that holds nothing yet, and a
 /// recovery, whose order bears the generation that it makes.
-pub(crate) const UNNUMBERED: [&str; 5] =
-    [crate::certificates::PATH, crate::recover::REMAINS, crate::recover::RECOVER, crate::peering::VETO, TRIAL];
+pub(crate) const UNNUMBERED: [&str; 7] = [
+    crate::certificates::PATH,
+    crate::recover::REMAINS,
+    crate::recover::PROBE,
+    crate::recover::SPOOL,
+    crate::recover::RECOVER,
+    crate::peering::VETO,
+    TRIAL,
+];
 /// Where a node is shown a cluster file, and says what it would mean.
 pub(crate) const TRIAL: &str = "/v1/file/trial";
 /// Who asks, where that is no member.

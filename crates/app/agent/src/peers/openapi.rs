@@ -5,7 +5,7 @@
 use serde_json::{Value, json};
 
 /// The paths, as `(method, path, summary)`.
-pub(super) const ROUTES: [(&str, &str, &str); 20] = [
+pub(super) const ROUTES: [(&str, &str, &str); 22] = [
     ("get", "/v1/node", "What a node tells of itself: how far its founding has come, what it remembers of others"),
     (
         "post",
@@ -34,6 +34,8 @@ pub(super) const ROUTES: [(&str, &str, &str); 20] = [
         "Changes which authorities, certificates and lists of revoked ones hold, and tells what the node trusts",
     ),
     ("post", "/v1/remains", "What is left on the node: how far its data reaches, from its etcd or from its files"),
+    ("post", "/v1/probe", "Queries the etcd of members whose agents are silent, and watches the store of backups"),
+    ("post", "/v1/spool", "Uploads the writes that wait in the node's spool into the store of backups"),
     ("post", "/v1/recover", "Orders a recovery, durably, or tells how far the one that was ordered is"),
     ("get", "/v1/peers", "Who belongs to a cluster by hand, and what is being changed"),
     ("post", "/v1/invite", "Makes a join code: whoever has it may join, once and in its time"),
@@ -74,6 +76,8 @@ fn operation(method: &str, path: &str, summary: &str) -> Value {
         "/v1/certificates" => schema("CertificatesAnswer"),
         "/v1/trust" => schema("TrustAnswer"),
         "/v1/remains" => schema("Remains"),
+        "/v1/probe" => schema("ProbeAnswer"),
+        "/v1/spool" => schema("Uploaded"),
         "/v1/recover" => schema("Recovery"),
         "/v1/file" if method == "get" => schema("FileTold"),
         "/v1/file" => schema("FileAnswer"),
@@ -104,6 +108,7 @@ fn operation(method: &str, path: &str, summary: &str) -> Value {
         "/v1/started" => Some("StartedRequest"),
         "/v1/certificates" => Some("CertificatesRequest"),
         "/v1/trust" => Some("TrustRequest"),
+        "/v1/probe" => Some("ProbeRequest"),
         "/v1/recover" => Some("RecoveryOrder"),
         "/v1/file" if method == "put" => Some("FileRequest"),
         super::TRIAL => Some("FileTrial"),
@@ -185,6 +190,14 @@ fn schemas() -> Value {
             "seen": object(&["state"], json!({ "state": { "enum": ["absent", "damaged", "unknown", "there"] }, "why": text })),
             "recovery": { "type": "object" }
         })),
+        "ProbeRequest": object(&["members"], json!({ "members": { "type": "array", "items": text } })),
+        "ProbeAnswer": object(&["probes"], json!({
+            "probes": { "type": "array", "items": object(&["from", "member", "reply"], json!({
+                "from": text, "member": text, "reply": { "type": "object" }
+            })) },
+            "store": { "type": "object" }
+        })),
+        "Uploaded": object(&[], json!({ "first": number, "last": number })),
         "RecoveryOrder": object(&["generation", "nonce", "role", "asked_by"], json!({
             "generation": number, "nonce": number, "role": {}, "asked_by": text
         })),

@@ -66,6 +66,8 @@ pub(crate) fn router(api: &Api) -> Router {
             certificates::PATH => router.route(path, post(sign)),
             trust::PATH => router.route(path, post(care::trust)),
             recover::REMAINS => router.route(path, post(care::remains)),
+            recover::PROBE => router.route(path, post(care::probe)),
+            recover::SPOOL => router.route(path, post(care::spool)),
             recover::RECOVER => router.route(path, post(care::order_recovery)),
             peering::PEERS => router.route(path, get(hand::peers)),
             peering::INVITE => router.route(path, post(hand::invite)),

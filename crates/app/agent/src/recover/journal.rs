@@ -5,14 +5,19 @@
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use quorate_etcd::aside::ensure_file;
 use quorate_etcd_formats::membership::{ClusterId, MemberId};
 use quorate_faults::{Code, Fault};
+use quorate_host::audit::{self, Entry, Who};
 use quorate_host::durable::RealDisk;
-use quorate_plan::ledger::{LedgerSeen, State};
+use quorate_plan::change::recover::{Evidence, Probe, Reply, StoreWatch};
+use quorate_plan::check::{RecoveryParts, check_recovery};
+use quorate_plan::ledger::{Ledger, LedgerSeen, State};
 use serde::{Deserialize, Serialize};
 
+use super::probe::{ProbeAnswer, members_of, observe_absent};
 use crate::turn::{Book, Node};
 
 /// The file's name in the state dir.
@@ -35,6 +40,24 @@ pub struct Order {
     pub rejoin: Vec<String>,
     /// Who asks.
     pub asked_by: String,
+    /// Nodes whose machines the operator stated to be off.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub fenced: Vec<String>,
+    /// Nodes that answer, and whose data the operator gave up without a look at it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub passed_over: Vec<String>,
+    /// What the survivors received from members whose agents are silent.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub probes: Vec<Probe>,
+    /// What the survivors saw in the store of backups.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub watches: Vec<(String, StoreWatch)>,
+    /// The last revision that spools were uploaded to for it: that the store grew up to there is our own doing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub uploaded: Option<u64>,
+    /// The user of the command.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub who: Option<Who>,
 }
 
 /// A node's part.
@@ -151,6 +174,58 @@ pub(crate) fn write_failed(state: &Path, now: &RecoveryNow, fault: &Fault, why: 
     write(state, &RecoveryNow { order: now.order.clone(), progress })
 }
 
+/// Queries the absent members once more, right before an order is taken, and checks it against the rules.
+pub(crate) async fn audit_order(node: &Arc<Node>, ledger: &LedgerSeen, order: &Order) -> Result<(), Fault> {
+    let known = match ledger {
+        LedgerSeen::There(ledger) => ledger.as_ref().clone(),
+        LedgerSeen::Absent | LedgerSeen::Unreadable(_) => Ledger::default(),
+    };
+    let members = members_of(node, &known);
+    let absent =
+        |name: &&String| **name != node.name() && !order.rejoin.contains(name) && !order.passed_over.contains(name);
+    let absent: Vec<String> = members.iter().filter(absent).cloned().collect();
+    let ProbeAnswer { probes, store } = observe_absent(node, ledger, &absent).await;
+    let probes: Vec<Probe> = order.probes.iter().cloned().chain(probes).collect();
+    let now = store.map(|store| (node.name().to_owned(), store));
+    let own = |watch: &StoreWatch| matches!(watch, StoreWatch::Grew { to, .. } if order.uploaded.is_some_and(|uploaded| *to <= uploaded));
+    let watches: Vec<(String, StoreWatch)> =
+        order.watches.iter().cloned().chain(now).filter(|(_, watch)| !own(watch)).collect();
+    let parts = RecoveryParts {
+        begins: node.name(),
+        members: &members,
+        joins: &order.rejoin,
+        passed_over: &order.passed_over,
+        fenced: &order.fenced,
+        evidence: Evidence { probes: &probes, watches: &watches, spools: &[] },
+    };
+    let Err(broken) = check_recovery(&parts) else { return Ok(()) };
+    let code = match () {
+        () if probes.iter().any(|probe| matches!(probe.reply, Reply::Answered { .. })) => Code::RecoverMemberAnswers,
+        () if watches.iter().any(|(_, watch)| matches!(watch, StoreWatch::Grew { .. })) => Code::RecoverStoreGrows,
+        () => Code::RecoverUnfenced,
+    };
+    Err(Fault::new(code, format!("`{}` does not take the order: {}", node.name(), broken.join("; ")))
+        .hint(format!("see `quorate explain {code}`")))
+}
+
+/// Records in the audit log what the operator stated.
+fn record_statement(node: &Node, order: &Order) -> Result<(), Fault> {
+    let named = |flag: &str, names: &[String]| names.iter().map(|name| format!("{flag} {name}")).collect::<Vec<_>>();
+    let mut words = vec!["recover".to_owned(), format!("generation {}", order.generation)];
+    words.extend(named("--fenced", &order.fenced));
+    words.extend(named("--pass-over", &order.passed_over));
+    let entry = Entry {
+        at: jiff::Timestamp::now().to_string(),
+        command: "cluster".to_owned(),
+        words,
+        member: node.name().to_owned(),
+        process: None,
+        target_pid: None,
+        who: order.who.clone().unwrap_or_else(|| Who::us(None)),
+    };
+    audit::record(node.state_path(), &entry)
+}
+
 /// Takes an order: writes it down, and the generation into the ledger, from where it keeps older ones away.
 pub(crate) fn accept(node: &Node, book: &Book, order: &Order) -> Result<RecoveryNow, Fault> {
     let state = node.state_path();
@@ -192,6 +267,9 @@ pub(crate) fn accept(node: &Node, book: &Book, order: &Order) -> Result<Recovery
         return Err(refuse(format!("it has generation {generation} already")));
     }
     let now = RecoveryNow { order: order.clone(), progress: Progress::Ordered };
+    if matches!(order.role, Role::Begin(_)) {
+        record_statement(node, order)?;
+    }
     write(state, &now)?;
     // Who joins forgets its ledger anyway, and has nothing to say to older ones.
     if matches!(order.role, Role::Begin(_)) {

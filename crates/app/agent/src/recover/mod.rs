@@ -11,16 +11,26 @@ mod boot;
 mod carry;
 mod copy;
 mod journal;
+mod probe;
+mod spooled;
 mod survey;
 
 pub use carry::Tools;
 pub(crate) use carry::carry_out;
 pub use journal::{Order, Progress, RecoveryNow, Role, Source, observe_progress};
-pub(crate) use journal::{accept, pending, write_failed};
+pub(crate) use journal::{accept, audit_order, pending, write_failed};
+pub(crate) use probe::observe_absent;
+pub use probe::{ProbeAnswer, ProbeRequest};
+pub use spooled::Uploaded;
+pub(crate) use spooled::upload;
 pub(crate) use survey::observe_remains;
-pub use survey::{Remains, Seen, Standing, Voter};
+pub use survey::{Remains, Seen, Spooled, Standing, Voter};
 
 /// Where a node tells what is left on it.
 pub(crate) const REMAINS: &str = "/v1/remains";
+/// Where a node is asked to query members whose agents are silent.
+pub(crate) const PROBE: &str = "/v1/probe";
+/// Where a node is told to upload what waits in its spool.
+pub(crate) const SPOOL: &str = "/v1/spool";
 /// Where a node is told to recover.
 pub(crate) const RECOVER: &str = "/v1/recover";

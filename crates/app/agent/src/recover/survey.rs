@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
+use quorate_backup::spool::{Waiting, observe_waiting};
 use quorate_etcd::client::{Client, Consistency};
 use quorate_etcd::datadir::{self, Found};
 use quorate_etcd::init::Target;
@@ -31,6 +32,8 @@ use crate::turn::Node;
 
 /// How long its etcd may take for one answer; without a quorum, reads never come.
 const ASK_LIMIT: Duration = Duration::from_secs(2);
+/// Segments of a spool that are reported: an answer has a limit.
+const SPOOL_PARTS_MAX: usize = 2000;
 
 /// What a node tells.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -50,6 +53,31 @@ pub struct Remains {
     /// The last recovery that was ordered here.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub recovery: Option<RecoveryNow>,
+    /// What waits in its spool.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub spool: Option<Spooled>,
+}
+
+/// What waits in the spool of a node.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Spooled {
+    /// The stretches of writes: first and last revision, epoch, cluster.
+    pub parts: Vec<(u64, u64, u64, ClusterId)>,
+    /// Why it could not be read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unread: Option<String>,
+}
+
+/// What waits in the spool; none where there is nothing.
+fn observe_spool(node: &Node) -> Option<Spooled> {
+    match observe_waiting(&node.spool()) {
+        Ok(waiting) if waiting.is_empty() => None,
+        Ok(waiting) => {
+            let part = |part: &Waiting| (part.first, part.last, part.epoch, ClusterId(part.cluster_id));
+            Some(Spooled { parts: waiting.iter().take(SPOOL_PARTS_MAX).map(part).collect(), unread: None })
+        }
+        Err(fault) => Some(Spooled { parts: Vec::new(), unread: Some(fault.to_string()) }),
+    }
 }
 
 /// The data of a node.
@@ -123,8 +151,8 @@ pub(crate) async fn observe_remains(node: &Arc<Node>, ledger: &LedgerSeen, saw: 
         LedgerSeen::Unreadable(_) => (Ledger::default(), false),
     };
     let there = Arc::clone(node);
-    let files = tokio::task::spawn_blocking(move || observe_files(&there.target)).await;
-    let mut seen = files.unwrap_or_else(|_| unknown("looking at it came to a halt"));
+    let files = tokio::task::spawn_blocking(move || (observe_files(&there.target), observe_spool(&there))).await;
+    let (mut seen, spool) = files.unwrap_or_else(|_| (unknown("looking at it came to a halt"), None));
     if let Seen::There(standing) = &mut seen {
         standing.saw = saw;
         if standing.runs {
@@ -144,7 +172,7 @@ pub(crate) async fn observe_remains(node: &Arc<Node>, ledger: &LedgerSeen, saw: 
     let recovery = observe_progress(node.state_path()).unwrap_or(None);
     let generation = readable.then_some(known.generation);
     let outdated_by = known.is_outdated().then(|| known.newest().number);
-    Remains { name: node.name().to_owned(), generation, outdated_by, seen, was: known.was, recovery }
+    Remains { name: node.name().to_owned(), generation, outdated_by, seen, was: known.was, recovery, spool }
 }
 
 /// Whose the data is, by its WAL.

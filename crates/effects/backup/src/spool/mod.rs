@@ -20,7 +20,7 @@ use quorate_faults::{Code, Fault, Result};
 use quorate_host::durable::{Access, Disk, DiskFile, RealDisk, SPENT_MARK, partial_path};
 use quorate_host::locks::{self, Lock};
 
-pub use recover::Recovered;
+pub use recover::{Recovered, Waiting, observe_waiting};
 pub use segment::Segment;
 pub use state::SpoolState;
 

@@ -43,6 +43,47 @@ pub struct Recovered {
     pub foreign: Vec<String>,
 }
 
+/// A stretch of writes that waits in a spool.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Waiting {
+    /// First revision.
+    pub first: u64,
+    /// Last revision.
+    pub last: u64,
+    /// The epoch of its writer.
+    pub epoch: u64,
+    /// The cluster that it was recorded from.
+    pub cluster_id: u64,
+}
+
+/// What waits in the spool in `dir`, oldest first. Changes nothing, and does not need the spool for itself.
+pub fn observe_waiting(dir: &Path) -> Result<Vec<Waiting>> {
+    let mut waiting = Vec::new();
+    if !dir.is_dir() {
+        return Ok(waiting);
+    }
+    for (name, _) in list(dir)?.into_iter().filter(|(_, is_file)| *is_file) {
+        match FileName::parse(&name) {
+            Some(FileName::Sealed(SealedName { first, last, epoch, cluster_id, .. })) => {
+                waiting.push(Waiting { first, last, epoch, cluster_id });
+            }
+            Some(FileName::Open(OpenName { first, epoch, cluster_id })) => {
+                let path = dir.join(&name);
+                let decoded = match read(&path) {
+                    // It was sealed meanwhile.
+                    Err(_) if !path.exists() => continue,
+                    decoded => decoded?,
+                };
+                let salvage = decoded.decoder.salvage().filter(|salvage| salvage.summary.first == first);
+                waiting.extend(salvage.map(|salvage| Waiting { first, last: salvage.summary.last, epoch, cluster_id }));
+            }
+            None => {}
+        }
+    }
+    waiting.sort_by_key(|part| (part.epoch, part.first, part.last));
+    Ok(waiting)
+}
+
 impl<D: Disk> Spool<D> {
     /// Reads the directory again: after a fault, or when the open transaction will not be completed. The open segment is
     /// sealed behind its last whole transaction.

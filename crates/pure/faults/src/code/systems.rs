@@ -212,6 +212,17 @@ macro_rules! systems {
         PgIsWriter = "Q1310", Refused;
         /// The agent of a node ended right after it was started.
         PgAgentEnded = "Q1311", Failed;
+
+        /// A member whose agent is silent answers at the URLs of its etcd: a quorum may serve.
+        RecoverMemberAnswers = "Q1420", Refused;
+        /// A member is silent, and the operator did not state that its machine is off.
+        RecoverUnfenced = "Q1421", Refused;
+        /// Newer backups appear in the store: a quorum may serve.
+        RecoverStoreGrows = "Q1422", Refused;
+        /// The store has seen this generation of the cluster, or a newer one.
+        GenerationClaimed = "Q1423", Refused;
+        /// Two recoveries made the same generation, and this node is of the one that lost.
+        GenerationsFork = "Q1424", Refused;
         }
     };
 }

@@ -4,9 +4,14 @@
 //! name, and so is what cannot be looked at passed over; what may be lost is said before anything is done; and the cluster that
 //! comes of it has a generation of its own.
 
+mod fence;
+mod spool;
 #[cfg(test)]
 mod tests;
 mod words;
+
+pub use fence::{Evidence, Probe, Reply, StoreWatch, WatchLine};
+pub use spool::{Extended, SpoolPart, SpoolSeen, extend};
 
 use std::collections::BTreeMap;
 
@@ -55,6 +60,8 @@ pub enum RowSeen {
 pub struct Said<'a> {
     /// These nodes are dead, and never come back by themselves.
     pub dead: &'a [String],
+    /// The machines of these nodes are off, which says as much and more.
+    pub fenced: &'a [String],
     /// What these nodes hold, and nobody can look at, is not waited for.
     pub passed_over: &'a [String],
 }
@@ -103,6 +110,8 @@ pub enum StoreNewest {
         cluster: Option<ClusterId>,
         /// The revision.
         revision: u64,
+        /// The epoch of its newest writer; 0 where there are none.
+        epoch: u64,
     },
 }
 
@@ -139,6 +148,15 @@ pub enum RecoverStep {
     Replay {
         /// The node.
         node: String,
+    },
+    /// What waits in the spool of a node is uploaded into the store.
+    Upload {
+        /// The node.
+        node: String,
+        /// First revision.
+        first: u64,
+        /// Last revision.
+        last: u64,
     },
     /// The newest backup is fetched.
     Fetch {
@@ -189,9 +207,14 @@ pub struct Recovery {
 }
 
 /// Decides what a cluster without a quorum is recovered from.
-pub fn plan_recovery(spec: &Spec, rows: &[SurveyRow], store: &StoreNewest, said: Said<'_>) -> Recovery {
-    let Said { dead, passed_over } = said;
-    let case = Case { spec, rows, store, dead, passed_over };
+pub fn plan_recovery(
+    spec: &Spec,
+    rows: &[SurveyRow],
+    store: &StoreNewest,
+    evidence: Evidence<'_>,
+    said: Said<'_>,
+) -> Recovery {
+    let case = Case { spec, rows, store, evidence, said };
     let generation = case.generations().max().unwrap_or(0).saturating_add(1);
     let mut it = Recovery {
         source: None,
@@ -217,10 +240,15 @@ pub fn plan_recovery(spec: &Spec, rows: &[SurveyRow], store: &StoreNewest, said:
     it.steps = case.steps(&source, generation);
     if !it.unconfirmed.is_empty() {
         let why = format!("no answer, and not confirmed as dead: {}", listed(&it.unconfirmed));
-        let flags: Vec<String> = it.unconfirmed.iter().map(|name| format!("--confirm-dead {name}")).collect();
-        let way_out = format!("bring them back; or, if they will never come back, say so: `{}`", flags.join(" "));
+        let flags: Vec<String> = it.unconfirmed.iter().map(|name| format!("--fenced {name}")).collect();
+        let way_out = format!(
+            "bring them back; or, if they will never come back, power the machines off and state it: `{}`",
+            flags.join(" ")
+        );
         it.halt = Some(refused(Code::RecoverUnconfirmed, why, &way_out));
+        return it;
     }
+    it.halt = evidence.unfenced(&case.unfenced());
     it
 }
 
@@ -228,8 +256,8 @@ struct Case<'a> {
     spec: &'a Spec,
     rows: &'a [SurveyRow],
     store: &'a StoreNewest,
-    dead: &'a [String],
-    passed_over: &'a [String],
+    evidence: Evidence<'a>,
+    said: Said<'a>,
 }
 
 impl<'a> Case<'a> {
@@ -283,9 +311,20 @@ impl<'a> Case<'a> {
         self.rows.iter().any(|row| row.node == node && !matches!(row.seen, RowSeen::Silent(_)))
     }
 
+    /// The nodes that are called dead, or fenced.
+    fn dead(&self) -> impl Iterator<Item = &'a str> {
+        self.said.dead.iter().chain(self.said.fenced).map(String::as_str)
+    }
+
     fn unconfirmed(&self) -> Vec<String> {
         let silent = self.everyone().into_iter().filter(|node| !self.answered(node));
-        silent.filter(|node| !self.dead.iter().any(|dead| dead == node)).map(str::to_owned).collect()
+        silent.filter(|node| !self.dead().any(|dead| dead == *node)).map(str::to_owned).collect()
+    }
+
+    /// The silent nodes whose machines may be on.
+    fn unfenced(&self) -> Vec<String> {
+        let silent = self.everyone().into_iter().filter(|node| !self.answered(node));
+        silent.filter(|node| !self.said.fenced.iter().any(|name| name == node)).map(str::to_owned).collect()
     }
 
     fn refusal(&self, best: Option<(&str, &Survivor)>) -> Option<ChangeHalt> {
@@ -294,13 +333,17 @@ impl<'a> Case<'a> {
             let way_out = "there is nothing to recover; a node that lost its data is replaced when its agent runs";
             return Some(refused(Code::RecoverQuorum, why, way_out));
         }
-        let alive: Vec<&str> = self.dead.iter().map(String::as_str).filter(|dead| self.answered(dead)).collect();
+        if let Some(halt) = self.evidence.contradiction() {
+            return Some(halt);
+        }
+        let alive: Vec<&str> = self.dead().filter(|dead| self.answered(dead)).collect();
         if !alive.is_empty() {
             let why = format!("{} answered, and cannot be confirmed as dead", names(alive));
-            return Some(refused(Code::RecoverAlive, why, "leave out `--confirm-dead` for nodes that answer"));
+            let way_out = "leave out `--fenced` and `--confirm-dead` for nodes that answer";
+            return Some(refused(Code::RecoverAlive, why, way_out));
         }
         let known = self.everyone();
-        let strangers: Vec<&str> = self.dead.iter().map(String::as_str).filter(|dead| !known.contains(dead)).collect();
+        let strangers: Vec<&str> = self.dead().filter(|dead| !known.contains(dead)).collect();
         if !strangers.is_empty() {
             let why = format!("{} belong to nobody: neither the file nor a member knows them", names(strangers));
             return Some(refused(Code::RecoverAlive, why, "write the names as `quorate cluster status` shows them"));
@@ -338,7 +381,7 @@ impl<'a> Case<'a> {
 
     /// What cannot be looked at may reach furthest. Only a person passes over it.
     fn unknown_nodes(&self) -> Option<ChangeHalt> {
-        let passed = |node: &str| self.passed_over.iter().any(|name| name == node);
+        let passed = |node: &str| self.said.passed_over.iter().any(|name| name == node);
         let (open, why): (Vec<&str>, Vec<String>) = self
             .unknown()
             .filter(|(node, _)| !passed(node))
@@ -353,7 +396,7 @@ impl<'a> Case<'a> {
             );
             return Some(refused(Code::RecoverUnknown, why, &way_out));
         }
-        let needless = self.passed_over.iter().map(String::as_str);
+        let needless = self.said.passed_over.iter().map(String::as_str);
         let needless: Vec<&str> = needless.filter(|node| !self.unknown().any(|(known, _)| known == *node)).collect();
         (!needless.is_empty()).then(|| {
             let why =
@@ -361,7 +404,7 @@ impl<'a> Case<'a> {
             refused(
                 Code::RecoverUnknown,
                 why,
-                "leave out `--pass-over` for them; the dead are named by `--confirm-dead`",
+                "leave out `--pass-over` for them; machines that are off are named by `--fenced`",
             )
         })
     }
@@ -381,8 +424,7 @@ impl<'a> Case<'a> {
     fn source(&self, best: Option<(&str, &Survivor)>) -> Option<Source> {
         let backup = match (self.store, best) {
             (StoreNewest::Newest { cluster: Some(cluster), .. }, Some((_, best))) if *cluster != best.cluster => None,
-            (StoreNewest::Newest { revision, .. }, _) => Some(*revision),
-            (StoreNewest::NotDeclared | StoreNewest::Unknown(_) | StoreNewest::Empty, _) => None,
+            (store, _) => extend(store, self.evidence.spools).map(|extended| extended.revision),
         };
         let place = best.map(|(node, _)| node).or_else(|| {
             let mut reachable: Vec<&str> = self.rows.iter().map(|row| row.node.as_str()).collect();
@@ -440,9 +482,24 @@ impl<'a> Case<'a> {
             }
             (Source::Survivor { .. }, None) => {}
         }
+        let (reached, used) = match source {
+            Source::Survivor { revision, .. } => (*revision, Vec::new()),
+            Source::Backup { revision, .. } => (Some(*revision), self.uploads(source)),
+        };
+        loses.extend(spool::left_out(self.evidence.spools, reached, &used));
         loses.extend(self.unused());
         loses.extend(self.differences());
         loses
+    }
+
+    /// What is uploaded before the backup is restored.
+    fn uploads(&self, source: &Source) -> Vec<(String, u64, u64)> {
+        match source {
+            Source::Survivor { .. } => Vec::new(),
+            Source::Backup { .. } => {
+                extend(self.store, self.evidence.spools).map(|extended| extended.uploads).unwrap_or_default()
+            }
+        }
     }
 
     /// What is there, and of no use.
@@ -481,13 +538,16 @@ impl<'a> Case<'a> {
             Source::Backup { node, revision } => (node, RecoverStep::Fetch { node: node.clone(), revision: *revision }),
         };
         let name = || node.clone();
-        let mut steps = vec![
+        let uploads = self.uploads(source).into_iter();
+        let mut steps: Vec<RecoverStep> =
+            uploads.map(|(node, first, last)| RecoverStep::Upload { node, first, last }).collect();
+        steps.extend([
             RecoverStep::Claim { node: name(), generation },
             make,
             RecoverStep::Rebuild { node: name() },
             RecoverStep::Swap { node: name(), generation },
             RecoverStep::Start { node: name() },
-        ];
+        ]);
         let joins = |row: &&SurveyRow| matches!(row.seen, RowSeen::Holds(_) | RowSeen::Damaged { .. });
         let others = self.rows.iter().filter(joins).map(|row| row.node.as_str()).filter(|other| other != node);
         steps.extend(others.map(|other| RecoverStep::Rejoin { node: other.to_owned() }));

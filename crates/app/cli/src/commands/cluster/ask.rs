@@ -91,6 +91,30 @@ impl Cluster {
         self.runtime.block_on(self.peers.order(node, path, body)).map_err(|error| error.fault(node))
     }
 
+    /// Sends one request to several agents at once.
+    pub(crate) fn order_all<B, T>(
+        &self,
+        nodes: &[String],
+        path: &'static str,
+        body: &B,
+    ) -> BTreeMap<String, Result<T, Fault>>
+    where
+        B: serde::Serialize + Clone + Send + Sync + 'static,
+        T: DeserializeOwned + Send + 'static,
+    {
+        self.runtime.block_on(async {
+            let mut sent = tokio::task::JoinSet::new();
+            for node in nodes {
+                let (peers, node, body) = (Arc::clone(&self.peers), node.clone(), body.clone());
+                sent.spawn(async move {
+                    let answer = peers.order(&node, path, &body).await.map_err(|error| error.fault(&node));
+                    (node, answer)
+                });
+            }
+            sent.join_all().await.into_iter().collect()
+        })
+    }
+
     /// Runs what asks.
     pub(crate) fn block_on<T>(&self, work: impl Future<Output = T>) -> T {
         self.runtime.block_on(work)

@@ -8,10 +8,13 @@ mod survey;
 
 use std::time::Duration;
 
-use quorate_agent::recover::{Order, Role, Source as OrderSource};
+use quorate_agent::recover::{Order, Role, Source as OrderSource, Uploaded};
 use quorate_faults::{Code, Exit, Fault};
+use quorate_host::audit::Who;
 use quorate_plan::change::ChangeHalt;
-use quorate_plan::change::recover::{Recovery, RowSeen, Said, Source, StoreNewest, SurveyRow, plan_recovery};
+use quorate_plan::change::recover::{
+    RecoverStep, Recovery, RowSeen, Said, Source, StoreNewest, SurveyRow, extend, plan_recovery,
+};
 use quorate_plan::spec::{Spec, parse_duration};
 
 use super::ask::{Cluster, ClusterArgs};
@@ -26,18 +29,22 @@ use survey::{Shown, Survey, joins, survey};
 #[command(after_help = "\
 Examples:
   quorate cluster recover --config cluster.yaml --dry-run
-  quorate cluster recover --config cluster.yaml --confirm-dead n2 \\
-      --confirm-dead n3
-  quorate cluster recover --config cluster.yaml --confirm-dead n2 --from backup
+  quorate cluster recover --config cluster.yaml --fenced n2 --fenced n3
+  quorate cluster recover --config cluster.yaml --fenced n2 --from backup
 
-Every agent that answers tells how far its data reaches, running or not. The furthest one
-begins the cluster anew, or the backup if that reaches further; the others join it. Data
-is copied and renamed, never deleted. Run again, it goes on where it was.")]
+Every agent that answers reports how far its data reaches, running or not, and queries the
+etcd of every member whose agent is silent. An answer of such a member is a refusal. The
+furthest data begins the new cluster, or the backup if that reaches further; the others
+join it. Data is copied and renamed, never deleted. Run again, it continues.")]
 pub(crate) struct Args {
     #[command(flatten)]
     cluster: ClusterArgs,
 
-    /// This node is dead and never comes back by itself; for each one
+    /// State that the machine of this node is powered off; for each silent one
+    #[arg(long, value_name = "NODE")]
+    fenced: Vec<String>,
+
+    /// State that this node never returns by itself; included in --fenced, not enough alone
     #[arg(long, value_name = "NODE")]
     confirm_dead: Vec<String>,
 
@@ -83,15 +90,16 @@ pub(crate) fn run(args: &Args, printer: &mut Printer) -> Result<Exit, Fault> {
     }
     printer.note(&shown.text());
     confirm(&cluster.spec, args)?;
-    let (founder, order) = order(&found, &plan, args)?;
+    let (founder, mut order) = order(&found, &plan, args)?;
+    order.uploaded = upload(&cluster, &plan, printer)?;
     let _: quorate_agent::recover::RecoveryNow = cluster.order(&founder, "/v1/recover", &order)?;
     follow(&cluster, &founder, &order, args.wait, printer)
 }
 
 /// What would be done: from whatever reaches furthest, or from what was named.
 fn plan(spec: &Spec, found: &Survey, args: &Args) -> Result<Recovery, Fault> {
-    let said = Said { dead: &args.confirm_dead, passed_over: &args.pass_over };
-    let best = plan_recovery(spec, &found.rows, &found.store, said);
+    let said = Said { dead: &args.confirm_dead, fenced: &args.fenced, passed_over: &args.pass_over };
+    let best = plan_recovery(spec, &found.rows, &found.store, found.evidence(), said);
     let Some(from) = &args.from else { return Ok(best) };
     // Whether it may be done at all is decided by all that is left.
     if best.halt.as_ref().is_some_and(|halt| halt.halt.code != Code::RecoverNothing) {
@@ -105,7 +113,7 @@ fn plan(spec: &Spec, found: &Survey, args: &Args) -> Result<Recovery, Fault> {
     };
     let rows: Vec<SurveyRow> = found.rows.iter().map(only).collect();
     let store = if from == "backup" { &found.store } else { &StoreNewest::NotDeclared };
-    let mut plan = plan_recovery(spec, &rows, store, said);
+    let mut plan = plan_recovery(spec, &rows, store, found.evidence(), said);
     plan.loses.extend(best.source.map(|source| format!("what was not chosen: {source} reaches furthest")));
     Ok(plan)
 }
@@ -130,6 +138,24 @@ fn confirm(spec: &Spec, args: &Args) -> Result<(), Fault> {
     }
 }
 
+/// Has nodes upload what waits in their spools, so that the backup has it. Returns the last revision of it.
+fn upload(cluster: &Cluster, plan: &Recovery, printer: &mut Printer) -> Result<Option<u64>, Fault> {
+    let mut uploaded = None;
+    let mut nodes: Vec<&str> = Vec::new();
+    for step in &plan.steps {
+        let RecoverStep::Upload { node, last, .. } = step else { continue };
+        uploaded = uploaded.max(Some(*last));
+        if !nodes.contains(&node.as_str()) {
+            nodes.push(node);
+        }
+    }
+    for node in nodes {
+        printer.note(&format!("`{node}` uploads what waits in its spool"));
+        let _: Uploaded = cluster.order(node, "/v1/spool", &())?;
+    }
+    Ok(uploaded)
+}
+
 /// The order for the node that begins.
 fn order(found: &Survey, plan: &Recovery, args: &Args) -> Result<(String, Order), Fault> {
     let nothing = || Fault::new(Code::RecoverNothing, "there is nothing to recover from");
@@ -141,8 +167,7 @@ fn order(found: &Survey, plan: &Recovery, args: &Args) -> Result<(String, Order)
                 _ if args.from.is_some() => None,
                 // A backup of another cluster says nothing about this one.
                 StoreNewest::Newest { cluster: Some(other), .. } if *other != standing.cluster => None,
-                StoreNewest::Newest { revision, .. } => Some(*revision),
-                StoreNewest::NotDeclared | StoreNewest::Unknown(_) | StoreNewest::Empty => None,
+                store => extend(store, &found.spools).map(|extended| extended.revision),
             };
             (node, OrderSource::Data { term: standing.term, index: standing.index, at_least })
         }
@@ -150,7 +175,18 @@ fn order(found: &Survey, plan: &Recovery, args: &Args) -> Result<(String, Order)
     };
     let joining = found.rows.iter().filter(|row| joins(row));
     let rejoin = joining.map(|row| row.node.clone()).filter(|node| *node != founder).collect();
-    let asked_by = "an operator".to_owned();
-    let (generation, nonce, role) = (plan.generation, fresh_nonce(), Role::Begin(source));
-    Ok((founder, Order { generation, nonce, role, rejoin, asked_by }))
+    let order = Order {
+        generation: plan.generation,
+        nonce: fresh_nonce(),
+        role: Role::Begin(source),
+        rejoin,
+        asked_by: "an operator".to_owned(),
+        fenced: args.fenced.clone(),
+        passed_over: args.pass_over.clone(),
+        probes: found.probes.clone(),
+        watches: found.watches.clone(),
+        uploaded: None,
+        who: Some(Who::us(std::env::var("SUDO_USER").ok())),
+    };
+    Ok((founder, order))
 }

@@ -39,7 +39,8 @@ fn recovery(rows: &[SurveyRow], store: &StoreNewest, dead: &[&str]) -> Recovery 
 fn recovery_over(rows: &[SurveyRow], store: &StoreNewest, dead: &[&str], passed_over: &[&str]) -> Recovery {
     let [dead, passed_over] =
         [dead, passed_over].map(|names| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>());
-    plan_recovery(&spec(&[1, 2, 3], ""), rows, store, Said { dead: &dead, passed_over: &passed_over })
+    let said = Said { dead: &[], fenced: &dead, passed_over: &passed_over };
+    plan_recovery(&spec(&[1, 2, 3], ""), rows, store, Evidence::default(), said)
 }
 
 fn code(recovery: &Recovery) -> Option<Code> {
@@ -99,7 +100,7 @@ fn who_answers_is_not_dead_and_who_nobody_knows_is_not_named() {
 #[test]
 fn the_backup_is_taken_where_it_is_newer_and_ours() {
     let rows = [silent(1), row(2, holds(survivor(2, 120, 100))), silent(3)];
-    let newest = |cluster, revision| StoreNewest::Newest { cluster, revision };
+    let newest = |cluster, revision| StoreNewest::Newest { cluster, revision, epoch: 1 };
     let source = |store| recovery(&rows, &store, &["n1", "n3"]).source.map(|source| source.to_string());
     let backup = Some("the backup, revision 130, on `n2`".to_owned());
     assert_eq!(source(newest(Some(ClusterId(0xc1)), 130)), backup);
@@ -120,7 +121,7 @@ fn a_backup_is_never_taken_against_what_is_not_known() {
     let mut unknown = survivor(2, 120, 0);
     (unknown.revision, unknown.hash) = (None, None);
     let rows = [silent(1), row(2, holds(unknown)), silent(3)];
-    let newest = StoreNewest::Newest { cluster: Some(ClusterId(0xc1)), revision: 130 };
+    let newest = StoreNewest::Newest { cluster: Some(ClusterId(0xc1)), revision: 130, epoch: 1 };
     let plan = recovery(&rows, &newest, &["n1", "n3"]);
     assert_eq!((code(&plan), plan.source), (None, Some(Source::Survivor { node: "n2".to_owned(), revision: None })));
 }
@@ -138,7 +139,7 @@ fn what_cannot_be_looked_at_is_not_taken_for_nothing() {
     assert_eq!(code(&plan), None);
     assert!(plan.loses.iter().any(|said| said.contains("`n1` holds: it could not be looked at")), "{:?}", plan.loses);
     assert!(!plan.steps.contains(&RecoverStep::Rejoin { node: "n1".to_owned() }));
-    let newest = StoreNewest::Newest { cluster: None, revision: 130 };
+    let newest = StoreNewest::Newest { cluster: None, revision: 130, epoch: 1 };
     let blank = [hidden(), row(2, RowSeen::Blank { generation: 0 }), silent(3)];
     let plan = recovery_over(&blank, &newest, &["n3"], &["n1"]);
     assert_eq!(plan.source, Some(Source::Backup { node: "n2".to_owned(), revision: 130 }));
@@ -185,4 +186,89 @@ fn survivors_that_differ_at_one_revision_are_named() {
     let rows = [row(1, holds(other)), row(2, holds(best)), silent(3)];
     let plan = recovery(&rows, &StoreNewest::Empty, &["n3", "n4", "n5"]);
     assert!(plan.loses.iter().any(|said| said.contains("`n1` and `n2` differ at revision 90")), "{:?}", plan.loses);
+}
+
+#[test]
+fn silence_needs_a_fence_and_an_answer_outweighs_it() {
+    let rows = [silent(1), row(2, holds(survivor(2, 120, 100))), silent(3)];
+    let both = ["n1".to_owned(), "n3".to_owned()];
+    let plan = |said: Said<'_>, evidence: Evidence<'_>| {
+        plan_recovery(&spec(&[1, 2, 3], ""), &rows, &StoreNewest::NotDeclared, evidence, said)
+    };
+    let called_dead = Said { dead: &both, ..Said::default() };
+    let fenced = Said { fenced: &both, ..Said::default() };
+    let refused = plan(called_dead, Evidence::default()).halt.unwrap().halt;
+    assert_eq!(refused.code, Code::RecoverUnfenced);
+    assert!(refused.way_out.contains("--fenced n1 --fenced n3"), "{}", refused.way_out);
+    let half = Said { dead: &both, fenced: &both[..1], ..Said::default() };
+    let refused = plan(half, Evidence::default()).halt.unwrap().halt;
+    assert!(refused.code == Code::RecoverUnfenced && refused.way_out.ends_with("`--fenced n3`"), "{}", refused.way_out);
+    assert_eq!(code(&plan(fenced, Evidence::default())), None);
+    let probe = |reply| [Probe { from: "n2".to_owned(), member: "n3".to_owned(), reply }];
+    let silence = probe(Reply::Silent);
+    assert_eq!(code(&plan(fenced, Evidence { probes: &silence, ..Evidence::default() })), None);
+    let answer = probe(Reply::Answered { url: "https://n3:2379".to_owned() });
+    let refused = plan(fenced, Evidence { probes: &answer, ..Evidence::default() });
+    assert_eq!((code(&refused), &refused.steps), (Some(Code::RecoverMemberAnswers), &Vec::new()));
+    let until = || "2026-11-18T01:00:20Z".to_owned();
+    let grew = [("n2".to_owned(), StoreWatch::Grew { from: 100, to: 103, until: until() })];
+    assert_eq!(code(&plan(fenced, Evidence { watches: &grew, ..Evidence::default() })), Some(Code::RecoverStoreGrows));
+    let quiet = [("n2".to_owned(), StoreWatch::Quiet { since: until(), until: Some(until()) })];
+    let refused = plan(called_dead, Evidence { watches: &quiet, ..Evidence::default() }).halt.unwrap().halt;
+    assert!(refused.code == Code::RecoverUnfenced && refused.why.contains("watches the store"), "{}", refused.why);
+}
+
+#[test]
+fn the_audit_wants_every_absent_member_fenced_and_silent() {
+    use crate::check::{RecoveryParts, check_recovery};
+    let list = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<String>>();
+    let (members, joins, fenced) = (list(&["n1", "n2", "n3"]), list(&["n2"]), list(&["n3"]));
+    let answer = [Probe {
+        from: "n1".to_owned(),
+        member: "n3".to_owned(),
+        reply: Reply::Answered { url: "http://n3".to_owned() },
+    }];
+    let parts = RecoveryParts {
+        begins: "n1",
+        members: &members,
+        joins: &joins,
+        passed_over: &[],
+        fenced: &fenced,
+        evidence: Evidence::default(),
+    };
+    assert_eq!(check_recovery(&parts), Ok(()));
+    assert!(check_recovery(&RecoveryParts { fenced: &[], ..parts }).is_err());
+    assert!(check_recovery(&RecoveryParts { joins: &[], ..parts }).is_err());
+    let evidence = Evidence { probes: &answer, ..Evidence::default() };
+    assert!(check_recovery(&RecoveryParts { evidence, ..parts }).is_err());
+}
+
+#[test]
+fn what_waits_in_spools_is_uploaded_first_or_named() {
+    let rows = [silent(1), row(2, RowSeen::Blank { generation: 0 }), silent(3)];
+    let dead = ["n1".to_owned(), "n3".to_owned()];
+    let part = |first, last, epoch| SpoolPart { first, last, epoch, cluster: 0xc1 };
+    let spools = |parts: &[SpoolPart]| vec![SpoolSeen { node: "n2".to_owned(), parts: parts.to_vec(), unread: None }];
+    let store = StoreNewest::Newest { cluster: None, revision: 130, epoch: 2 };
+    let plan = |rows: &[SurveyRow], spools: &[SpoolSeen]| {
+        let evidence = Evidence { spools, ..Evidence::default() };
+        plan_recovery(&spec(&[1, 2, 3], ""), rows, &store, evidence, Said { fenced: &dead, ..Said::default() })
+    };
+    let whole = plan(&rows, &spools(&[part(141, 150, 2), part(125, 140, 2), part(100, 120, 2)]));
+    assert_eq!(whole.source, Some(Source::Backup { node: "n2".to_owned(), revision: 150 }));
+    assert_eq!(whole.steps[1], RecoverStep::Upload { node: "n2".to_owned(), first: 141, last: 150 });
+    assert_eq!(whole.loses, ["everything after revision 150, the newest of the backup"]);
+    // A gap, and a writer that another one took over from.
+    for unused in [part(135, 150, 2), part(131, 150, 1)] {
+        let short = plan(&rows, &spools(&[unused]));
+        assert_eq!(short.source, Some(Source::Backup { node: "n2".to_owned(), revision: 130 }));
+        assert!(short.loses.iter().any(|line| line.contains("to 150, which wait in the spool of `n2`")), "{short:?}");
+    }
+    // With its spool the backup reaches further than the survivor does.
+    let survives = [silent(1), row(2, holds(survivor(2, 120, 140))), silent(3)];
+    assert!(matches!(plan(&survives, &[]).source, Some(Source::Survivor { .. })));
+    let more = plan(&survives, &spools(&[part(131, 150, 2)]));
+    assert!(matches!(more.source, Some(Source::Backup { revision: 150, .. })), "{more:?}");
+    let unread = [SpoolSeen { node: "n2".to_owned(), parts: Vec::new(), unread: Some("no access".to_owned()) }];
+    assert!(plan(&survives, &unread).loses.iter().any(|line| line.contains("cannot be read (no access)")));
 }

@@ -46,6 +46,9 @@ impl fmt::Display for RecoverStep {
             RecoverStep::Replay { node } => {
                 write!(f, "{node}: start etcd alone on a copy of the data, so that the whole log is applied")
             }
+            RecoverStep::Upload { node, first, last } => {
+                write!(f, "{node}: upload revisions {first} to {last}, which wait in its spool, into the store")
+            }
             RecoverStep::Fetch { node, revision } => write!(f, "{node}: fetch the backup, up to revision {revision}"),
             RecoverStep::Rebuild { node } => {
                 write!(f, "{node}: make the data of a new cluster of it, with bumped and compacted revisions")

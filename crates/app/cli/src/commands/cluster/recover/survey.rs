@@ -1,13 +1,16 @@
 //! Asks every agent what is left, and the store what it can prove.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use quorate_agent::recover::{Remains, Seen, Standing};
+use quorate_agent::recover::{ProbeAnswer, ProbeRequest, Remains, Seen, Standing};
 use quorate_backup::session::Session;
 use quorate_etcd_formats::membership::ClusterId;
 use quorate_faults::Fault;
 use quorate_plan::chain::Target;
-use quorate_plan::change::recover::{RecoverStep, Recovery, RowSeen, Source, StoreNewest, SurveyRow, Survivor};
+use quorate_plan::change::recover::{
+    Evidence, Probe, RecoverStep, Recovery, Reply, RowSeen, Source, SpoolPart, SpoolSeen, StoreNewest, StoreWatch,
+    SurveyRow, Survivor, WatchLine,
+};
 use quorate_plan::spec::Spec;
 use quorate_plan::start::Verdict;
 use serde::Serialize;
@@ -20,9 +23,20 @@ pub(super) struct Survey {
     pub(super) answers: BTreeMap<String, Result<Remains, String>>,
     pub(super) rows: Vec<SurveyRow>,
     pub(super) store: StoreNewest,
+    /// What the survivors received from members whose agents are silent.
+    pub(super) probes: Vec<Probe>,
+    /// What they saw in the store since the first survey.
+    pub(super) watches: Vec<(String, StoreWatch)>,
+    /// What waits in the spools of the nodes that answer.
+    pub(super) spools: Vec<SpoolSeen>,
 }
 
 impl Survey {
+    /// What is known of the members that do not answer.
+    pub(super) fn evidence(&self) -> Evidence<'_> {
+        Evidence { probes: &self.probes, watches: &self.watches, spools: &self.spools }
+    }
+
     /// How far the data of a node reaches.
     pub(super) fn standing(&self, node: &str) -> Option<&Standing> {
         match &self.answers.get(node)?.as_ref().ok()?.seen {
@@ -34,15 +48,65 @@ impl Survey {
 
 /// Asks all of them. `from`: where a node was named, the store is not asked to agree.
 pub(super) fn survey(cluster: &Cluster, from: Option<&str>) -> Survey {
-    let names = cluster.spec.members.iter().map(|member| member.name.clone());
+    let names: Vec<String> = cluster.spec.members.iter().map(|member| member.name.clone()).collect();
+    let answers = cluster.order_all::<(), Remains>(&names, "/v1/remains", &());
     let answers: BTreeMap<String, Result<Remains, String>> =
-        names.map(|name| (name.clone(), remains(cluster, &name).map_err(|fault| fault.to_string()))).collect();
+        answers.into_iter().map(|(name, answer)| (name, answer.map_err(|fault| fault.to_string()))).collect();
+    let (probes, watches) = probe(cluster, &answers);
     let store = match from {
         None | Some("backup") => ask_store(&cluster.spec, &answers),
         Some(_) => StoreNewest::NotDeclared,
     };
     let rows = answers.iter().map(|(node, answer)| SurveyRow { node: node.clone(), seen: row(answer, &store) });
-    Survey { rows: rows.collect(), store, answers }
+    let spools = answers.values().flatten().filter_map(spool).collect();
+    Survey { rows: rows.collect(), store, probes, watches, spools, answers }
+}
+
+fn spool(remains: &Remains) -> Option<SpoolSeen> {
+    let spool = remains.spool.as_ref()?;
+    let part = |(first, last, epoch, cluster): &(u64, u64, u64, ClusterId)| SpoolPart {
+        first: *first,
+        last: *last,
+        epoch: *epoch,
+        cluster: cluster.0,
+    };
+    let parts = spool.parts.iter().map(part).collect();
+    Some(SpoolSeen { node: remains.name.clone(), parts, unread: spool.unread.clone() })
+}
+
+/// Has every survivor query the etcd of every member whose agent is silent. A member that no survivor could query has no line,
+/// which is silence.
+fn probe(
+    cluster: &Cluster,
+    answers: &BTreeMap<String, Result<Remains, String>>,
+) -> (Vec<Probe>, Vec<(String, StoreWatch)>) {
+    let survivors: Vec<String> =
+        answers.iter().filter(|(_, answer)| answer.is_ok()).map(|(name, _)| name.clone()).collect();
+    let voters = answers.values().flatten().flat_map(|remains| match &remains.seen {
+        Seen::There(standing) => standing.voters.iter().map(|voter| voter.name.clone()).collect(),
+        Seen::Absent | Seen::Damaged { .. } | Seen::Unknown { .. } => Vec::new(),
+    });
+    let absent: BTreeSet<String> =
+        answers.keys().cloned().chain(voters).filter(|name| !survivors.contains(name) && !name.is_empty()).collect();
+    if absent.is_empty() {
+        return (Vec::new(), Vec::new());
+    }
+    let request = ProbeRequest { members: absent.into_iter().collect() };
+    let (mut probes, mut watches) = (Vec::new(), Vec::new());
+    for (node, answer) in cluster.order_all::<_, ProbeAnswer>(&survivors, "/v1/probe", &request) {
+        match answer {
+            Ok(answer) => {
+                probes.extend(answer.probes);
+                watches.extend(answer.store.map(|store| (node, store)));
+            }
+            Err(fault) => probes.extend(request.members.iter().map(|member| Probe {
+                from: node.clone(),
+                member: member.clone(),
+                reply: Reply::Unknown { why: fault.to_string() },
+            })),
+        }
+    }
+    (probes, watches)
 }
 
 /// What is left on one node. It may have to wait for an etcd without a quorum, and to read a long log.
@@ -120,7 +184,7 @@ fn ask_store(spec: &Spec, answers: &BTreeMap<String, Result<Remains, String>>) -
     // The backups of the cluster that a cluster was restored from are its own.
     let was = |remains: &Remains| cluster.is_some_and(|cluster| remains.was.contains(&cluster));
     let ours = answers.values().flatten().any(was);
-    StoreNewest::Newest { cluster: cluster.filter(|_| !ours), revision: chain.reach }
+    StoreNewest::Newest { cluster: cluster.filter(|_| !ours), revision: chain.reach, epoch: catalog.newest_epoch() }
 }
 
 /// Whether a node joins what another one begins. What could not be looked at is left as it is.
@@ -129,6 +193,17 @@ pub(super) fn joins(row: &SurveyRow) -> bool {
         RowSeen::Silent(_) | RowSeen::Unknown(_) => false,
         RowSeen::Blank { .. } | RowSeen::Damaged { .. } | RowSeen::Holds(_) => true,
     }
+}
+
+/// What the survivors observed of the others, one line for each.
+fn absent(found: &Survey) -> Vec<String> {
+    let probes = found.probes.iter().map(|Probe { from, member, reply }| match reply {
+        Reply::Answered { url } => format!("etcd of `{member}`: `{url}` answers `{from}`"),
+        Reply::Silent => format!("etcd of `{member}`: no URL answers `{from}`"),
+        Reply::Unknown { why } => format!("etcd of `{member}`: not queried by `{from}` ({why})"),
+    });
+    let watches = found.watches.iter().map(|(node, watch)| format!("store: {}", WatchLine(node, watch)));
+    probes.chain(watches).collect()
 }
 
 /// Every step, also of nodes whose data is of no use.
@@ -152,6 +227,8 @@ pub(super) struct Shown {
     token: String,
     nodes: Vec<NodeShown>,
     backup: String,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    absent: Vec<String>,
     generation: u64,
     source: Option<String>,
     loses: Vec<String>,
@@ -203,6 +280,7 @@ impl Shown {
                 StoreNewest::Empty => "the store of backups holds nothing that can be proven".to_owned(),
                 StoreNewest::Newest { revision, .. } => format!("the store of backups reaches revision {revision}"),
             },
+            absent: absent(found),
             generation: plan.generation,
             source: plan.source.as_ref().map(ToString::to_string),
             loses: plan.loses.clone(),
@@ -245,6 +323,9 @@ impl Report for Shown {
         });
         page.table(["NODE", "GENERATION", "TERM", "INDEX", "REVISION", "HASH", "STATE"], rows);
         page.line(self.backup.clone());
+        for line in &self.absent {
+            page.line(line.clone());
+        }
         page.gap();
         if let Some(source) = &self.source {
             page.line(format!("generation {} of `{}` would be made of {source}", self.generation, self.token));
