@@ -161,27 +161,25 @@ fn the_guide_brings_a_cluster_back_and_keeps_the_dead_away() {
 /// Only the agents of n2 and n3 are dead, and n1's etcd hangs: the other two are a quorum that takes writes.
 #[test]
 fn refuses_while_the_etcd_of_a_silent_node_answers() {
-    for (version, wire) in [("3.5.30", Wire::Tls), ("3.4.23", Wire::Clear)] {
-        let mut cluster = serving(version, wire, "box: {level: off}\n");
-        let old = cluster.assert_one_cluster();
-        cluster.kill_agent(1);
-        cluster.kill_agent(2);
-        let etcd = cluster.status(0)["etcd"]["pid"].as_i64().unwrap().to_string();
-        quorate_testkit::run(Command::new("kill").args(["-STOP", &etcd]));
-        cluster.wait_status(0, "loss of the quorum", |status| status["phase"] == "waiting");
-        wait_until("the others take writes", LIMIT, || cluster.try_ctl(1, &["put", "later", "v"]).is_ok());
-        for flag in ["--confirm-dead", "--fenced"] {
-            let output = recover(&cluster, &[flag, "n2", flag, "n3", "--yes"]);
-            fails(&output, 5, &["Q1420", "etcd is not", "`n1`"]);
-        }
-        assert!(!cluster.state(0).join("recovery.json").exists(), "no order was taken");
-        quorate_testkit::run(Command::new("kill").args(["-CONT", &etcd]));
-        cluster.start(1);
-        cluster.start(2);
-        cluster.wait_serving();
-        assert_eq!(cluster.assert_one_cluster(), old);
-        cluster.assert_all_hold("later", "v");
+    let mut cluster = serving("3.5.30", Wire::Tls, "box: {level: off}\n");
+    let old = cluster.assert_one_cluster();
+    cluster.kill_agent(1);
+    cluster.kill_agent(2);
+    let etcd = cluster.status(0)["etcd"]["pid"].as_i64().unwrap().to_string();
+    quorate_testkit::run(Command::new("kill").args(["-STOP", &etcd]));
+    cluster.wait_status(0, "loss of the quorum", |status| status["phase"] == "waiting");
+    wait_until("the others take writes", LIMIT, || cluster.try_ctl(1, &["put", "later", "v"]).is_ok());
+    for flag in ["--confirm-dead", "--fenced"] {
+        let output = recover(&cluster, &[flag, "n2", flag, "n3", "--yes"]);
+        fails(&output, 5, &["Q1420", "etcd is not", "`n1`"]);
     }
+    assert!(!cluster.state(0).join("recovery.json").exists(), "no order was taken");
+    quorate_testkit::run(Command::new("kill").args(["-CONT", &etcd]));
+    cluster.start(1);
+    cluster.start(2);
+    cluster.wait_serving();
+    assert_eq!(cluster.assert_one_cluster(), old);
+    cluster.assert_all_hold("later", "v");
 }
 
 #[test]
@@ -527,4 +525,65 @@ fn who_joins_while_no_agent_can_tell_the_generation_keeps_its_vote() {
     assert_eq!(now["etcd"]["pid"], joined["etcd"]["pid"], "it was not stopped");
     cluster.put(1, "after", "both");
     holds(&cluster, 1, 20);
+}
+
+/// Operators on both sides of a partition recover what they see, and neither can see the other.
+#[test]
+fn of_two_isolated_recoveries_one_stops_and_exports_its_writes() {
+    let mut net = Net::new("3.5.30", 2);
+    let store = net.path("store");
+    std::fs::create_dir(&store).unwrap();
+    net.more = format!("backup: {{store: \"file://{}\", delta-period: 200ms}}\n", store.display());
+    net.found(&[0, 1]);
+    net.try_ctl(0, &["put", "k", "v"]).unwrap();
+    net.hosts.partition(0, &[1]);
+    for at in [0, 1] {
+        net.wait(at, "loss of the quorum", |status| status["phase"] == "waiting");
+    }
+    let files = [net.shown("n1.yaml"), net.shown("n2.yaml")];
+    let recover = |at: usize, more: &[&str]| {
+        let (me, other) = (["n1", "n2"][at], ["n2", "n1"][at]);
+        let words = ["cluster", "recover", "--config", &files[at], "--name", me, "--yes", "--wait", "90s"];
+        net.quorate(at, &[&words[..], &["--fenced", other], more].concat())
+    };
+    assert!(succeeds(&recover(0, &[])).contains("recovered: generation 1, begun by `n1`"));
+    net.wait(0, "serving", |status| status["phase"] == "serving");
+    net.try_ctl(0, &["put", "first", "1"]).unwrap();
+    // The store knows of it; beside the store nobody does.
+    fails(&recover(1, &[]), 5, &["Q1423", "`n1` claimed generation 1"]);
+    assert!(succeeds(&recover(1, &["--without-store"])).contains("recovered: generation 1, begun by `n2`"));
+    net.wait(1, "serving", |status| status["phase"] == "serving");
+    net.try_ctl(1, &["put", "second", "2"]).unwrap();
+    net.hosts.heal();
+    let lost = net.wait(1, "refusal", |status| status["phase"] == "refused" && status["etcd"].is_null());
+    assert_eq!(lost["code"], "Q1424", "{lost:#}");
+    assert!(net.data(1).join("member/snap/db").exists(), "its data is kept");
+    net.try_ctl(0, &["put", "third", "3"]).unwrap();
+    let name = |entry: &std::fs::DirEntry| entry.file_name().to_string_lossy().into_owned();
+    let mut exported = String::new();
+    wait_until("the export", LIMIT, || {
+        let mut entries = std::fs::read_dir(net.state(1)).unwrap().flatten();
+        let found = entries.find(|entry| name(entry).starts_with("writes-of-generation-1-"));
+        exported = found.and_then(|entry| std::fs::read_to_string(entry.path()).ok()).unwrap_or_default();
+        !exported.is_empty()
+    });
+    // `second` and `2` in hexadecimal, and nothing from before the recovery.
+    assert!(
+        exported.contains("7365636f6e64") && exported.contains("\"32\"") && !exported.contains("\"6b\""),
+        "{exported}"
+    );
+    // It is written down: with nobody left to tell, it does not become the old one again.
+    net.power_off(0);
+    net.kill_agent(1);
+    net.start(1);
+    let status = net.wait(1, "refusal", |status| status["phase"] == "refused");
+    assert!(status["code"] == "Q1424" && status["etcd"].is_null(), "{status:#}");
+    net.start(0);
+    net.wait(0, "serving", |status| status["phase"] == "serving");
+    let resolve = ["cluster", "resolve", "--config", &files[0], "--name", "n1"];
+    fails(&net.quorate(0, &resolve), 5, &["Q1424", "`n2`, generation 1", "writes-of-generation-1-"]);
+    net.done(0, &[&resolve[..], &["--yes"]].concat());
+    net.wait(1, "serving", |status| status["phase"] == "serving");
+    net.assert_voters(&[0, 1]);
+    assert!(net.try_ctl(1, &["get", "third"]).unwrap().contains('3'));
 }

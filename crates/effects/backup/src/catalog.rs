@@ -10,6 +10,7 @@ use quorate_etcd_formats::hex::unhex;
 use quorate_faults::Result;
 use quorate_plan::chain::{Decision, EpochStart, Kind, Layout, Object, State, Target, decide};
 
+use crate::claims::is_claim;
 use crate::drills::Drill;
 use crate::store::{Listed, Store};
 
@@ -79,7 +80,7 @@ impl Catalog {
                     Some(part) => chunks.entry(name.object.clone()).or_default().push((part, listed)),
                     None => catalog.gardener(&name, vec![listed.name], listed.bytes),
                 }
-            } else if Drill::parse(&listed.name).is_none() {
+            } else if Drill::parse(&listed.name).is_none() && !is_claim(&listed.name) {
                 others.push(listed.name);
             }
         }

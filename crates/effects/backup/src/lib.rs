@@ -8,6 +8,7 @@ mod base;
 mod body;
 pub mod catalog;
 pub mod check;
+pub mod claims;
 pub mod convert;
 pub mod copy;
 mod decode;

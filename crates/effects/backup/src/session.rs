@@ -124,6 +124,12 @@ impl Session {
         }
     }
 
+    /// The revision that the chain to a state leads to, by what is claimed; a wanted time may cut it earlier.
+    pub fn reach(&self, target: Target) -> Result<u64> {
+        let decision = self.catalog.decide(target);
+        decision.chain.as_ref().map(|chain| chain.reach).ok_or_else(|| self.no_chain(&decision, target))
+    }
+
     /// The revision and digest of the newest state by what is claimed, without reading deltas.
     pub fn newest_point(&mut self) -> Result<(u64, String)> {
         loop {

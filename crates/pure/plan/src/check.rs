@@ -107,8 +107,15 @@ impl Audit<'_> {
         self.rule(!torn_down || !acts, "a cluster that was torn down is not started");
         let holds_something = self.ledger.state != State::Empty || matches!(self.seen.data, DataSeen::There(_));
         let known = self.answers().map(|(_, peer)| peer.generation).max().unwrap_or(0).max(self.ledger.newest().number);
-        let behind = known > self.ledger.generation;
-        self.rule(!(holds_something && behind && acts), "a node of an older generation does nothing");
+        let forks = |peer: &PeerAnswer| {
+            self.ledger.loses_to(Generation { number: peer.generation, cluster: peer.generation_of })
+        };
+        let lost = self.ledger.is_outdated() || self.answers().any(|(_, peer)| forks(peer));
+        let behind = known > self.ledger.generation || lost;
+        self.rule(
+            !(holds_something && behind && acts),
+            "a node of an older generation, or of one that lost, does nothing",
+        );
         let unknown = self.ledger.state == State::Empty && matches!(self.seen.data, DataSeen::There(_));
         self.rule(!unknown || !acts, "data that the ledger does not know is not run");
     }

@@ -322,12 +322,19 @@ impl Ledger {
     /// The newest generation of the cluster that this node knows of, its own or another.
     pub fn newest(&self) -> Generation {
         let own = Generation { number: self.generation, cluster: self.cluster() };
-        self.outdated_by.filter(|newer| newer.number > self.generation).unwrap_or(own)
+        self.outdated_by.filter(|newer| newer.number > self.generation || self.loses_to(*newer)).unwrap_or(own)
     }
 
     /// Whether what this node holds is of an older generation than it has heard of.
     pub fn is_outdated(&self) -> bool {
-        self.newest().number > self.generation
+        self.outdated_by.is_some_and(|newer| newer.number > self.generation || self.loses_to(newer))
+    }
+
+    /// Whether another cluster of the same generation wins over the one of this node. Two recoveries made both: the lower id
+    /// wins, and the ids of generations that were claimed in a store are lower than all others.
+    pub fn loses_to(&self, other: Generation) -> bool {
+        let own = self.cluster().filter(|_| self.generation > 0 && other.number == self.generation);
+        own.zip(other.cluster).is_some_and(|(own, other)| other < own && !self.was.contains(&other))
     }
 
     /// The same, knowing of a generation that is newer than its own.
@@ -335,7 +342,8 @@ impl Ledger {
     pub fn outdated_by(&self, newer: Generation) -> Ledger {
         let known = self.newest();
         let says_more = newer.number == known.number && self.is_outdated() && known.cluster.is_none();
-        let newer = (newer.number > known.number || says_more).then_some(newer);
+        let forks = self.loses_to(newer) && !self.is_outdated();
+        let newer = (newer.number > known.number || says_more || forks).then_some(newer);
         Ledger { outdated_by: newer.or(self.outdated_by), ..self.clone() }
     }
 

@@ -14,14 +14,18 @@ use crate::start::{ListedMember, PeerAnswer, PeerFounding};
 pub enum Told {
     /// It is that of its own cluster: the node joined, or was taken over, while nobody could tell.
     Own(u64),
-    /// The cluster was recovered without it.
+    /// The cluster was recovered without it, or twice, and the other one wins.
     Newer(Generation),
 }
 
 /// Decides that; `None`: nobody tells of one that is newer than its own.
 pub fn heed(ledger: &Ledger, told: impl IntoIterator<Item = Generation>) -> Option<Told> {
     let mut newest: Option<Generation> = None;
+    let mut fork: Option<Generation> = None;
     for told in told {
+        if ledger.loses_to(told) && fork.is_none_or(|known| told.cluster < known.cluster) {
+            fork = Some(told);
+        }
         let ours = |of: &Generation| of.cluster.is_some() && of.cluster == ledger.cluster();
         // Of two that have the same number, the one that says more counts, and above all the one that is ours.
         let more =
@@ -30,7 +34,7 @@ pub fn heed(ledger: &Ledger, told: impl IntoIterator<Item = Generation>) -> Opti
             newest = Some(told);
         }
     }
-    let newest = newest.filter(|newest| newest.number > ledger.generation)?;
+    let Some(newest) = newest.filter(|newest| newest.number > ledger.generation) else { return fork.map(Told::Newer) };
     match newest.cluster {
         Some(cluster) if ledger.cluster() == Some(cluster) => Some(Told::Own(newest.number)),
         Some(_) | None => Some(Told::Newer(newest)),
@@ -144,6 +148,15 @@ mod tests {
         let ledger = Ledger { generation: 1, ..Ledger::default().with(State::Started(identity)) };
         assert_eq!(heed(&ledger, [of(0, Some(9)), of(1, Some(9)), of(1, None)]), None);
         assert_eq!(heed(&ledger, [of(2, None), of(2, Some(7))]), Some(Told::Own(2)));
+        // Two recoveries made the same generation: the lower id wins, once for all.
+        let fork = of(1, Some(3));
+        assert_eq!(heed(&ledger, [of(1, Some(9)), fork, of(1, Some(5))]), Some(Told::Newer(fork)));
+        let lost = ledger.outdated_by(fork);
+        assert!(lost.is_outdated() && lost.newest() == fork && !lost.reset().is_outdated());
+        assert_eq!(heed(&ledger, [fork, of(2, Some(9))]), Some(Told::Newer(of(2, Some(9)))), "a later one counts more");
+        let restored = Ledger { was: vec![ClusterId(3)], ..ledger.clone() };
+        assert_eq!(heed(&restored, [fork]), None, "what it was restored from is its own past");
+        assert_eq!(heed(&Ledger { generation: 0, ..ledger.clone() }, [of(0, Some(3))]), None);
         assert_eq!(
             heed(&ledger, [of(2, Some(7)), of(2, Some(9))]),
             Some(Told::Own(2)),
@@ -153,6 +166,38 @@ mod tests {
         assert_eq!(heed(&ledger, [of(2, None), of(2, Some(9))]), Some(Told::Newer(of(2, Some(9)))), "it says more");
         // Who belongs to none is not taken for one of it.
         assert_eq!(heed(&Ledger::default(), [of(1, None)]), Some(Told::Newer(of(1, None))));
+    }
+
+    /// Recoveries on all sides of partitions, and nodes that hear of each other in any order.
+    #[test]
+    fn of_any_number_of_forks_exactly_the_lowest_id_stays() {
+        let mut seed = 0x5eed_u64;
+        let mut random = |below: u64| {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (seed >> 33) % below
+        };
+        for round in 0..2_000 {
+            let clusters: Vec<u64> = (0..2 + random(3)).map(|_| 1 + random(9)).collect();
+            let node = |cluster: u64| {
+                let identity = Identity { cluster: ClusterId(cluster), member: MemberId(1), origin: Origin::Restored };
+                Ledger { generation: 1, ..Ledger::default().with(State::Started(identity)) }
+            };
+            let mut nodes: Vec<Ledger> =
+                (0..6).map(|_| node(clusters[random(clusters.len() as u64) as usize])).collect();
+            for _ in 0..200 {
+                let (here, there) = (random(6) as usize, random(6) as usize);
+                let told = nodes[there].newest();
+                match heed(&nodes[here], [told]) {
+                    Some(Told::Newer(newer)) => nodes[here] = nodes[here].outdated_by(newer),
+                    Some(Told::Own(number)) => panic!("round {round}: generation {number} is taken over"),
+                    None => {}
+                }
+            }
+            let lowest = nodes.iter().filter_map(Ledger::cluster).min();
+            for node in &nodes {
+                assert_eq!(node.is_outdated(), node.cluster() != lowest, "round {round}: {nodes:?}");
+            }
+        }
     }
 
     #[test]

@@ -68,7 +68,7 @@ pub(super) async fn order_recovery(
     let (node, book) = (Arc::clone(&api.node), Arc::clone(&api.book));
     let known = recover::observe_progress(node.state_path()).ok().flatten();
     if matches!(order.role, Role::Begin(_)) && known.is_none_or(|known| known.order != order) {
-        if api.shared.status().phase == Phase::Serving.word() {
+        if api.shared.status().phase == Phase::Serving.word() && !recover::is_to_a_point(&order) {
             let why = "reads through this member succeed: a quorum is there";
             return Err(refuse(StatusCode::CONFLICT, Code::RecoverQuorum, why, None));
         }
@@ -76,6 +76,8 @@ pub(super) async fn order_recovery(
             warn!(code = %fault.code(), "a recovery was refused: {fault}");
             return Err(refuse(StatusCode::CONFLICT, fault.code(), &fault.to_string(), None));
         }
+        let (node, order) = (Arc::clone(&node), order.clone());
+        blocking(move || recover::claim(&node, &order)).await?;
     }
     let taken = blocking(move || recover::accept(&node, &book, &order)).await?;
     if matches!(taken.progress, Progress::Ordered) {

@@ -23,9 +23,11 @@ use quorate_etcd_formats::membership::Member;
 use quorate_etcd_formats::rebuild::Options;
 use quorate_faults::{Code, Fault};
 use quorate_host::durable::{Disk, RealDisk};
-use quorate_plan::chain::Target as Point;
+use quorate_plan::chain::Target as ChainTarget;
+use quorate_plan::change::recover::Point;
 use quorate_plan::change::upgrade::Release;
 use quorate_plan::ledger::{Identity, LedgerSeen, Origin, State};
+use quorate_plan::restore_point::Content;
 use tracing::info;
 
 use super::journal::{self, Order, Progress, RecoveryNow, Role, Source};
@@ -33,6 +35,9 @@ use super::survey::ids;
 use super::{boot, copy};
 use crate::backups::restore::{LEASE_TTL, Restore, USUAL};
 use crate::turn::{Book, Node, ensure_recovery_box, stamp};
+
+/// Each draw has the wanted half with even chances.
+const DRAWS: u32 = 256;
 
 /// What it is done with.
 #[derive(Debug, Clone)]
@@ -123,12 +128,21 @@ impl Work<'_> {
         Ok((Target::new(&data, wal.as_deref())?, renames))
     }
 
-    /// The new cluster, of this node alone. The same order leads to the same one.
+    /// The new cluster, of this node alone. The same order leads to the same one. Of two with the same generation the lower id
+    /// wins, so a generation that was claimed in the store has an id in the lower half, and any other one in the upper half.
     fn founding(&self) -> Result<Founding, Fault> {
-        let Order { generation, nonce, .. } = self.order;
-        let token = format!("{}-recovered-{generation}-{nonce:016x}", self.node.spec.token);
-        Founding::new(vec![(self.node.name().to_owned(), self.node.member.peer_urls.clone())], &token)
-            .map_err(|error| Fault::new(Code::RosterBadId, error.to_string()).hint("run it again: ids are drawn anew"))
+        let Order { generation, nonce, claimed, .. } = self.order;
+        let fail = |error: String| Fault::new(Code::RosterBadId, error).hint("run it again: ids are drawn anew");
+        for round in 0..DRAWS {
+            let token = format!("{}-recovered-{generation}-{nonce:016x}-{round}", self.node.spec.token);
+            let members = vec![(self.node.name().to_owned(), self.node.member.peer_urls.clone())];
+            let founding = Founding::new(members, &token).map_err(|error| fail(error.to_string()))?;
+            let low = founding.cluster_id.0 < 1 << 63;
+            if low == *claimed {
+                return Ok(founding);
+            }
+        }
+        Err(fail("no id of the wanted half was drawn".to_owned()))
     }
 
     /// Makes the new data dir, beside the old one, and proves it. Returns its revision.
@@ -161,22 +175,35 @@ impl Work<'_> {
                     );
                 }
                 self.say("making the new cluster's data dir beside it");
-                self.restore_copy(&made, &founding)?;
+                self.restore_copy(&made, &founding, revision)?;
                 revision
             }
             Source::Backup { revision } => {
                 self.say("restoring the backup beside the data");
                 let mut session = self.store()?;
                 let (founding, name, form) = (&founding, self.node.name(), self.tools.form);
-                let restore = Restore { place: &made, founding, name, form, content: USUAL };
+                let content = self.content(*revision);
+                let restore = Restore { place: &made, founding, name, form, content };
                 let proven =
-                    session.run(&Wanted::Target(Point::Newest), |base, events, _| restore.run(base, events))?;
+                    session.run(&Wanted::Target(ChainTarget::Newest), |base, events, _| restore.run(base, events))?;
                 if proven.revision < *revision {
                     let why =
                         format!("the backup can be proven up to revision {} only, and not {revision}", proven.revision);
                     return Err(Fault::new(Code::RecoverChanged, why).hint("run `quorate cluster recover` again"));
                 }
                 proven.revision
+            }
+            Source::Point(point) => {
+                self.say("restoring an earlier state of the backup beside the data");
+                let (target, least) = match point {
+                    Point::Time(ms) => (ChainTarget::Time(*ms), 0),
+                    Point::Revision(revision) => (ChainTarget::Revision(*revision), *revision),
+                };
+                let mut session = self.store()?;
+                let content = self.content(least);
+                let (founding, name, form) = (&founding, self.node.name(), self.tools.form);
+                let restore = Restore { place: &made, founding, name, form, content };
+                session.run(&Wanted::Target(target), |base, events, _| restore.run(base, events))?.revision
             }
         };
         self.write(Progress::Built { revision })?;
@@ -227,19 +254,25 @@ impl Work<'_> {
         founding.member(self.node.name()).ok_or_else(lost)
     }
 
-    fn restore_copy(&self, made: &Target, founding: &Founding) -> Result<(), Fault> {
+    fn restore_copy(&self, made: &Target, founding: &Founding, revision: u64) -> Result<(), Fault> {
         let request = Request { founding, local: self.local(founding)?, form: self.tools.form };
         let snapshot = Snapshot::open(&db(&self.copy()), true)?;
         let progress = AtomicU64::new(0);
         let options = Options {
             up_to: None,
-            bump: USUAL.bump,
+            bump: self.content(revision).bump,
             mark_compacted: USUAL.mark_compacted,
             membership: Some((request.founding, request.form)),
             lease_ttl_default: LEASE_TTL,
         };
         let ingredients = Ingredients { base: Some(snapshot.base()), events: None, options, progress: &progress };
         restore::ensure_restored(&RealDisk, made, request, ingredients).map(|_| ())
+    }
+
+    /// What becomes of revisions: they are raised above all that were seen anywhere, where the restored state is at least at
+    /// revision `least`.
+    fn content(&self, least: u64) -> Content {
+        Content { bump: Some(journal::bump(self.order, least)), ..USUAL }
     }
 
     fn store(&self) -> Result<Session, Fault> {

@@ -7,12 +7,15 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use quorate_backup::claims::{self, Claim};
+use quorate_backup::store::Store;
 use quorate_etcd::aside::ensure_file;
 use quorate_etcd_formats::membership::{ClusterId, MemberId};
+use quorate_etcd_formats::rebuild::BUMP_DEFAULT;
 use quorate_faults::{Code, Fault};
 use quorate_host::audit::{self, Entry, Who};
 use quorate_host::durable::RealDisk;
-use quorate_plan::change::recover::{Evidence, Probe, Reply, StoreWatch};
+use quorate_plan::change::recover::{Evidence, Point, Probe, Reply, StoreWatch};
 use quorate_plan::check::{RecoveryParts, check_recovery};
 use quorate_plan::ledger::{Ledger, LedgerSeen, State};
 use serde::{Deserialize, Serialize};
@@ -55,6 +58,15 @@ pub struct Order {
     /// The last revision that spools were uploaded to for it: that the store grew up to there is our own doing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uploaded: Option<u64>,
+    /// The highest revision that any node or the store has seen: the recovered cluster begins above it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub above: Option<u64>,
+    /// The generation is claimed in the store.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub claimed: bool,
+    /// The operator does without the store.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub without_store: bool,
     /// The user of the command.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub who: Option<Who>,
@@ -88,6 +100,8 @@ pub enum Source {
         /// The revision.
         revision: u64,
     },
+    /// The state of the backup at this point.
+    Point(Point),
 }
 
 /// How far an order has come.
@@ -188,15 +202,17 @@ pub(crate) async fn audit_order(node: &Arc<Node>, ledger: &LedgerSeen, order: &O
     let probes: Vec<Probe> = order.probes.iter().cloned().chain(probes).collect();
     let now = store.map(|store| (node.name().to_owned(), store));
     let own = |watch: &StoreWatch| matches!(watch, StoreWatch::Grew { to, .. } if order.uploaded.is_some_and(|uploaded| *to <= uploaded));
+    // Where every member takes part, or a quorum may serve until it is stopped for an earlier state, backups go on.
+    let expected = absent.is_empty() || is_to_a_point(order);
     let watches: Vec<(String, StoreWatch)> =
-        order.watches.iter().cloned().chain(now).filter(|(_, watch)| !own(watch)).collect();
+        order.watches.iter().cloned().chain(now).filter(|(_, watch)| !expected && !own(watch)).collect();
     let parts = RecoveryParts {
         begins: node.name(),
         members: &members,
         joins: &order.rejoin,
         passed_over: &order.passed_over,
         fenced: &order.fenced,
-        evidence: Evidence { probes: &probes, watches: &watches, spools: &[] },
+        evidence: Evidence { probes: &probes, watches: &watches, ..Evidence::default() },
     };
     let Err(broken) = check_recovery(&parts) else { return Ok(()) };
     let code = match () {
@@ -208,12 +224,68 @@ pub(crate) async fn audit_order(node: &Arc<Node>, ledger: &LedgerSeen, order: &O
         .hint(format!("see `quorate explain {code}`")))
 }
 
+/// How far revisions are raised, where the restored state is at least at revision `least`: above all that were seen anywhere.
+pub(super) fn bump(order: &Order, least: u64) -> u64 {
+    BUMP_DEFAULT.saturating_add(order.above.unwrap_or(0).saturating_sub(least))
+}
+
+/// The revision that the recovered cluster begins with, made of a state at revision `restored`.
+pub(super) fn begins_at(order: &Order, restored: u64) -> u64 {
+    let least = match &order.role {
+        Role::Begin(Source::Backup { revision } | Source::Point(Point::Revision(revision))) => *revision,
+        Role::Begin(Source::Point(Point::Time(_))) => 0,
+        Role::Begin(Source::Data { .. }) | Role::Join => restored,
+    };
+    restored.saturating_add(bump(order, least))
+}
+
+/// Whether the order is for an earlier state, which a quorum that serves is no reason against.
+pub(crate) fn is_to_a_point(order: &Order) -> bool {
+    matches!(order.role, Role::Begin(Source::Point(_)))
+}
+
+/// Claims the generation of an order in the store, or returns why it cannot be had.
+pub(crate) fn claim(node: &Node, order: &Order) -> Result<(), Fault> {
+    let refuse = |why: String| {
+        Fault::new(Code::GenerationClaimed, format!("cannot claim generation {}: {why}", order.generation))
+            .hint("run `quorate cluster recover` again: it surveys the store; or do without it: `--without-store`")
+    };
+    let Some(backup) = &node.spec.backup else {
+        return if order.claimed { Err(refuse(format!("`{}` declares no store", node.name()))) } else { Ok(()) };
+    };
+    if order.without_store {
+        return Ok(());
+    }
+    if !order.claimed {
+        return Err(refuse("the order does not say so, and a store is declared".to_owned()));
+    }
+    let claim = Claim {
+        token: node.spec.token.clone(),
+        generation: order.generation,
+        nonce: order.nonce,
+        node: node.name().to_owned(),
+        at: jiff::Timestamp::now().to_string(),
+    };
+    let unread = |fault: Fault| refuse(format!("the store does not answer ({fault})"));
+    let store = Store::open(&backup.store, false).map_err(unread)?;
+    let others = claims::list(&store, &claim.token).map_err(unread)?;
+    let newer = others.iter().find(|it| it.generation >= claim.generation && it.nonce != claim.nonce);
+    if let Some(Claim { generation, node, at, .. }) = newer {
+        return Err(refuse(format!("`{node}` claimed generation {generation} at {at}")));
+    }
+    match claims::take(&store, &claim).map_err(unread)? {
+        true => Ok(()),
+        false => Err(refuse("another recovery claimed it at the same time".to_owned())),
+    }
+}
+
 /// Records in the audit log what the operator stated.
 fn record_statement(node: &Node, order: &Order) -> Result<(), Fault> {
     let named = |flag: &str, names: &[String]| names.iter().map(|name| format!("{flag} {name}")).collect::<Vec<_>>();
     let mut words = vec!["recover".to_owned(), format!("generation {}", order.generation)];
     words.extend(named("--fenced", &order.fenced));
     words.extend(named("--pass-over", &order.passed_over));
+    words.extend(order.without_store.then(|| "--without-store".to_owned()));
     let entry = Entry {
         at: jiff::Timestamp::now().to_string(),
         command: "cluster".to_owned(),
@@ -226,6 +298,11 @@ fn record_statement(node: &Node, order: &Order) -> Result<(), Fault> {
     audit::record(node.state_path(), &entry)
 }
 
+/// Whether nothing is left to be done for an order.
+fn is_over(now: &RecoveryNow) -> bool {
+    matches!(now.progress, Progress::Done { .. } | Progress::Failed { .. })
+}
+
 /// Takes an order: writes it down, and the generation into the ledger, from where it keeps older ones away.
 pub(crate) fn accept(node: &Node, book: &Book, order: &Order) -> Result<RecoveryNow, Fault> {
     let state = node.state_path();
@@ -233,7 +310,9 @@ pub(crate) fn accept(node: &Node, book: &Book, order: &Order) -> Result<Recovery
         Fault::new(Code::RecoverOther, format!("`{}` does not take the order: {why}", node.name()))
             .hint("run `quorate cluster recover` again: it looks at what there is")
     };
-    let known = observe_progress(state)?;
+    // What lost against another recovery of the same generation is given up by a join.
+    let lost = order.role == Role::Join && matches!(book.read(), LedgerSeen::There(ledger) if ledger.is_outdated());
+    let known = observe_progress(state)?.filter(|known| !(lost && is_over(known) && known.order != *order));
     if let Some(known) = &known {
         let (theirs, ours) = (&known.order, order);
         // A failed one is begun again by the same order.
@@ -253,6 +332,7 @@ pub(crate) fn accept(node: &Node, book: &Book, order: &Order) -> Result<Recovery
     let (generation, joined) = match book.read() {
         // Who joins may have heard of it already; who begins makes one that nobody has heard of.
         LedgerSeen::There(ledger) => match order.role {
+            Role::Join if lost => (0, false),
             Role::Join => (ledger.generation, ledger.state != State::Empty),
             Role::Begin(_) => (ledger.newest().number, ledger.state != State::Empty),
         },

@@ -10,6 +10,7 @@
 mod boot;
 mod carry;
 mod copy;
+mod export;
 mod journal;
 mod probe;
 mod spooled;
@@ -17,8 +18,10 @@ mod survey;
 
 pub use carry::Tools;
 pub(crate) use carry::carry_out;
+pub(crate) use export::export_writes;
+pub(crate) use journal::is_to_a_point;
 pub use journal::{Order, Progress, RecoveryNow, Role, Source, observe_progress};
-pub(crate) use journal::{accept, audit_order, pending, write_failed};
+pub(crate) use journal::{accept, audit_order, claim, pending, write_failed};
 pub(crate) use probe::observe_absent;
 pub use probe::{ProbeAnswer, ProbeRequest};
 pub use spooled::Uploaded;

@@ -168,7 +168,7 @@ impl Beside {
             warn!(code = %fault.code(), "cannot write down that there is a newer generation: {}", in_words(&fault));
         }
         let Told::Newer(newer) = told else { return false };
-        self.shared.order_restart(format!("there is generation {} of this cluster, which is newer", newer.number));
+        self.shared.order_restart(format!("there is generation {} of this cluster, which wins", newer.number));
         true
     }
 

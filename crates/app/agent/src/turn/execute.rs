@@ -31,6 +31,7 @@ use super::status::CheckedNow;
 use super::{Agent, Hindered};
 use crate::certificates;
 use crate::peering::point;
+use crate::recover::export_writes;
 
 /// What came of a plan.
 pub(super) enum Did {
@@ -98,8 +99,25 @@ impl Agent {
                 self.start(Some(join)).await.map(Some)
             }
             Step::Wait(halt) => Ok(Some(Did::Halted(Phase::Waiting, halt.clone()))),
-            Step::Refuse(halt) => Ok(Some(Did::Halted(Phase::Refused, halt.clone()))),
+            Step::Refuse(halt) => {
+                let halt = self.with_export(halt.clone()).await;
+                Ok(Some(Did::Halted(Phase::Refused, halt)))
+            }
         }
+    }
+
+    /// Exports what was written to a recovered cluster that lost against another, and names the file.
+    async fn with_export(&mut self, mut halt: Halt) -> Halt {
+        if halt.code != Code::GenerationsFork {
+            return halt;
+        }
+        let (node, ledger) = (Arc::clone(&self.node), self.book.read());
+        match self.long(move || export_writes(&node, &ledger)).await {
+            Ok(Ok(Some(path))) => halt.why += &format!("; its writes since the recovery are in `{}`", path.display()),
+            Ok(Ok(None)) | Err(_) => {}
+            Ok(Err(fault)) => halt.why += &format!("; its writes are not exported yet: {}", in_words(&fault)),
+        }
+        halt
     }
 
     async fn validate(&mut self, depth: &Depth) -> Result<Option<Did>, Fault> {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use quorate_faults::{Code, Fault};
-use quorate_plan::ledger::{Ledger, LedgerSeen};
+use quorate_plan::ledger::{Generation, Ledger, LedgerSeen};
 use quorate_plan::peers::{Told, heed};
 use quorate_plan::phase::Phase;
 use tracing::warn;
@@ -141,7 +141,9 @@ impl Agent {
 pub(super) fn told(heard: &Heard, ledger: &LedgerSeen) -> Option<Told> {
     let newer = heard.values().filter_map(|answer| match answer {
         Err(PeerError::Newer(newer)) => Some(*newer),
-        Ok(_) | Err(PeerError::Silent(_) | PeerError::Refused(_)) => None,
+        // The same number may be that of another recovery.
+        Ok(answer) => Some(Generation { number: answer.generation, cluster: answer.generation_of }),
+        Err(PeerError::Silent(_) | PeerError::Refused(_)) => None,
     });
     match ledger {
         LedgerSeen::There(ledger) => heed(ledger, newer),

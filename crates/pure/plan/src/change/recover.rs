@@ -10,13 +10,14 @@ mod spool;
 mod tests;
 mod words;
 
-pub use fence::{Evidence, Probe, Reply, StoreWatch, WatchLine};
+pub use fence::{ClaimSeen, Evidence, Probe, Reply, StoreWatch, WatchLine};
 pub use spool::{Extended, SpoolPart, SpoolSeen, extend};
 
 use std::collections::BTreeMap;
 
 use quorate_etcd_formats::membership::{ClusterId, MemberId};
 use quorate_faults::Code;
+use serde::{Deserialize, Serialize};
 
 use super::ChangeHalt;
 use crate::roster::names;
@@ -64,6 +65,20 @@ pub struct Said<'a> {
     pub fenced: &'a [String],
     /// What these nodes hold, and nobody can look at, is not waited for.
     pub passed_over: &'a [String],
+    /// The store is not asked, neither for backups nor for claims.
+    pub without_store: bool,
+    /// The cluster is to have the state of the backup at this point, whatever the nodes hold.
+    pub point: Option<Point>,
+}
+
+/// An earlier state of the cluster.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Point {
+    /// After the last write that was recorded at or before this time, in ms since 1970.
+    Time(i64),
+    /// After this revision.
+    Revision(u64),
 }
 
 /// What a node holds.
@@ -215,7 +230,8 @@ pub fn plan_recovery(
     said: Said<'_>,
 ) -> Recovery {
     let case = Case { spec, rows, store, evidence, said };
-    let generation = case.generations().max().unwrap_or(0).saturating_add(1);
+    let claimed = case.claims().map(|claim| claim.generation).max().unwrap_or(0);
+    let generation = case.generations().max().unwrap_or(0).max(claimed).saturating_add(1);
     let mut it = Recovery {
         source: None,
         loses: Vec::new(),
@@ -328,12 +344,17 @@ impl<'a> Case<'a> {
     }
 
     fn refusal(&self, best: Option<(&str, &Survivor)>) -> Option<ChangeHalt> {
-        if let Some((node, _)) = self.survivors().find(|(_, survivor)| survivor.serves) {
+        // A quorum that serves is stopped where the state of a point is wanted instead.
+        let serving = self.survivors().find(|(_, survivor)| survivor.serves);
+        if let Some((node, _)) = serving.filter(|_| self.said.point.is_none()) {
             let why = format!("the cluster has a quorum: `{node}` confirms reads");
             let way_out = "there is nothing to recover; a node that lost its data is replaced when its agent runs";
             return Some(refused(Code::RecoverQuorum, why, way_out));
         }
-        if let Some(halt) = self.evidence.contradiction() {
+        // A quorum here that is stopped for an earlier state backs up until then.
+        let watches = if serving.is_some() { &[] } else { self.evidence.watches };
+        let evidence = Evidence { watches, ..self.evidence };
+        if let Some(halt) = evidence.contradiction().or_else(|| self.claimed_elsewhere()) {
             return Some(halt);
         }
         let alive: Vec<&str> = self.dead().filter(|dead| self.answered(dead)).collect();
@@ -348,7 +369,28 @@ impl<'a> Case<'a> {
             let why = format!("{} belong to nobody: neither the file nor a member knows them", names(strangers));
             return Some(refused(Code::RecoverAlive, why, "write the names as `quorate cluster status` shows them"));
         }
-        best.and_then(|(_, best)| self.possible_quorum(best)).or_else(|| self.unknown_nodes())
+        let quorum = best.filter(|_| self.said.point.is_none()).and_then(|(_, best)| self.possible_quorum(best));
+        quorum.or_else(|| self.unknown_nodes())
+    }
+
+    /// The claims that count.
+    fn claims(&self) -> impl Iterator<Item = &'a ClaimSeen> {
+        self.evidence.claims.iter().filter(|_| !self.said.without_store)
+    }
+
+    /// A recovery of which no node here has heard. One that a node which answers began, and knows nothing of, was given up.
+    fn claimed_elsewhere(&self) -> Option<ChangeHalt> {
+        let known = self.generations().max().unwrap_or(0);
+        let newest = self.claims().max_by_key(|claim| claim.generation)?;
+        if newest.generation <= known || self.answered(&newest.node) {
+            return None;
+        }
+        let why = format!(
+            "`{}` claimed generation {} of this cluster in the store at {}, and no node here belongs to it",
+            newest.node, newest.generation, newest.at
+        );
+        let way_out = "bring its nodes back, and let these join it: `quorate data reset`; or recover beside it: `--without-store`";
+        Some(refused(Code::GenerationClaimed, why, way_out))
     }
 
     /// Enough whole data for the members to go on by themselves.
@@ -424,13 +466,16 @@ impl<'a> Case<'a> {
     fn source(&self, best: Option<(&str, &Survivor)>) -> Option<Source> {
         let backup = match (self.store, best) {
             (StoreNewest::Newest { cluster: Some(cluster), .. }, Some((_, best))) if *cluster != best.cluster => None,
-            (store, _) => extend(store, self.evidence.spools).map(|extended| extended.revision),
+            (store, _) => self.extended(store).map(|extended| extended.revision),
         };
         let place = best.map(|(node, _)| node).or_else(|| {
             let mut reachable: Vec<&str> = self.rows.iter().map(|row| row.node.as_str()).collect();
             reachable.retain(|node| self.answered(node) && !self.unknown().any(|(unknown, _)| unknown == *node));
             reachable.into_iter().min()
         })?;
+        if self.said.point.is_some() {
+            return backup.map(|revision| Source::Backup { node: place.to_owned(), revision });
+        }
         match (best, backup) {
             (Some((node, survivor)), Some(revision)) if survivor.revision.is_some_and(|known| known >= revision) => {
                 Some(Source::Survivor { node: node.to_owned(), revision: survivor.revision })
@@ -449,6 +494,15 @@ impl<'a> Case<'a> {
 
     fn loses(&self, best: Option<(&str, &Survivor)>, source: &Source) -> Vec<String> {
         let mut loses = Vec::new();
+        if let Some(point) = self.said.point {
+            loses.push(match point {
+                Point::Time(_) => "every write after that time, also what nodes and newer backups hold".to_owned(),
+                Point::Revision(revision) => {
+                    format!("every write after revision {revision}, also what nodes and newer backups hold")
+                }
+            });
+            return loses;
+        }
         match (source, best) {
             (Source::Backup { revision, .. }, Some((node, survivor))) => {
                 let known = survivor.revision.unwrap_or(0);
@@ -492,13 +546,16 @@ impl<'a> Case<'a> {
         loses
     }
 
+    /// How far the store reaches; spools hold what is newer than any point.
+    fn extended(&self, store: &StoreNewest) -> Option<Extended> {
+        extend(store, if self.said.point.is_some() { &[] } else { self.evidence.spools })
+    }
+
     /// What is uploaded before the backup is restored.
     fn uploads(&self, source: &Source) -> Vec<(String, u64, u64)> {
         match source {
             Source::Survivor { .. } => Vec::new(),
-            Source::Backup { .. } => {
-                extend(self.store, self.evidence.spools).map(|extended| extended.uploads).unwrap_or_default()
-            }
+            Source::Backup { .. } => self.extended(self.store).map(|extended| extended.uploads).unwrap_or_default(),
         }
     }
 

@@ -1,5 +1,6 @@
 //! The rows of the start decision, from the first to the last: what is the same for every node, then data, then its absence.
 
+use quorate_etcd_formats::membership::ClusterId;
 use quorate_faults::Code;
 
 use super::guards::{Guard, Guards};
@@ -78,6 +79,7 @@ impl<G: Guards> Case<'_, G> {
             && members.iter().all(|member| member.id != identity.member)
             && !self.ledger.is_outdated()
             && !self.answers().any(|(_, answer)| answer.generation > self.ledger.generation)
+            && !self.loses_to_a_peer()
             && let Some(plan) = self.left(identity).filter(|_| self.guards.hold(Guard::Tombstone))
         {
             return Some(plan);
@@ -155,15 +157,40 @@ impl<G: Guards> Case<'_, G> {
                 }
                 let peer = self.answers().find(|(_, it)| it.generation == newer.number).map_or("", |(peer, _)| peer);
                 let theirs = newer.number;
-                format!("`{peer}` knows generation {theirs} of this cluster, and this node has {ours}")
+                match theirs == ours {
+                    true => return Some(self.fork(steps, newer)),
+                    false => format!("`{peer}` knows generation {theirs} of this cluster, and this node has {ours}"),
+                }
             }
             None if known > ours => {
                 format!("this node has heard of generation {known} of this cluster, and has {ours}")
             }
+            None if self.ledger.is_outdated() => return Some(self.fork(steps, self.ledger.newest())),
             None => return None,
         };
         steps.extend(refuse(Code::StartOutdated, why, RESET));
         Some(StartPlan::new(Row::NewerGeneration, steps))
+    }
+
+    /// Two recoveries made the same generation, and this node is of the one that lost.
+    fn fork(&self, mut steps: Vec<Step>, other: Generation) -> StartPlan {
+        let id = |cluster: Option<ClusterId>| cluster.map_or_else(|| "?".to_owned(), |cluster| cluster.to_string());
+        let why = format!(
+            "two recoveries made generation {} of this cluster: `{}` wins, and this node belongs to `{}`",
+            other.number,
+            id(other.cluster),
+            id(self.ledger.cluster())
+        );
+        let way_out =
+            "its data is kept; take what is needed from it, then `quorate cluster resolve --yes` lets this node join";
+        steps.extend(refuse(Code::GenerationsFork, why, way_out));
+        StartPlan::new(Row::NewerGeneration, steps)
+    }
+
+    /// Whether a peer tells of another cluster of the same generation, which wins.
+    fn loses_to_a_peer(&self) -> bool {
+        self.answers()
+            .any(|(_, it)| self.ledger.loses_to(Generation { number: it.generation, cluster: it.generation_of }))
     }
 
     fn not_ours_yet(&self) -> Option<StartPlan> {

@@ -205,7 +205,7 @@ fn parse_point(text: &str) -> Result<RestorePoint, Fault> {
     })
 }
 
-fn parse_time(text: &str) -> Result<i64, String> {
+pub(crate) fn parse_time(text: &str) -> Result<i64, String> {
     let parsed: Result<Timestamp, _> = text.parse();
     parsed
         .map(Timestamp::as_millisecond)

@@ -11,6 +11,7 @@ pub(crate) mod operate;
 pub(crate) mod page;
 pub(crate) mod plan;
 pub(crate) mod recover;
+pub(crate) mod resolve;
 pub(crate) mod schema;
 pub(crate) mod status;
 pub(crate) mod teardown;
@@ -59,6 +60,8 @@ pub(crate) enum Verb {
     Adopt(adopt::Args),
     /// Quorum is lost for good: survey what is left, and begin the cluster anew from it
     Recover(recover::Args),
+    /// Two recoveries made the same generation: let the nodes that lost join the other one
+    Resolve(resolve::Args),
 }
 
 /// Runs one verb.
@@ -77,5 +80,6 @@ pub(crate) fn run(verb: Verb, printer: &mut Printer) -> Result<Exit, Fault> {
         Verb::Schema(args) => schema::run(&args, printer),
         Verb::Adopt(args) => adopt::run(&args, printer),
         Verb::Recover(args) => recover::run(&args, printer),
+        Verb::Resolve(args) => resolve::run(&args, printer),
     }
 }

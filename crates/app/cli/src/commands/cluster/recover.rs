@@ -13,11 +13,12 @@ use quorate_faults::{Code, Exit, Fault};
 use quorate_host::audit::Who;
 use quorate_plan::change::ChangeHalt;
 use quorate_plan::change::recover::{
-    RecoverStep, Recovery, RowSeen, Said, Source, StoreNewest, SurveyRow, extend, plan_recovery,
+    Point, RecoverStep, Recovery, RowSeen, Said, Source, StoreNewest, SurveyRow, extend, plan_recovery,
 };
 use quorate_plan::spec::{Spec, parse_duration};
 
 use super::ask::{Cluster, ClusterArgs};
+use crate::commands::backup::restore::parse_time;
 use crate::commands::ca::passphrase::Terminal;
 use crate::commands::fresh_nonce;
 use crate::printer::Printer;
@@ -31,6 +32,7 @@ Examples:
   quorate cluster recover --config cluster.yaml --dry-run
   quorate cluster recover --config cluster.yaml --fenced n2 --fenced n3
   quorate cluster recover --config cluster.yaml --fenced n2 --from backup
+  quorate cluster recover --config cluster.yaml --to-time 2026-11-15T14:05:00Z
 
 Every agent that answers reports how far its data reaches, running or not, and queries the
 etcd of every member whose agent is silent. An answer of such a member is a refusal. The
@@ -56,6 +58,18 @@ pub(crate) struct Args {
     #[arg(long, value_name = "NODE")]
     from: Option<String>,
 
+    /// Do without the declared store: no backup is used, and the generation is not claimed
+    #[arg(long, conflicts_with_all = ["to_time", "to_revision"])]
+    without_store: bool,
+
+    /// Recover the state at this time from the backup, also of a cluster that serves
+    #[arg(long, value_name = "TIME", value_parser = parse_time, conflicts_with_all = ["to_revision", "from"])]
+    to_time: Option<i64>,
+
+    /// Recover the state after this revision from the backup, also of a cluster that serves
+    #[arg(long, value_name = "N", conflicts_with = "from")]
+    to_revision: Option<u64>,
+
     /// Show what is left and what would be done, and change nothing
     #[arg(long)]
     dry_run: bool,
@@ -73,10 +87,17 @@ fn time(text: &str) -> Result<Duration, String> {
     parse_duration(text).ok_or_else(|| "a time is written like `30s` or `10m`".to_owned())
 }
 
+impl Args {
+    /// The earlier state that is wanted.
+    fn point(&self) -> Option<Point> {
+        self.to_time.map(Point::Time).or(self.to_revision.map(Point::Revision))
+    }
+}
+
 /// Recovers.
 pub(crate) fn run(args: &Args, printer: &mut Printer) -> Result<Exit, Fault> {
     let cluster = Cluster::open(&args.cluster.file()?, args.cluster.name.as_deref(), printer)?;
-    let found = survey(&cluster, args.from.as_deref());
+    let found = survey(&cluster, args.from.as_deref(), args.point(), args.without_store)?;
     if let Some((founder, order)) = under_way(&found) {
         printer.note(&format!("a recovery of generation {} was ordered at `{founder}`; going on", order.generation));
         return follow(&cluster, &founder, &order, args.wait, printer);
@@ -98,7 +119,13 @@ pub(crate) fn run(args: &Args, printer: &mut Printer) -> Result<Exit, Fault> {
 
 /// What would be done: from whatever reaches furthest, or from what was named.
 fn plan(spec: &Spec, found: &Survey, args: &Args) -> Result<Recovery, Fault> {
-    let said = Said { dead: &args.confirm_dead, fenced: &args.fenced, passed_over: &args.pass_over };
+    let said = Said {
+        dead: &args.confirm_dead,
+        fenced: &args.fenced,
+        passed_over: &args.pass_over,
+        without_store: args.without_store,
+        point: args.point(),
+    };
     let best = plan_recovery(spec, &found.rows, &found.store, found.evidence(), said);
     let Some(from) = &args.from else { return Ok(best) };
     // Whether it may be done at all is decided by all that is left.
@@ -171,7 +198,10 @@ fn order(found: &Survey, plan: &Recovery, args: &Args) -> Result<(String, Order)
             };
             (node, OrderSource::Data { term: standing.term, index: standing.index, at_least })
         }
-        Source::Backup { node, revision } => (node, OrderSource::Backup { revision }),
+        Source::Backup { node, revision } => match args.point() {
+            Some(point) => (node, OrderSource::Point(point)),
+            None => (node, OrderSource::Backup { revision }),
+        },
     };
     let joining = found.rows.iter().filter(|row| joins(row));
     let rejoin = joining.map(|row| row.node.clone()).filter(|node| *node != founder).collect();
@@ -186,6 +216,9 @@ fn order(found: &Survey, plan: &Recovery, args: &Args) -> Result<(String, Order)
         probes: found.probes.clone(),
         watches: found.watches.clone(),
         uploaded: None,
+        above: Some(found.above),
+        claimed: found.has_store && !args.without_store,
+        without_store: args.without_store,
         who: Some(Who::us(std::env::var("SUDO_USER").ok())),
     };
     Ok((founder, order))

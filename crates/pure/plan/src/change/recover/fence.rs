@@ -78,6 +78,19 @@ pub struct Evidence<'a> {
     pub watches: &'a [(String, StoreWatch)],
     /// What waits in the spools of the nodes that answer.
     pub spools: &'a [SpoolSeen],
+    /// Generations that recoveries of this cluster claimed in the store.
+    pub claims: &'a [ClaimSeen],
+}
+
+/// A generation that a recovery claimed in the store.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ClaimSeen {
+    /// The number.
+    pub generation: u64,
+    /// The node that began it.
+    pub node: String,
+    /// When.
+    pub at: String,
 }
 
 impl Evidence<'_> {

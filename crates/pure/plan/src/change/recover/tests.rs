@@ -39,7 +39,7 @@ fn recovery(rows: &[SurveyRow], store: &StoreNewest, dead: &[&str]) -> Recovery 
 fn recovery_over(rows: &[SurveyRow], store: &StoreNewest, dead: &[&str], passed_over: &[&str]) -> Recovery {
     let [dead, passed_over] =
         [dead, passed_over].map(|names| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>());
-    let said = Said { dead: &[], fenced: &dead, passed_over: &passed_over };
+    let said = Said { fenced: &dead, passed_over: &passed_over, ..Said::default() };
     plan_recovery(&spec(&[1, 2, 3], ""), rows, store, Evidence::default(), said)
 }
 
@@ -271,4 +271,41 @@ fn what_waits_in_spools_is_uploaded_first_or_named() {
     assert!(matches!(more.source, Some(Source::Backup { revision: 150, .. })), "{more:?}");
     let unread = [SpoolSeen { node: "n2".to_owned(), parts: Vec::new(), unread: Some("no access".to_owned()) }];
     assert!(plan(&survives, &unread).loses.iter().any(|line| line.contains("cannot be read (no access)")));
+}
+
+#[test]
+fn a_point_is_recovered_from_the_backup_also_while_a_quorum_serves() {
+    let mut serves = survivor(2, 120, 140);
+    serves.serves = true;
+    let rows = [row(1, holds(survivor(1, 120, 140))), row(2, holds(serves)), silent(3)];
+    let store = StoreNewest::Newest { cluster: Some(ClusterId(0xc1)), revision: 90, epoch: 1 };
+    let fenced = ["n3".to_owned()];
+    let plan = |fenced: &[String]| {
+        let said = Said { fenced, point: Some(Point::Revision(90)), ..Said::default() };
+        plan_recovery(&spec(&[1, 2, 3], ""), &rows, &store, Evidence::default(), said)
+    };
+    let whole = plan(&fenced);
+    assert_eq!((code(&whole), whole.generation), (None, 1));
+    assert_eq!(whole.source, Some(Source::Backup { node: "n1".to_owned(), revision: 90 }));
+    assert_eq!(whole.loses, ["every write after revision 90, also what nodes and newer backups hold"]);
+    assert_eq!(whole.steps.last(), Some(&RecoverStep::Rejoin { node: "n2".to_owned() }));
+    assert_eq!(code(&plan(&[])), Some(Code::RecoverUnconfirmed), "who is silent is fenced here too");
+}
+
+#[test]
+fn a_generation_that_was_claimed_elsewhere_is_neither_made_again_nor_passed() {
+    let rows = [silent(1), row(2, holds(survivor(2, 120, 100))), silent(3)];
+    let fenced = ["n1".to_owned(), "n3".to_owned()];
+    let claim = |node: &str| [ClaimSeen { generation: 1, node: node.to_owned(), at: "today".to_owned() }];
+    let plan = |claims: &[ClaimSeen], without_store| {
+        let said = Said { fenced: &fenced, without_store, ..Said::default() };
+        let evidence = Evidence { claims, ..Evidence::default() };
+        plan_recovery(&spec(&[1, 2, 3], ""), &rows, &StoreNewest::Empty, evidence, said)
+    };
+    assert_eq!(code(&plan(&claim("n1"), false)), Some(Code::GenerationClaimed));
+    // What a node that answers has claimed, and knows nothing of, was given up: the next number is taken.
+    let next = plan(&claim("n2"), false);
+    assert_eq!((code(&next), next.generation), (None, 2));
+    let beside = plan(&claim("n1"), true);
+    assert_eq!((code(&beside), beside.generation), (None, 1));
 }

@@ -3,13 +3,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use quorate_agent::recover::{ProbeAnswer, ProbeRequest, Remains, Seen, Standing};
+use quorate_backup::claims::{self, Claim};
 use quorate_backup::session::Session;
+use quorate_backup::store::Store;
 use quorate_etcd_formats::membership::ClusterId;
 use quorate_faults::Fault;
 use quorate_plan::chain::Target;
 use quorate_plan::change::recover::{
-    Evidence, Probe, RecoverStep, Recovery, Reply, RowSeen, Source, SpoolPart, SpoolSeen, StoreNewest, StoreWatch,
-    SurveyRow, Survivor, WatchLine,
+    ClaimSeen, Evidence, Point, Probe, RecoverStep, Recovery, Reply, RowSeen, Source, SpoolPart, SpoolSeen,
+    StoreNewest, StoreWatch, SurveyRow, Survivor, WatchLine,
 };
 use quorate_plan::spec::Spec;
 use quorate_plan::start::Verdict;
@@ -29,12 +31,18 @@ pub(super) struct Survey {
     pub(super) watches: Vec<(String, StoreWatch)>,
     /// What waits in the spools of the nodes that answer.
     pub(super) spools: Vec<SpoolSeen>,
+    /// Generations that recoveries claimed in the store.
+    pub(super) claims: Vec<ClaimSeen>,
+    /// A store is declared.
+    pub(super) has_store: bool,
+    /// The highest revision that any node or the store has seen.
+    pub(super) above: u64,
 }
 
 impl Survey {
     /// What is known of the members that do not answer.
     pub(super) fn evidence(&self) -> Evidence<'_> {
-        Evidence { probes: &self.probes, watches: &self.watches, spools: &self.spools }
+        Evidence { probes: &self.probes, watches: &self.watches, spools: &self.spools, claims: &self.claims }
     }
 
     /// How far the data of a node reaches.
@@ -46,20 +54,49 @@ impl Survey {
     }
 }
 
-/// Asks all of them. `from`: where a node was named, the store is not asked to agree.
-pub(super) fn survey(cluster: &Cluster, from: Option<&str>) -> Survey {
+/// Asks all of them. `from`: where a node was named, the store is not asked to agree. `point`: an earlier state is wanted.
+pub(super) fn survey(
+    cluster: &Cluster,
+    from: Option<&str>,
+    point: Option<Point>,
+    without_store: bool,
+) -> Result<Survey, Fault> {
     let names: Vec<String> = cluster.spec.members.iter().map(|member| member.name.clone()).collect();
     let answers = cluster.order_all::<(), Remains>(&names, "/v1/remains", &());
     let answers: BTreeMap<String, Result<Remains, String>> =
         answers.into_iter().map(|(name, answer)| (name, answer.map_err(|fault| fault.to_string()))).collect();
     let (probes, watches) = probe(cluster, &answers);
-    let store = match from {
-        None | Some("backup") => ask_store(&cluster.spec, &answers),
-        Some(_) => StoreNewest::NotDeclared,
+    let (store, claimed) = match from {
+        _ if without_store => (StoreNewest::NotDeclared, 0),
+        None | Some("backup") => ask_store(&cluster.spec, &answers, point)?,
+        Some(_) => (StoreNewest::NotDeclared, 0),
     };
     let rows = answers.iter().map(|(node, answer)| SurveyRow { node: node.clone(), seen: row(answer, &store) });
     let spools = answers.values().flatten().filter_map(spool).collect();
-    Survey { rows: rows.collect(), store, probes, watches, spools, answers }
+    let above = highest(&answers).max(claimed);
+    let (has_store, claims) = (cluster.spec.backup.is_some(), claims(&cluster.spec, without_store));
+    Ok(Survey { rows: rows.collect(), store, probes, watches, spools, claims, has_store, above, answers })
+}
+
+/// What was claimed in the store. The agent that begins reads it again, and refuses where the store is silent.
+fn claims(spec: &Spec, without_store: bool) -> Vec<ClaimSeen> {
+    let Some(backup) = spec.backup.as_ref().filter(|_| !without_store) else { return Vec::new() };
+    let listed = Store::open(&backup.store, false).and_then(|store| claims::list(&store, &spec.token));
+    let seen = |claim: Claim| ClaimSeen { generation: claim.generation, node: claim.node, at: claim.at };
+    listed.unwrap_or_default().into_iter().map(seen).collect()
+}
+
+/// The highest revision that any node may have given out.
+fn highest(answers: &BTreeMap<String, Result<Remains, String>>) -> u64 {
+    let of = |remains: &Remains| {
+        let held = match &remains.seen {
+            Seen::There(it) => it.revision.unwrap_or(0).saturating_add(it.unapplied.unwrap_or(0)),
+            Seen::Absent | Seen::Damaged { .. } | Seen::Unknown { .. } => 0,
+        };
+        let waits = remains.spool.iter().flat_map(|spool| &spool.parts).map(|part| part.1).max();
+        held.max(waits.unwrap_or(0))
+    };
+    answers.values().flatten().map(of).max().unwrap_or(0)
 }
 
 fn spool(remains: &Remains) -> Option<SpoolSeen> {
@@ -171,20 +208,35 @@ fn reach(standing: &Standing, newest: Option<u64>) -> Option<u64> {
     }
 }
 
-fn ask_store(spec: &Spec, answers: &BTreeMap<String, Result<Remains, String>>) -> StoreNewest {
-    let Some(backup) = &spec.backup else { return StoreNewest::NotDeclared };
+/// What the store proves, and the highest revision that anything in it claims.
+fn ask_store(
+    spec: &Spec,
+    answers: &BTreeMap<String, Result<Remains, String>>,
+    point: Option<Point>,
+) -> Result<(StoreNewest, u64), Fault> {
+    let Some(backup) = &spec.backup else { return Ok((StoreNewest::NotDeclared, 0)) };
     let session = match Session::open(&backup.store, &std::env::temp_dir()) {
         Ok(session) => session,
-        Err(fault) => return StoreNewest::Unknown(fault.to_string()),
+        Err(fault) => return Ok((StoreNewest::Unknown(fault.to_string()), 0)),
     };
     let catalog = &session.catalog;
-    let Some(chain) = catalog.decide(Target::Newest).chain else { return StoreNewest::Empty };
+    let claimed = catalog.objects.iter().map(|object| object.last).max().unwrap_or(0);
+    let target = match point {
+        None => Target::Newest,
+        Some(Point::Time(ms)) => Target::Time(ms),
+        Some(Point::Revision(revision)) => Target::Revision(revision),
+    };
+    if point.is_some() {
+        session.reach(target)?;
+    }
+    let Some(chain) = catalog.decide(target).chain else { return Ok((StoreNewest::Empty, claimed)) };
     let id = catalog.objects.get(chain.base).map_or(0, |object| object.cluster_id);
     let cluster = (id != 0).then_some(ClusterId(id));
     // The backups of the cluster that a cluster was restored from are its own.
     let was = |remains: &Remains| cluster.is_some_and(|cluster| remains.was.contains(&cluster));
     let ours = answers.values().flatten().any(was);
-    StoreNewest::Newest { cluster: cluster.filter(|_| !ours), revision: chain.reach, epoch: catalog.newest_epoch() }
+    let (revision, epoch) = (chain.reach, catalog.newest_epoch());
+    Ok((StoreNewest::Newest { cluster: cluster.filter(|_| !ours), revision, epoch }, claimed))
 }
 
 /// Whether a node joins what another one begins. What could not be looked at is left as it is.
