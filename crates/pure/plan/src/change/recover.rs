@@ -458,7 +458,7 @@ impl<'a> Case<'a> {
             if best.is_some() { "whether a backup is newer than what is left" } else { "whether there is a backup" };
         let why = format!("cannot tell {what}: the store does not answer ({why})");
         let way_out =
-            "a store that does not answer is not taken for empty; bring it back, or name a node: `--from NODE`";
+            "a store that does not answer is not taken for empty; bring it back, or do without it: `--without-store`";
         Some(refused(Code::RecoverStore, why, way_out))
     }
 
