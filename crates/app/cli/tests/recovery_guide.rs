@@ -201,7 +201,7 @@ fn one_command_recovers_a_cluster_kept_by_agents_and_brings_an_earlier_state_bac
         cluster.power_off(at);
     }
     for at in 0..3 {
-        std::fs::rename(cluster.data(at), cluster.path(&format!("lost-{at}"))).unwrap();
+        quorate_testkit::run(Command::new("mv").arg(cluster.data(at)).arg(cluster.path(&format!("lost-{at}"))));
         cluster.start(at);
     }
     wait_until("the agents answer", LIMIT, || run_block(&cluster, &lost[0], &[]).matches("no data").count() == 3);
