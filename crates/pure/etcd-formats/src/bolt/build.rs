@@ -61,6 +61,13 @@ pub type Item = (Vec<u8>, Vec<u8>);
 /// How many bytes are handed to the sink at once, at least.
 pub const WRITE_BYTES: usize = 1 << 20;
 
+/// Least elements of a page, as bbolt has it. Two values that are a little longer than a page share three pages; each by
+/// itself would take two.
+const KEYS_MIN: usize = 2;
+
+/// Most bytes of a leaf that was given a second item: what bounds memory where values are giants.
+const SHARED_MAX: usize = 4 << 20;
+
 /// How full a page gets before the next one is begun, in percent. Leaves room for the first changes in place.
 const FILL_PERCENT: usize = 90;
 
@@ -207,6 +214,12 @@ impl Group {
         self.table.first().map(|(_, key, _)| &self.packed[..*key as usize]).unwrap_or_default()
     }
 
+    /// Takes the elements of the page behind it.
+    fn absorb(&mut self, behind: &mut Group) {
+        self.table.append(&mut behind.table);
+        self.packed.append(&mut behind.packed);
+    }
+
     /// Forgets its elements and keeps its room, unless a giant has passed through.
     fn clear(&mut self) {
         self.table.clear();
@@ -291,10 +304,10 @@ impl TreeWriter {
             self.levels.push(Level { filling: Group { branch: true, ..Group::default() }, ..Level::default() });
         }
         let level = &mut self.levels[depth];
-        let least = if level.filling.branch { 2 } else { 1 };
         let grown = level.filling.bytes() + HEADER_BYTES + key.len() + value.len();
         let full = grown > self.threshold || level.filling.table.len() >= self.count_max;
-        if full && level.filling.table.len() >= least {
+        let giant = !level.filling.branch && grown > SHARED_MAX && !level.filling.table.is_empty();
+        if full && (level.filling.table.len() >= KEYS_MIN || giant) {
             let branch = level.filling.branch;
             let next = level.spare.take().unwrap_or_else(|| Group { branch, ..Group::default() });
             let done = std::mem::replace(&mut level.filling, next);
@@ -327,8 +340,14 @@ impl TreeWriter {
                 debug_assert!(is_top, "a level above exists only once a held page was written");
                 return pages.write(&filling);
             };
-            if filling.branch && filling.table.len() < 2 {
+            if is_better_merged(&held, &filling, pages.page_size) {
+                held.absorb(&mut filling);
+            } else if filling.branch && filling.table.len() < KEYS_MIN {
                 balance(&mut held, &mut filling);
+            }
+            let is_top = self.levels.len() == depth + 1;
+            if is_top && filling.table.is_empty() {
+                return pages.write(&held);
             }
             self.write(pages, depth, &held)?;
             if !filling.table.is_empty() {
@@ -348,6 +367,14 @@ impl TreeWriter {
         filling.image(0, 0, &mut value);
         Ok(value)
     }
+}
+
+/// Whether the last two pages of a level are written as one: where that takes fewer, and bbolt would not split it either.
+fn is_better_merged(held: &Group, last: &Group, page_size: usize) -> bool {
+    let bytes = held.bytes() + last.bytes() - HEADER_BYTES;
+    let whole = bytes <= page_size || held.table.len() + last.table.len() <= 2 * KEYS_MIN && bytes <= SHARED_MAX;
+    let apart = held.bytes().div_ceil(page_size) + last.bytes().div_ceil(page_size);
+    whole && bytes.div_ceil(page_size) < apart
 }
 
 /// Gives a last page with a single child a second one, or hands its child to the page before.
