@@ -45,6 +45,19 @@ impl ReadAt for FileSource {
             cause: Some(cause),
         })
     }
+
+    /// Reserved space reads as zeros and takes no reading: file systems report it as holes.
+    fn next_used(&self, offset: u64) -> Option<u64> {
+        if offset >= self.len {
+            return None;
+        }
+        match rustix::fs::seek(&self.file, rustix::fs::SeekFrom::Data(offset)) {
+            Ok(used) => (used < self.len).then_some(used),
+            Err(rustix::io::Errno::NXIO) => None,
+            // A file system that cannot tell: everything is read.
+            Err(_) => Some(offset),
+        }
+    }
 }
 
 /// What a path turned out to be.

@@ -8,6 +8,12 @@ pub trait ReadAt: Sync {
     /// Fills `buf` from `offset`, or fails.
     fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> Result<(), ReadError>;
 
+    /// Where at or behind `offset` the next bytes begin that may be other than zero; none where only zeros follow. A
+    /// source that cannot tell returns `offset`.
+    fn next_used(&self, offset: u64) -> Option<u64> {
+        (offset < self.len()).then_some(offset)
+    }
+
     /// Whether there are no bytes at all.
     fn is_empty(&self) -> bool {
         self.len() == 0
@@ -60,5 +66,9 @@ impl<T: ReadAt + ?Sized> ReadAt for &T {
 
     fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> Result<(), ReadError> {
         (**self).read_exact_at(buf, offset)
+    }
+
+    fn next_used(&self, offset: u64) -> Option<u64> {
+        (**self).next_used(offset)
     }
 }

@@ -8,7 +8,7 @@ use quorate_etcd_formats::messages::{ConfState, Entry, HardState, Metadata, WalS
 use quorate_etcd_formats::snap::SnapFile;
 use quorate_etcd_formats::v2store::V2Store;
 use quorate_etcd_formats::wal::{
-    Damage, ScanOptions, Tail, WalFile, WalProblem, WalSummary, WalWriter, head, scan, scan_newest,
+    Damage, ScanOptions, Tail, WalFile, WalProblem, WalSummary, WalWriter, head, scan, scan_newest, scan_newest_whole,
 };
 
 const SECOND: &str = "0000000000000001-0000000000000001.wal";
@@ -42,6 +42,21 @@ fn put(index: u64, term: u64, size: usize, zeros: bool) -> Entry {
 
 fn is_flawless(summary: &WalSummary) -> bool {
     summary.problems.is_empty() && matches!(summary.tail, Tail::Clean { .. })
+}
+
+/// Where the records of a good log begin, and where it ends.
+fn record_starts(bytes: &[u8]) -> Vec<usize> {
+    let (mut starts, mut at) = (vec![0], 0);
+    while let Some(field) = bytes[at..].first_chunk() {
+        let length = (u64::from_le_bytes(*field) & ((1 << 56) - 1)) as usize;
+        at += 8 + length.next_multiple_of(8);
+        starts.push(at);
+    }
+    starts
+}
+
+fn whole_newest(bytes: &[u8]) -> WalSummary {
+    scan_newest_whole(&[WalFile { name: FIRST, source: &bytes }], &ScanOptions::default()).unwrap()
 }
 
 fn sizes() -> impl Strategy<Value = Vec<usize>> {
@@ -103,6 +118,37 @@ proptest! {
         bytes[sector..sector + 512].fill(0);
         let summary = scan_first(&bytes, None);
         prop_assert!(matches!(summary.tail, Tail::Torn { damage: Damage::Crc { .. }, .. }), "{:?}", summary.tail);
+    }
+
+    #[test]
+    fn a_hole_with_records_behind_it_is_damage_and_no_torn_write(
+        sizes in prop::collection::vec(prop_oneof![0..40usize, 400..3000usize], 2..30),
+        zeros: bool,
+        at in any::<prop::sample::Index>(),
+        length in 8..3000usize,
+        reserved in 0..5000usize,
+    ) {
+        let mut bytes = log(&sizes, zeros);
+        let starts = record_starts(&bytes);
+        let at = at.index(bytes.len());
+        let end = bytes.len().min(at + length);
+        prop_assume!(bytes[at..end].iter().any(|&byte| byte != 0));
+        let behind = starts[..starts.len() - 1].iter().filter(|&&start| start >= end).count();
+        bytes[at..end].fill(0);
+        bytes.resize(bytes.len() + reserved / 8 * 8, 0);
+        for summary in [scan_first(&bytes, None), whole_newest(&bytes)] {
+            match &summary.tail {
+                Tail::Corrupt(found) => if let Damage::Hole { until, records, entries } = found.problem {
+                    prop_assert!(starts.contains(&(until as usize)), "{} is no record", until);
+                    prop_assert!(until >= end as u64 && records as usize <= behind);
+                    prop_assert!(entries.is_none_or(|(low, high)| low <= high && high <= sizes.len() as u64));
+                },
+                // Only padding was hit, which is noted.
+                Tail::Clean { .. } if summary.segments[0].end as usize == starts[starts.len() - 1] => {}
+                Tail::Clean { .. } | Tail::Torn { .. } => prop_assert!(behind < 2, "{:?}", summary.tail),
+                Tail::None => prop_assert!(false),
+            }
+        }
     }
 
     #[test]
@@ -330,6 +376,48 @@ fn records_too_long_to_hold_are_summed_as_they_stream_by() {
     let mut torn = bytes;
     torn[5 << 20..6 << 20].fill(0);
     assert!(matches!(scan_first(&torn, None).tail, Tail::Torn { damage: Damage::Crc { .. }, .. }));
+}
+
+#[test]
+fn a_large_hole_is_found_by_every_way_of_reading() {
+    let mut bytes = log(&vec![300; 2000], true);
+    let starts = record_starts(&bytes);
+    // From one record's length field to another's: for etcd the log ends there.
+    let (from, until) = (starts[1000], starts[1601]);
+    assert!(until - from > 100 << 10);
+    bytes[from..until].fill(0);
+    bytes.resize(bytes.len() + (1 << 20), 0);
+    let files = [WalFile { name: FIRST, source: &bytes }];
+    let options = ScanOptions::default();
+    for summary in [scan(&files, &options), scan_newest(&files, &options), scan_newest_whole(&files, &options)] {
+        let Tail::Corrupt(found) = summary.unwrap().tail else { panic!("a hole is no end") };
+        assert_eq!(found.offset, from as u64);
+        let records = (starts.len() - 1 - 1601) as u64;
+        assert_eq!(found.problem, Damage::Hole { until: until as u64, records, entries: Some((800, 2000)) });
+        assert!(found.problem.to_string().ends_with("with entries 800 to 2000"), "{}", found.problem);
+    }
+}
+
+#[test]
+fn records_inside_a_torn_value_are_no_records_of_the_log() {
+    let inner = log(&[9; 40], true);
+    let mut wal = begin(0);
+    wal.entry(&put(1, 1, 4, true));
+    let end = wal.offset();
+    // Seven bytes before the value and its own length, so that the inner records are aligned as outer ones are.
+    for shift in 0..8 {
+        let mut wal = begin(0);
+        wal.entry(&put(1, 1, 4, true));
+        let value = [vec![7; 2000 + shift], inner.clone()].concat();
+        wal.entry(&Entry { r#type: Some(0), term: Some(1), index: Some(2), data: Some(value) });
+        let mut bytes = wal.finish();
+        bytes[1024..1536].fill(0);
+        let tail = scan_first(&bytes, None).tail;
+        assert!(matches!(tail, Tail::Torn { offset, .. } if offset == end), "{tail:?}");
+        let cut = bytes.len() - 64;
+        bytes.truncate(cut);
+        assert!(matches!(scan_first(&bytes, None).tail, Tail::Torn { .. }));
+    }
 }
 
 #[test]

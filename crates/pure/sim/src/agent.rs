@@ -90,6 +90,7 @@ impl World {
                 ids: Some((data.cluster, data.member)),
                 last_index: Some(data.log.len() as u64),
                 verdict: it.checked.clone().unwrap_or(Verdict::Unchecked),
+                readable: None,
             }),
         };
         let ledger = match &it.ledger {

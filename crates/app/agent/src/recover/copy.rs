@@ -153,16 +153,21 @@ fn good_part(path: &Path) -> Result<(u64, u32), Fault> {
     let fail = |error| Fault::io(format!("cannot read `{}`", path.display()), error);
     let source = FileSource::open(path).map_err(fail)?;
     let mut reader = SegmentReader::new(&source, None, true);
+    let damaged = |offset, why: String| {
+        Fault::new(Code::RecoverBoot, format!("`{}` is damaged at byte {offset}: {why}", path.display()))
+            .hint("recover from another node, or the backup")
+    };
     loop {
         let step = reader.step().map_err(|error| fail(std::io::Error::other(error)))?;
         let offset = match step {
             Step::Record { .. } => continue,
             Step::End { offset } | Step::Torn { offset, .. } => offset,
-            Step::Damaged { offset, .. } => {
-                return Err(Fault::new(Code::RecoverBoot, format!("`{}` is damaged at byte {offset}", path.display()))
-                    .hint("recover from another node, or the backup"));
-            }
+            Step::Damaged { offset, damage } => return Err(damaged(offset, damage.to_string())),
         };
+        let hole = wal::find_hole(&source, offset, reader.crc());
+        if let Some(hole) = hole.map_err(|error| fail(std::io::Error::other(error)))? {
+            return Err(damaged(offset, hole.to_string()));
+        }
         return Ok((offset, reader.crc().unwrap_or(0)));
     }
 }

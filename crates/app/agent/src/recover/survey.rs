@@ -243,7 +243,8 @@ fn observe_files(target: &Target) -> Seen {
     }
     let progress = AtomicU64::new(0);
     let workers = std::thread::available_parallelism().map_or(1, |cores| cores.get().min(8));
-    let report = verify::data_dir(&view, &verify::Settings { mode: Mode::Sanity, workers, progress: &progress });
+    let report =
+        verify::before_start(&view, &verify::Settings { mode: Mode::Sanity, workers, progress: &progress }, None);
     if let Some(error) = report.findings.iter().find(|finding| finding.severity == Severity::Error) {
         let why = format!("{} at {} [{}]", error.what, error.place, error.code);
         return if error.code == Code::Io { unknown(why) } else { damaged(why) };

@@ -57,6 +57,8 @@ pub(super) struct Checked {
     pub(super) torn: Option<(PathBuf, u64)>,
     /// The last index in its WAL, where known.
     pub(super) last_index: Option<u64>,
+    /// The newest revision that can still be read, where it is damaged.
+    pub(super) readable: Option<u64>,
 }
 
 /// Looks at the data dir. `checked`: what checking it gave, if it has been checked since etcd last ran on it. What has been
@@ -82,7 +84,8 @@ pub(super) fn observe_data(target: &Target, checked: Option<&Checked>) -> DataSe
     let checked = checked.filter(|checked| checked.which == Which::of(target));
     let verdict = checked.map_or(Verdict::Unchecked, |checked| checked.verdict.clone());
     let last_index = checked.and_then(|checked| checked.last_index);
-    DataSeen::There(DataFacts { ids: ids(&view), last_index, verdict })
+    let readable = checked.and_then(|checked| checked.readable);
+    DataSeen::There(DataFacts { ids: ids(&view), last_index, verdict, readable })
 }
 
 /// Checks the data. A fault: it could not be checked.
@@ -103,14 +106,16 @@ pub(super) fn validate(target: &Target, mode: Mode) -> Result<Checked, Fault> {
             .hint(finding.remedy.clone()));
     }
     let torn = report.findings.iter().find(|finding| finding.code == Code::WalTornTail);
-    let verdict = match (errors.next(), torn) {
-        (Some(error), _) => Verdict::Corrupt(words(error) + &readable(&open.view())),
+    let error = errors.next();
+    let readable = error.and_then(|_| readable(&open.view()));
+    let verdict = match (error, torn) {
+        (Some(error), _) => Verdict::Corrupt(words(error) + &how_far(readable)),
         (None, Some(torn)) => Verdict::RepairableTail(words(torn)),
         (None, None) => Verdict::Valid,
     };
     let torn = torn.and_then(|torn| Some((place(target, &torn.place.file), torn.place.offset?)));
     let cut = report.unfinished.map(|unfinished| unfinished.to_string());
-    Ok(Checked { which, verdict, cut, took: started.elapsed(), torn, last_index: last_index(&open.view()) })
+    Ok(Checked { which, verdict, cut, took: started.elapsed(), torn, last_index: last_index(&open.view()), readable })
 }
 
 /// Whether the data may be renamed or cut: nobody works on it. Asked right before, whatever was found minutes ago.
@@ -175,11 +180,14 @@ fn words(finding: &Finding) -> String {
 }
 
 /// How far what can still be read of damaged data reaches, for whoever has to decide what to do with it.
-fn readable(view: &DataDir<'_>) -> String {
+fn readable(view: &DataDir<'_>) -> Option<u64> {
     let progress = AtomicU64::new(0);
     let settings = inspect::Settings { hash: Some(false), count: false, workers: 1, progress: &progress };
-    let newest = inspect::data_dir(view, settings).database.revision;
-    newest.map(|revision| format!("; its newest readable revision is {revision}")).unwrap_or_default()
+    inspect::data_dir(view, settings).database.revision
+}
+
+fn how_far(readable: Option<u64>) -> String {
+    readable.map(|revision| format!("; its newest readable revision is {revision}")).unwrap_or_default()
 }
 
 /// Whether there is nothing: no directory, or one that holds only what an unfinished run or a file system leaves.
@@ -237,8 +245,8 @@ fn examine(view: &DataDir<'_>, mode: verify::Mode, until: Option<Instant>) -> Re
     let workers = std::thread::available_parallelism().map_or(1, |cores| cores.get().min(8));
     let settings = Settings { mode, workers, progress: &progress };
     match until {
-        None => verify::data_dir(view, &settings),
-        Some(until) => verify::data_dir_while(view, &settings, &|| Instant::now() < until),
+        None => verify::before_start(view, &settings, None),
+        Some(until) => verify::before_start(view, &settings, Some(&|| Instant::now() < until)),
     }
 }
 
@@ -274,8 +282,15 @@ mod tests {
         drop(File::create(target.data_dir().join(log(1))).unwrap());
         assert_ne!(Which::of(&target), written, "another segment");
         let verdict = Verdict::Corrupt("it was".to_owned());
-        let mut checked =
-            Checked { which: written, verdict, cut: None, took: Duration::ZERO, torn: None, last_index: Some(7) };
+        let mut checked = Checked {
+            which: written,
+            verdict,
+            cut: None,
+            took: Duration::ZERO,
+            torn: None,
+            last_index: Some(7),
+            readable: None,
+        };
         let seen = |checked: &Checked| match observe_data(&target, Some(checked)) {
             DataSeen::There(facts) => (facts.verdict, facts.last_index),
             DataSeen::Absent | DataSeen::Unknown(_) => panic!("it is there"),

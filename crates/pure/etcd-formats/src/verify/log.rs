@@ -88,7 +88,7 @@ pub(super) fn check(
     LogFacts { mode, wal, wal_dir: dir.wal_dir.clone(), snap, snap_points, received: received.collect(), unreadable }
 }
 
-/// Reads the whole WAL if that is asked for and there is time for it, else its newest segment.
+/// Reads the whole WAL if that is asked for and there is time for it, else its newest segment: all of it before a start.
 fn scan(
     files: &[WalFile<'_>],
     options: &ScanOptions,
@@ -102,7 +102,8 @@ fn scan(
             Ok(None) => {}
         }
     }
-    (Mode::Sanity, wal::scan_newest(files, options))
+    let newest = if go_on.is_some() { wal::scan_newest_whole } else { wal::scan_newest };
+    (Mode::Sanity, newest(files, options))
 }
 
 /// etcd passes over files that end as segments do and are not named as one.

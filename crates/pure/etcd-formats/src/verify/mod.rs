@@ -134,10 +134,17 @@ pub fn data_dir(dir: &DataDir<'_>, settings: &Settings<'_>) -> Report {
 }
 
 /// Examines a data dir for as long as `go_on` says so: what every start depends on in any case, then the whole WAL (asked
-/// before each segment), then the database (asked before each page). What was left out stands in [`Report::unfinished`];
-/// what was found in the rest counts as ever.
+/// before each segment; its newest one is read to its end in any case), then the database (asked before each page). What
+/// was left out stands in [`Report::unfinished`]; what was found in the rest counts as ever.
 pub fn data_dir_while(dir: &DataDir<'_>, settings: &Settings<'_>, go_on: &GoOn<'_>) -> Report {
     examine(dir, settings, Some(go_on))
+}
+
+/// Examines a data dir that etcd is about to start on. As [`data_dir`] (or, with `go_on`, [`data_dir_while`]), but the
+/// newest segment of the WAL is read to its end in every mode: etcd reads it, too, and where it finds a hole, it cuts off
+/// all that follows.
+pub fn before_start(dir: &DataDir<'_>, settings: &Settings<'_>, go_on: Option<&GoOn<'_>>) -> Report {
+    examine(dir, settings, Some(go_on.unwrap_or(&|| true)))
 }
 
 fn examine(dir: &DataDir<'_>, settings: &Settings<'_>, go_on: Option<&GoOn<'_>>) -> Report {

@@ -26,6 +26,15 @@ pub enum Damage {
     Chain { stored: u32, computed: u32 },
     /// The record (or its length field) goes on beyond the end of the file.
     BeyondEnd { length: u64 },
+    /// Bytes are missing, and intact records follow at `until`: no torn write, but a hole in the middle of the log.
+    Hole {
+        /// Where the first intact record behind the hole begins.
+        until: u64,
+        /// How many follow each other from there; 0 where there are too many that look like records to prove one.
+        records: u64,
+        /// The lowest and the highest entry among them.
+        entries: Option<(u64, u64)>,
+    },
 }
 
 /// What is wrong with a log whose records can be read.
@@ -120,6 +129,16 @@ impl fmt::Display for Damage {
                 write!(f, "the log so far has CRC `{computed:08x}`, the record says `{stored:08x}`")
             }
             Damage::BeyondEnd { length } => write!(f, "a record of {length} bytes goes beyond the end of the file"),
+            Damage::Hole { until, records: 0, .. } => {
+                write!(f, "the log has a hole here, and bytes that look like records follow at {until}")
+            }
+            Damage::Hole { until, records, entries: None } => {
+                write!(f, "the log has a hole here, and {records} intact records follow at {until}")
+            }
+            Damage::Hole { until, records, entries: Some((low, high)) } => {
+                write!(f, "the log has a hole here, and {records} intact records follow at {until}, ")?;
+                write!(f, "with entries {low} to {high}")
+            }
         }
     }
 }

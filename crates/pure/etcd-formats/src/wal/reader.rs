@@ -68,6 +68,11 @@ impl<'s> SegmentReader<'s> {
         SegmentReader { window: Window::new(source, 4096), offset: 0, crc: None, is_last: true }
     }
 
+    /// Goes on at a record in the middle of a segment. `crc` is the one that the record before it states.
+    pub(super) fn resume(source: &'s dyn ReadAt, offset: u64, crc: Option<u32>) -> Self {
+        SegmentReader { window: Window::new(source, CHUNK_BYTES), offset, crc, is_last: true }
+    }
+
     /// The running CRC, once a record has been read.
     pub fn crc(&self) -> Option<u32> {
         self.crc
@@ -218,7 +223,7 @@ fn has_zero_sector(source: &dyn ReadAt, start: u64, end: u64) -> Result<bool, Re
     Ok(found)
 }
 
-fn stream_crc(source: &dyn ReadAt, seed: u32, start: u64, end: u64) -> Result<u32, ReadError> {
+pub(super) fn stream_crc(source: &dyn ReadAt, seed: u32, start: u64, end: u64) -> Result<u32, ReadError> {
     let mut crc = seed;
     for_chunks(source, start, end, |_, bytes| crc = crc32c::crc32c_append(crc, bytes))?;
     Ok(crc)

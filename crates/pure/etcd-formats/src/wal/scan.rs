@@ -2,6 +2,7 @@
 
 #![deny(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
 
+use super::behind::find_hole;
 use super::log::{ConfChangeEntry, Jump, Log, Place, SnapshotPoint, TermRuns};
 use super::names::{NameProblem, SegmentName, check_order};
 use super::problem::{Damage, Located, WalProblem};
@@ -80,7 +81,7 @@ pub enum Tail {
         dropped: u64,
         damage: Damage,
     },
-    /// In the middle: a record cannot be read and nothing repairs it. What follows was not read.
+    /// In the middle: a record cannot be read and nothing repairs it, or intact records follow a hole. They do not count.
     Corrupt(Located<Damage>),
 }
 
@@ -218,6 +219,15 @@ pub fn scan_newest(files: &[WalFile<'_>], options: &ScanOptions) -> Result<WalSu
     Ok(scan.finish(false))
 }
 
+/// The same for a start: every record of the newest segment is read. etcd cuts that one by itself where it finds a hole.
+pub fn scan_newest_whole(files: &[WalFile<'_>], options: &ScanOptions) -> Result<WalSummary, WalReadError> {
+    let segments = in_order(files);
+    let newest = segments.last().map(std::slice::from_ref).unwrap_or_default();
+    let mut scan = Scan::new(options);
+    scan.read(newest, &|| true)?;
+    Ok(scan.finish(false))
+}
+
 fn in_order<'a>(files: &[WalFile<'a>]) -> Vec<(SegmentName, WalFile<'a>)> {
     let named = files.iter().filter_map(|file| Some((SegmentName::parse(file.name)?, *file)));
     let mut segments: Vec<_> = named.collect();
@@ -328,14 +338,22 @@ impl Scan {
             if self.quick && summary.records == HEAD_RECORDS {
                 summary.skipped = reader.skip_to_last()?;
             }
+            let crc = reader.crc();
+            let hole = |offset| find_hole(file.source, offset, crc);
             let (offset, record, clean_frame) = match reader.step()? {
                 Step::Record { offset, record, clean_frame } => (offset, record, clean_frame),
                 Step::End { offset } => {
                     summary.end = offset;
-                    break Tail::Clean { file: file_name(), end: offset };
+                    break match hole(offset)? {
+                        Some(problem) => Tail::Corrupt(Located { file: file_name(), offset, problem }),
+                        None => Tail::Clean { file: file_name(), end: offset },
+                    };
                 }
                 Step::Torn { offset, damage } => {
                     summary.end = offset;
+                    if let Some(problem) = hole(offset)? {
+                        break Tail::Corrupt(Located { file: file_name(), offset, problem });
+                    }
                     let dropped = bytes_in_use(file.source, offset)?.saturating_sub(offset);
                     break Tail::Torn { file: file_name(), offset, dropped, damage };
                 }

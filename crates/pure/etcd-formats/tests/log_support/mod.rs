@@ -50,6 +50,10 @@ impl ReadAt for Reserved<'_> {
         buf[..there.len()].copy_from_slice(there);
         Ok(())
     }
+
+    fn next_used(&self, offset: u64) -> Option<u64> {
+        (offset < self.bytes.len() as u64).then_some(offset)
+    }
 }
 
 /// A file whose runs of equal bytes are folded; see the README beside the fixtures.

@@ -38,7 +38,6 @@ macro_rules! systems {
         ProcessUnhealthy = "Q1115", Temporary;
         /// A directory that was to be a state dir is open to others and holds other things.
         StateDirForeign = "Q1116", Refused;
-
         /// No process of that name is kept on this machine.
         ProcessUnknown = "Q1150", CannotMeet;
         /// The process does not run.
@@ -134,7 +133,6 @@ macro_rules! systems {
         KeysWithheld = "Q1239", Refused;
         /// Who is to leave is the only server with the issuing keys.
         KeysWouldGo = "Q1240", Refused;
-
         /// A PostgreSQL that cannot tell whose change it was.
         PgTooOld = "Q1250", CannotMeet;
         /// A data dir of PostgreSQL could not be made or looked at.
@@ -223,6 +221,10 @@ macro_rules! systems {
         GenerationClaimed = "Q1423", Refused;
         /// Two recoveries made the same generation, and this node is of the one that lost.
         GenerationsFork = "Q1424", Refused;
+        /// The damaged data of the only member holds more than the newest backup.
+        StartBackupOlder = "Q1435", Refused;
+        /// The WAL holds entries that the release of an upgrade cannot read.
+        UpgradeOldEntries = "Q1436", Refused;
         }
     };
 }

@@ -4,7 +4,9 @@ use quorate_etcd_formats::membership::{ClusterId, MemberId};
 
 use super::Audit;
 use crate::ledger::{IntentKind, Ledger, Promise, State};
-use crate::start::{ClusterSeen, DataSeen, Health, Held, ListedMember, PeerFounding, Step, StoreSeen, Verdict};
+use crate::start::{
+    ClusterSeen, DataFacts, DataSeen, Health, Held, ListedMember, PeerFounding, Step, StoreSeen, Verdict,
+};
 
 /// What stands on the disk.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -58,7 +60,7 @@ impl Paper {
                 }
             }
             Step::Archive => self.data = Data::None,
-            Step::Restore { .. } => self.restore(audit),
+            Step::Restore { revision } => self.restore(audit, *revision),
             Step::Init { cluster, member } => self.init(audit, *cluster, *member),
             Step::Write(state) => self.write(audit, state),
             Step::TellPeers => self.told = true,
@@ -70,7 +72,7 @@ impl Paper {
         }
     }
 
-    fn restore(&mut self, audit: &mut Audit<'_>) {
+    fn restore(&mut self, audit: &mut Audit<'_>, revision: u64) {
         let alone = audit.spec.members.len() <= 1
             && self.members.len() <= 1
             && audit.ledger.confirmed.as_ref().is_none_or(|confirmed| confirmed.members.len() <= 1);
@@ -79,6 +81,9 @@ impl Paper {
         audit.rule(self.data == Data::None, "data is set aside before other data takes its place");
         let proven = matches!(audit.seen.store, StoreSeen::Chain { revision: Some(_), .. });
         audit.rule(proven, "a backup is proven before it is restored");
+        if let DataSeen::There(DataFacts { readable: Some(readable), .. }) = &audit.seen.data {
+            audit.rule(*readable <= revision, "a backup that holds less than the damaged data does not replace it");
+        }
         self.data = Data::Restored;
     }
 

@@ -138,6 +138,7 @@ impl Foundings {
                     Verdict::RepairableTail("t".into()),
                     Verdict::Corrupt("c".into()),
                 ]),
+                readable: random.of(&[None, Some(5), Some(5_000)]),
             }),
         }
     }

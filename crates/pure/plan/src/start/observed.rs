@@ -44,6 +44,8 @@ pub struct DataFacts {
     pub last_index: Option<u64>,
     /// What checking it gave.
     pub verdict: Verdict,
+    /// The newest revision that can still be read of it, where it was found damaged.
+    pub readable: Option<u64>,
 }
 
 /// What checking the data gave.

@@ -426,6 +426,9 @@ impl<G: Guards> Case<'_, G> {
             {
                 nothing(format!("{what}, and the store holds cluster `{cluster}`, which is another one"))
             }
+            StoreSeen::Chain { revision: Some(revision), .. } if self.readable() > Some(*revision) => {
+                self.backup_is_older(what, *revision)
+            }
             StoreSeen::Chain { revision: Some(revision), .. } => {
                 let mut steps = self.archive();
                 steps.push(Step::Restore { revision: *revision });
@@ -445,6 +448,24 @@ impl<G: Guards> Case<'_, G> {
     pub(super) fn lost_alone(&self) -> StartPlan {
         let why = "the data of this member is gone, and the other members do not answer";
         StartPlan::new(Row::LostAlone, wait(Code::StartDiskLost, why, "mount the disk, or bring the others back"))
+    }
+
+    /// The newest revision that can be read of damaged data.
+    fn readable(&self) -> Option<u64> {
+        match &self.seen.data {
+            DataSeen::There(facts) => facts.readable,
+            DataSeen::Absent | DataSeen::Unknown(_) => None,
+        }
+    }
+
+    /// Damaged data that holds more than the backup is not replaced by it: the operator decides which one counts.
+    fn backup_is_older(&self, what: &str, backup: u64) -> StartPlan {
+        let readable = self.readable().unwrap_or_default();
+        let why = format!("{what}, and the newest backup holds revision {backup} only");
+        let lost = format!("the writes of revisions {} to {readable}, at least", backup.saturating_add(1));
+        let way_out =
+            "every byte is kept; see `quorate explain Q1435` for how to keep these writes, or do without them";
+        StartPlan::new(Row::RestoreOnly, refuse_losing(Code::StartBackupOlder, why, &lost, way_out))
     }
 
     pub(super) fn wait_for_cluster(&self, what: &str) -> StartPlan {

@@ -42,7 +42,7 @@ fn started(spec: &Spec) -> State {
 }
 
 fn there(spec: &Spec, verdict: Verdict) -> DataSeen {
-    DataSeen::There(DataFacts { ids: Some(ids(spec)), last_index: Some(50), verdict })
+    DataSeen::There(DataFacts { ids: Some(ids(spec)), last_index: Some(50), verdict, readable: None })
 }
 
 fn seen(data: DataSeen, state: State) -> Observed {
@@ -154,6 +154,7 @@ fn data_of_others_is_never_started() {
         ids: Some((ClusterId(0xdead), MemberId(1))),
         last_index: None,
         verdict: Verdict::Valid,
+        readable: None,
     });
     assert!(row(&one, &foreign, Row::Foreign).contains("member `1` of cluster `dead`"));
     for verdict in [Verdict::Valid, Verdict::Unchecked, Verdict::Corrupt("x".into())] {
@@ -231,6 +232,14 @@ fn the_only_member_is_restored_or_kept_as_it_is() {
     assert_eq!(steps(&one, &lost, Row::RestoreOnly), "1. restore revision 120 from the newest provable backup");
     lost.data = there(&one, Verdict::Corrupt("x".into()));
     assert!(steps(&one, &lost, Row::RestoreOnly).starts_with("1. rename the data dir"));
+    // What can be read of it is more than the backup holds, or is not.
+    for (readable, refused) in [(120, false), (121, true)] {
+        let DataSeen::There(facts) = &mut lost.data else { panic!("it is there") };
+        facts.readable = Some(readable);
+        let text = row(&one, &lost, Row::RestoreOnly);
+        assert_eq!(text.contains("[Q1435]"), refused, "{text}");
+        assert_eq!(text.contains("going on would lose: the writes of revisions 121 to 121"), refused, "{text}");
+    }
     lost.store = chain(Some(ClusterId(9)), Some(120));
     assert!(row(&one, &lost, Row::RestoreOnly).contains("which is another one [Q0945]"));
     lost.store = chain(None, None);

@@ -121,7 +121,7 @@ impl Fixture {
             }
         }
         let last_index = last.map(|last| last.parse().unwrap());
-        DataSeen::There(DataFacts { ids: Some((ids.cluster, ids.member)), last_index, verdict })
+        DataSeen::There(DataFacts { ids: Some((ids.cluster, ids.member)), last_index, verdict, readable: None })
     }
 
     fn ledger(&self, parts: &[&str]) -> LedgerSeen {
