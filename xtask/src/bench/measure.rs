@@ -82,8 +82,26 @@ fn time(commands: Vec<Command>) -> Result<f64> {
 
 /// Peak resident memory, by GNU time, in a run of its own so that it does not disturb the timing.
 fn peak_memory(command: &Command) -> Result<f64> {
+    Ok(gnu_time(command, "%M")? / 1024.0)
+}
+
+/// The least seconds that the kernel spent for these commands in so many runs.
+pub(crate) fn system_seconds(rounds: usize, work: impl Fn() -> Result<Vec<Command>>) -> Result<f64> {
+    let mut least = f64::INFINITY;
+    for _ in 0..rounds {
+        let mut seconds = 0.0;
+        for command in work()? {
+            seconds += gnu_time(&command, "%S")?;
+        }
+        least = least.min(seconds);
+    }
+    Ok(least)
+}
+
+/// One number of GNU time.
+fn gnu_time(command: &Command, what: &str) -> Result<f64> {
     let output = Command::new("/usr/bin/time")
-        .args(["-f", "%M", "--"])
+        .args(["-f", what, "--"])
         .arg(command.get_program())
         .args(command.get_args())
         .stdin(Stdio::null())
@@ -91,7 +109,5 @@ fn peak_memory(command: &Command) -> Result<f64> {
         .output()
         .context("run /usr/bin/time (apt-get install time)")?;
     let stderr = String::from_utf8_lossy(&output.stderr);
-    let kib: f64 =
-        stderr.lines().last().unwrap_or_default().trim().parse().with_context(|| format!("{command:?}: {stderr}"))?;
-    Ok(kib / 1024.0)
+    stderr.lines().last().unwrap_or_default().trim().parse().with_context(|| format!("{command:?}: {stderr}"))
 }

@@ -5,12 +5,15 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
-use super::dataset::Dataset;
+use super::dataset::{Dataset, snapshot_of};
 use super::{Row, alone, fresh};
-use crate::bench::measure::alternate;
+use crate::bench::measure::{alternate, system_seconds};
 
 /// How much memory either may take, in MiB.
 const MEMORY: f64 = 128.0;
+
+/// Keys of a snapshot of 518 MB.
+const KEYS_BESIDE_DD: u64 = 360_000;
 
 pub(crate) fn rows(quorate: &Path, etcdutl: &Path, work: &Path, gib: &Dataset) -> Result<Vec<Row>> {
     let scratch = work.join("restored");
@@ -18,6 +21,7 @@ pub(crate) fn rows(quorate: &Path, etcdutl: &Path, work: &Path, gib: &Dataset) -
     let rows = vec![
         restore(quorate, etcdutl, &scratch, gib)?,
         restore_large(quorate, &scratch, &gib.snapshot, &large)?,
+        restore_beside_dd(quorate, work, &scratch)?,
         defrag(quorate, etcdutl, work, gib)?,
     ];
     fresh(&scratch)?;
@@ -53,6 +57,33 @@ fn restore_large(quorate: &Path, scratch: &Path, small: &Path, large: &Path) -> 
         large.seconds / small.seconds
     );
     Ok(alone(&work, large, "time grows no faster than size, memory flat", met))
+}
+
+/// Beside what merely writing the same bytes takes, durably.
+fn restore_beside_dd(quorate: &Path, work: &Path, scratch: &Path) -> Result<Row> {
+    let snapshot = snapshot_of(work, "half-gib.snapshot", KEYS_BESIDE_DD)?;
+    let ours = || ours(quorate, scratch, &snapshot);
+    let floor = || {
+        fresh(scratch)?;
+        let mut command = Command::new("dd");
+        command.arg(format!("if={}", snapshot.display())).arg(format!("of={}", scratch.join("copy").display()));
+        command.args(["bs=1M", "conv=fsync"]);
+        Ok(vec![command])
+    };
+    let (system, floor_system) = (system_seconds(3, ours)?, system_seconds(3, floor)?);
+    let (ours, floor) = alternate(9, ours, floor)?;
+    let ratio = ours.seconds / floor.seconds;
+    let megabytes = snapshot.metadata()?.len() as f64 / 1e6;
+    Ok(Row {
+        work: format!(
+            "`data restore`, {megabytes:.0} MB snapshot, SHA-256 checked: {ratio:.2}× `dd`; {system:.2} s in the kernel, `dd` {floor_system:.2} s"
+        ),
+        ours,
+        peer: "`dd bs=1M conv=fsync` of the same file".into(),
+        theirs: Some(floor),
+        reach: "≤ 1.3× `dd`, ≤ 32 MiB".into(),
+        met: ratio <= 1.3 && ours.rss_mib <= 32.0,
+    })
 }
 
 fn ours(quorate: &Path, scratch: &Path, snapshot: &Path) -> Result<Vec<Command>> {
