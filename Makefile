@@ -42,9 +42,9 @@ test-faults: tools cargo ## Run the same tests with their ranges widened (QUORAT
 test-clock: tools cargo ## Step this machine's own clock by an hour and back below agents, etcd and every change (root; puts it right afterwards)
 	QUORATE_CLOCK=machine $(CARGO) test --locked -p quorate-cli --test agent_clock --test cluster_clock --test ca_rotate -- --test-threads=1 clock
 
-test-etcd: tools cargo ## Run the tests of changes with every release of etcd (make test: each of them with one or more)
+test-etcd: tools cargo ## Run the tests of changes with every release of etcd, and those in the directories ETCD_DIR="/opt/etcd-3.6.14 …" (make test: each of them with one or more)
 	$(CARGO) build --workspace --all-targets --locked
-	for release in 3.4.23 3.5.16 sid; do QUORATE_TEST_ETCD=$$release target/debug/xtask test $(CHANGE_TESTS); done
+	for release in 3.4.23 3.5.16 sid $(abspath $(ETCD_DIR)); do QUORATE_TEST_ETCD=$$release target/debug/xtask test $(CHANGE_TESTS); done
 
 test-postgres: tools cargo ## Run the tests of PostgreSQL groups with releases 17 and 16 (make test: 18, and a part of them with the others)
 	$(CARGO) build --workspace --all-targets --locked

@@ -34,12 +34,16 @@ pub struct Tools {
 }
 
 /// The release that a test of changes runs on: the one that it names, or that of `QUORATE_TEST_ETCD`, for all of them in turn.
+/// That may be the directory of any release's programs, too.
 pub fn release_or(version: &str) -> String {
     std::env::var("QUORATE_TEST_ETCD").unwrap_or_else(|_| version.to_owned())
 }
 
-/// The programs of release `version` (one of [`VERSIONS`]).
+/// The programs of release `version` (one of [`VERSIONS`]), or those in a directory.
 pub fn etcd(version: &str) -> Tools {
+    if version.contains('/') {
+        return etcd_in(Path::new(version));
+    }
     let package = format!("etcd-{version}");
     let server = tool(&package, "etcd");
     let client = tool(&package, "etcdctl");
@@ -47,6 +51,17 @@ pub fn etcd(version: &str) -> Tools {
     let real = std::fs::canonicalize(project_root().join(".tools").join(&package)).expect("the package was just found");
     let digits = real.file_name().unwrap_or_default().to_string_lossy().replace("etcd-", "");
     Tools { version: digits, etcd: server, etcdctl: client, etcdutl: offline }
+}
+
+/// The programs of a release that was unpacked into a directory.
+fn etcd_in(dir: &Path) -> Tools {
+    let [server, client, offline] = ["etcd", "etcdctl", "etcdutl"].map(|name| {
+        let found = [dir.join(name), dir.join("bin").join(name)].into_iter().find(|path| path.exists());
+        found.unwrap_or_else(|| panic!("`{}` has no `{name}`", dir.display()))
+    });
+    let said = run(Command::new(&server).arg("--version"));
+    let digits = said.lines().find_map(|line| line.strip_prefix("etcd Version: ")).expect("etcd says its version");
+    Tools { version: digits.trim().to_owned(), etcd: server, etcdctl: client, etcdutl: offline }
 }
 
 impl Tools {

@@ -161,8 +161,15 @@ impl Net {
 
     /// Files name this release from now on: 3.5.16, or the one that all tests are to run on.
     pub(crate) fn declare_release(&mut self) {
-        let release = release_or("3.5.16").replace("sid", "3.5.30");
-        self.binary = Some(format!("{}\"\n  etcd-version: \"{release}", releases()));
+        let named = release_or("3.5.16");
+        let (release, binary) = if named.contains('/') {
+            // A directory: where its name tells the release, others lie beside it.
+            let binary = self.tools.etcd.display().to_string();
+            (self.tools.version.clone(), binary.replace(&self.tools.version, "{version}"))
+        } else {
+            (named.replace("sid", "3.5.30"), releases())
+        };
+        self.binary = Some(format!("{binary}\"\n  etcd-version: \"{release}"));
     }
 
     /// Writes the file of these members for all of them, without telling an agent.
