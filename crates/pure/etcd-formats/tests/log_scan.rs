@@ -4,9 +4,10 @@ mod log_support;
 
 use log_support::{FIRST, Reserved, fixture, scan_first, unfold};
 use quorate_etcd_formats::membership::{ClusterId, Member, MemberId};
+use quorate_etcd_formats::messages::{Entry, HardState, Metadata, WalSnapshot};
 use quorate_etcd_formats::snap::{SnapFile, SnapName};
 use quorate_etcd_formats::v2store::V2Store;
-use quorate_etcd_formats::wal::{ScanOptions, Tail, WalFile, WalSummary, head, scan, scan_newest};
+use quorate_etcd_formats::wal::{ScanOptions, Tail, WalFile, WalSummary, WalWriter, head, scan, scan_newest};
 
 struct Server {
     version: &'static str,
@@ -100,6 +101,37 @@ fn raft_snapshots_of_data_dirs_agree_with_their_log() {
         assert_eq!(member.id, MemberId(joined.change.node_id()));
         assert_eq!((member.id, &member.peer_urls, &member.name), (founder.id, &founder.peer_urls, &founder.name));
         assert_eq!(member.client_urls.len(), 1);
+    }
+}
+
+#[test]
+fn entries_that_3_7_cannot_read_are_found_behind_the_snapshot() {
+    for (wal, holds) in [
+        (fixture!("fresh-3.4.23.wal"), true),
+        (fixture!("fresh-3.5.16.wal"), true),
+        (fixture!("fresh-3.5.30.wal"), true),
+        (fixture!("fresh-3.6.14.wal"), false),
+        (fixture!("fresh-3.7.1.wal"), false),
+        (fixture!("restored-3.5.30.wal"), false),
+    ] {
+        let summary = scan_first(wal, None);
+        assert_eq!(!summary.v2_behind_start().is_empty(), holds, "{:?}", summary.v2);
+    }
+    // A snapshot mark behind them makes them history.
+    for (mark, behind) in [(None, &[2, 3][..]), (Some(2), &[3]), (Some(4), &[])] {
+        let mut log = WalWriter::new(0);
+        log.metadata(&Metadata { node_id: Some(1), cluster_id: Some(2) });
+        let publish = b"\x08\x05\x12\x03PUT\x1a\x0a/0/version\x22\x053.5.0\x28\x00\x32\x00".to_vec();
+        let put = b"\x22\x06\x0a\x01a\x12\x011\xa2\x06\x0a\x08\x85\x88\xe5\xb3\x8b\xbc\xa8\xeb\x27".to_vec();
+        for (index, data) in [(1, &put), (2, &publish), (3, &publish), (4, &put)] {
+            let (term, index) = (Some(1), Some(index));
+            log.entry(&Entry { r#type: Some(0), term, index, data: Some(data.clone()) });
+        }
+        log.state(&HardState { term: Some(1), vote: Some(1), commit: Some(4) });
+        if let Some(index) = mark {
+            log.snapshot(&WalSnapshot { index: Some(index), term: Some(1), conf_state: None });
+        }
+        assert_eq!(scan_first(&log.finish(), None).v2_behind_start(), behind, "{mark:?}");
     }
 }
 

@@ -216,6 +216,7 @@ impl World {
             member: it.data.as_ref().map(|data| data.member).or_else(|| ledger.ids().map(|(_, member)| member)),
             etcd: it.runs.then(|| release_text(it.runs_as.1)),
             storage: None,
+            v2_entries: Some(0),
             restart: differs.then(|| {
                 let why = "its flags, its release or whom it trusts have changed".to_owned();
                 let moves = self.address_of(node) != it.listens;

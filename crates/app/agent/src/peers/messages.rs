@@ -64,6 +64,9 @@ pub struct NodeAnswer {
     /// The schema of its database, where etcd tells it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub storage: Option<String>,
+    /// How many entries its log holds behind its newest raft snapshot that etcd 3.7 cannot read, where its agent has looked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub v2_entries: Option<u64>,
     /// Why its etcd has to be restarted, where it has to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub restart: Option<Restart>,
@@ -180,6 +183,7 @@ impl NodeAnswer {
             member: self.member,
             etcd: self.etcd.clone(),
             storage: self.storage.clone(),
+            v2_entries: self.v2_entries,
             restart: self.restart.clone(),
             intent: self.intent.as_ref().map(|intent| intent.kind),
             pausing: self.upkeep == Upkeep::Running,

@@ -150,7 +150,7 @@ fn schemas() -> Value {
             "leads": { "type": "boolean" },
             "upkeep": { "enum": ["none", "wanted", "running"] },
             "stage": { "enum": ["blank", "joining", "member", "removed"] },
-            "etcd": text, "storage": text, "settled": { "type": "boolean" },
+            "etcd": text, "storage": text, "v2_entries": number, "settled": { "type": "boolean" },
             "restart": object(&["why"], json!({ "why": text, "release": text })),
             "intent": object(&["kind"], json!({ "kind": text, "why": text, "at_ms": number })),
             "backed_up_ms": number, "stored_revision": number, "since_revision": number,

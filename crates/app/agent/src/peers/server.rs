@@ -218,6 +218,7 @@ async fn node(State(api): State<Api>) -> Result<Json<NodeAnswer>, No> {
         stage: Some(stage),
         etcd: status.etcd.and_then(|etcd| etcd.version),
         storage: api.shared.storage(),
+        v2_entries: api.shared.v2_entries(),
         restart: api.shared.restart(),
         settled: api.shared.settled(),
         intent: ledger.intent,

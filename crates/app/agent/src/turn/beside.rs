@@ -10,7 +10,9 @@ use std::time::{Duration, Instant};
 use quorate_etcd::client::Client;
 use quorate_etcd::client::messages::{Member, StatusResponse};
 use quorate_etcd_formats::membership::{ClusterId, MemberId};
+use quorate_etcd_formats::verify::V2Entries;
 use quorate_faults::{Code, Fault};
+use quorate_plan::change::upgrade::Release;
 use quorate_plan::change::{Restart, note_learner};
 use quorate_plan::ledger::{
     Confirmed, ConfirmedMember, Identity, IntentKind, Ledger, LedgerSeen, Origin, PendingAdd, State,
@@ -19,13 +21,13 @@ use quorate_plan::peers::{self, Told};
 use quorate_plan::phase::Phase;
 use quorate_plan::start::ListedMember;
 use tokio::task::JoinSet;
-use tracing::{info, warn};
+use tracing::{debug, info, warn};
 
 use super::book::Book;
 use super::change::Took;
 use super::cluster::{Heard, hear_all, listed_member, quorum_list};
 use super::compare::{Compared, compare};
-use super::data::in_words;
+use super::data::{self, in_words};
 use super::drift;
 use super::etcd::{self, Program, TAKEN_WITH_OTHERS};
 use super::execute::halted;
@@ -196,6 +198,7 @@ impl Beside {
         self.finish_joining().await?;
         let storage = Some(status.storage_version.clone()).filter(|version| !version.is_empty());
         self.shared.set_storage(storage);
+        self.notice_v2_entries(&status.version).await;
         self.shared.saw_version(&status.version);
         let survey = self.survey(&client).await?;
         self.shared.saw_revision(status.header.as_ref().map_or(0, |header| header.revision));
@@ -215,6 +218,31 @@ impl Beside {
             self.shared.set_restarting(false);
         }
         Ok(Turn::Surveyed(self.change(&survey, &heard).await))
+    }
+
+    /// Reads the log for entries that the next minor version of etcd cannot read, where that is so of the release that runs.
+    async fn notice_v2_entries(&self, version: &str) {
+        if !Release::parse(version).is_some_and(Release::is_last_with_v2) {
+            return self.shared.set_v2_entries(None);
+        }
+        if !self.shared.v2_entries_due() {
+            return;
+        }
+        let node = Arc::clone(&self.node);
+        let observed = tokio::task::spawn_blocking(move || data::v2_entries(&node.target)).await;
+        let observed = match observed {
+            Ok(Ok(V2Entries::Known { count, .. })) => Some(count),
+            Ok(Ok(V2Entries::Unknown(why))) => {
+                debug!(why, "the log cannot be searched for entries of earlier releases");
+                None
+            }
+            Ok(Err(fault)) => {
+                debug!("the log cannot be searched for entries of earlier releases: {}", in_words(&fault));
+                None
+            }
+            Err(_) => None,
+        };
+        self.shared.set_v2_entries(Some(observed));
     }
 
     /// The status of this member. A newcomer keeps who asks waiting until it serves.

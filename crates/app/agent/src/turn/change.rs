@@ -132,6 +132,7 @@ impl Beside {
             member: ledger.ids().map(|(_, member)| member),
             etcd: self.shared.status().etcd.and_then(|etcd| etcd.version),
             storage: self.shared.storage(),
+            v2_entries: self.shared.v2_entries(),
             restart: self.shared.restart(),
             intent: ledger.intent.as_ref().map(|intent| intent.kind),
             // Its own turn is no reason against taking it.

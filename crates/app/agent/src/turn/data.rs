@@ -15,7 +15,7 @@ use quorate_etcd_formats::database::Facts;
 use quorate_etcd_formats::dir::{DB, DataDir, InUse, Kind};
 use quorate_etcd_formats::inspect;
 use quorate_etcd_formats::membership::{ClusterId, MemberId};
-use quorate_etcd_formats::verify::{self, Report, Settings};
+use quorate_etcd_formats::verify::{self, Report, Settings, V2Entries};
 use quorate_etcd_formats::wal::{self, ScanOptions, WalFile};
 use quorate_faults::{Code, Fault, Finding, Severity};
 use quorate_host::durable::PARTIAL_MARK;
@@ -148,6 +148,32 @@ pub(super) fn cluster_version(target: &Target) -> Option<String> {
     let db = Db::open(&source).ok()?;
     let buckets = db.buckets().ok()?;
     Facts::read(&db, &buckets).ok()?.cluster_version
+}
+
+/// Entries of the log that etcd 3.7 cannot read. etcd may run on it.
+pub(super) fn v2_entries(target: &Target) -> Result<V2Entries, Fault> {
+    let dir = target.wal_dir().map_or_else(|| target.data_dir().join("member/wal"), Path::to_owned);
+    let attempt = || format!("cannot read the WAL in `{}`", dir.display());
+    let entries = match std::fs::read_dir(&dir) {
+        Ok(entries) => entries,
+        // A member that is about to join has no log yet.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(V2Entries::NONE),
+        Err(error) => return Err(Fault::io(attempt(), error)),
+    };
+    let mut files = Vec::new();
+    for entry in entries {
+        let entry = entry.map_err(|error| Fault::io(attempt(), error))?;
+        let name = entry.file_name().to_string_lossy().into_owned();
+        if name.ends_with(".wal") {
+            let source = FileSource::open(&entry.path()).map_err(|error| Fault::io(attempt(), error))?;
+            files.push((name, source));
+        }
+    }
+    let files: Vec<WalFile<'_>> = files.iter().map(|(name, source)| WalFile { name, source }).collect();
+    verify::v2_entries(&files).map_err(|error| {
+        let cause = error.source.cause.unwrap_or_else(|| io::ErrorKind::UnexpectedEof.into());
+        Fault::io(format!("cannot read `{}`", dir.join(error.file).display()), cause)
+    })
 }
 
 /// What the small buckets of the database say.

@@ -11,11 +11,13 @@ use quorate_etcd::aside::ensure_file;
 use quorate_etcd::binary::{Binary, Places};
 use quorate_etcd_formats::founding::Form;
 use quorate_etcd_formats::hex::hex;
+use quorate_etcd_formats::verify::V2Entries;
 use quorate_faults::{Code, Fault};
 use quorate_host::durable::RealDisk;
 use quorate_host::logs::Rotation;
 use quorate_host::shim::{self, ETCD_STOPPING, Rung, Running, Send, ShimSpec};
 use quorate_host::state::StateDir;
+use quorate_plan::change::upgrade::Release;
 use quorate_plan::etcd_config::{EtcdConfig, Minor, kept_level, render_for, render_plain_for};
 use quorate_plan::server_log::{self, Level};
 use quorate_plan::spec::Stop;
@@ -95,7 +97,9 @@ impl Program {
 
     /// Refuses data of a newer version.
     pub(super) fn check_data(&self, node: &Node) -> Result<(), Fault> {
-        let Some(version) = data::cluster_version(&node.target) else { return Ok(()) };
+        let version = data::cluster_version(&node.target);
+        self.check_log(node, version.as_deref())?;
+        let Some(version) = version else { return Ok(()) };
         if self.minor.reads(&version) {
             return Ok(());
         }
@@ -105,6 +109,27 @@ impl Program {
             node.target.data_dir().display()
         );
         Err(Fault::new(Code::EtcdOlder, attempt).hint("start an etcd of that version or a later one"))
+    }
+
+    /// Refuses a log with entries that this release panics on. `cluster`: the version that the members agreed on; once that is
+    /// this minor version, all of them have read their logs.
+    fn check_log(&self, node: &Node, cluster: Option<&str>) -> Result<(), Fault> {
+        let release = |text: &str| Release::parse(text).or_else(|| Release::parse(&format!("{text}.0")));
+        // Early releases keep that version elsewhere.
+        let from = cluster.and_then(release).unwrap_or(Release { major: 3, minor: 0, patch: 0 });
+        let Some(to) = release(&self.binary.version).filter(|to| from.drops_v2(*to)) else { return Ok(()) };
+        let attempt = || format!("cannot start etcd {to} on `{}`", node.target.data_dir().display());
+        let fault = |why: String| {
+            let hint = "start the release that it ran last; see `quorate explain Q1436`";
+            Err(Fault::new(Code::UpgradeOldEntries, attempt()).caused_by(why).hint(hint))
+        };
+        match data::v2_entries(&node.target)? {
+            V2Entries::Known { count: 0, .. } => Ok(()),
+            V2Entries::Known { count, .. } => {
+                fault(format!("its WAL holds {count} entries of 3.5 or earlier behind the newest raft snapshot"))
+            }
+            V2Entries::Unknown(why) => fault(format!("whether it can read the WAL is not known: {why}")),
+        }
     }
 }
 

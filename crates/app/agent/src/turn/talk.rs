@@ -39,6 +39,8 @@ pub(super) struct Talk {
     stale: Mutex<Option<Restart>>,
     /// The schema of its database.
     storage: Mutex<Option<String>>,
+    /// Entries of its log that etcd 3.7 cannot read, where known, and when that was observed.
+    v2_entries: Mutex<Option<(Instant, Option<u64>)>>,
     /// The hash of the settings that it runs with.
     runs_with: Mutex<Option<String>>,
     /// Whether the running etcd was compared with the file.
@@ -81,6 +83,7 @@ impl Talk {
             restarting: AtomicBool::new(false),
             stale: Mutex::default(),
             storage: Mutex::default(),
+            v2_entries: Mutex::default(),
             runs_with: Mutex::default(),
             settled: AtomicBool::new(false),
             stored: Mutex::default(),
@@ -228,6 +231,23 @@ impl Shared {
 
     pub(super) fn set_storage(&self, storage: Option<String>) {
         *lock(&self.talk.storage) = storage;
+    }
+
+    /// How many entries the log holds that etcd 3.7 cannot read, where that is known.
+    pub(crate) fn v2_entries(&self) -> Option<u64> {
+        (*lock(&self.talk.v2_entries)).and_then(|(_, count)| count)
+    }
+
+    /// Whether the log has to be read again: often until it holds no such entry, seldom afterwards.
+    pub(super) fn v2_entries_due(&self) -> bool {
+        let often = Duration::from_secs(30);
+        (*lock(&self.talk.v2_entries))
+            .is_none_or(|(at, count)| at.elapsed() >= if count == Some(0) { often.saturating_mul(20) } else { often })
+    }
+
+    /// `None`: nothing is known, and nobody has looked.
+    pub(super) fn set_v2_entries(&self, observed: Option<Option<u64>>) {
+        *lock(&self.talk.v2_entries) = observed.map(|count| (Instant::now(), count));
     }
 
     /// etcd was found or started with these settings.

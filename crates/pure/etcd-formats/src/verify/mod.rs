@@ -11,6 +11,7 @@ mod database;
 mod layout;
 mod log;
 mod members;
+mod release;
 mod remedy;
 
 use std::sync::atomic::AtomicU64;
@@ -19,6 +20,8 @@ use quorate_faults::{Code, Finding, Place, Severity};
 use serde::Serialize;
 
 use remedy::Subject;
+
+pub use release::{V2Entries, WITHOUT_V2, check_release, v2_entries};
 
 pub use crate::bolt::check::GoOn;
 use crate::dir::{DataDir, InUse};

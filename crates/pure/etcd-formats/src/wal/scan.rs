@@ -108,6 +108,8 @@ pub struct WalSummary {
     pub conf_changes_left_out: u64,
     /// Where the log skips entries.
     pub jumps: Vec<Jump>,
+    /// Indexes of the normal entries in the form of the v2 API, ascending; the lowest are left out when there are thousands.
+    pub v2: Vec<u64>,
     /// How the log ends.
     pub tail: Tail,
     /// What is wrong with it, besides its tail.
@@ -162,6 +164,13 @@ impl WalSummary {
     pub fn continues_from(&self, index: u64) -> bool {
         let reaches_back = self.first_entry.is_none_or(|first| first <= index.saturating_add(1));
         reaches_back && self.jumps.iter().all(|jump| jump.next <= index.saturating_add(1))
+    }
+
+    /// Entries in the form of the v2 API that a start reads: those behind the newest snapshot mark that is committed. etcd
+    /// 3.7 panics on each of them.
+    pub fn v2_behind_start(&self) -> &[u64] {
+        let start = self.start.as_ref().map_or(0, |point| point.index);
+        self.v2.get(self.v2.partition_point(|index| *index <= start)..).unwrap_or_default()
     }
 
     /// Whether all that could be read was read: false after damage in the middle.
@@ -439,6 +448,7 @@ impl Scan {
             conf_changes: log.conf_changes,
             conf_changes_left_out: log.conf_changes_left_out,
             jumps: log.jumps.into_iter().map(|(_, jump)| jump).collect(),
+            v2: log.v2.into(),
             tail: self.tail,
             problems: self.problems.kept,
             problems_left_out: self.problems.left_out,

@@ -127,6 +127,10 @@ impl<G: Guards> Case<'_, G> {
                 return false;
             }
         };
+        if let Some(halt) = upgrade::unreadable_logs(self.view, to) {
+            self.plan.halt = Some(halt);
+            return false;
+        }
         let storage = self.view.answer(node).and_then(|now| now.storage.as_deref());
         if !upgrade::is_stored_later(storage, to) {
             return true;

@@ -41,6 +41,7 @@ fn now(spec: &Spec, number: u64) -> NodeNow {
         member: Some(id(number)),
         etcd: Some("3.5.30".to_owned()),
         storage: None,
+        v2_entries: Some(0),
         restart: None,
         intent: None,
         pausing: false,

@@ -19,6 +19,9 @@ use crate::start::Halt;
 /// not understand.
 const LAST_OF_3_5: u64 = 26;
 
+/// The first release that cannot read entries in the form of the v2 API, which 3.4 and 3.5 write.
+const WITHOUT_V2: (u64, u64) = (3, 7);
+
 /// A release of etcd.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Release {
@@ -86,6 +89,16 @@ impl Release {
             (3, minor) => minor >= 7,
             _ => false,
         }
+    }
+
+    /// Whether it reads entries in the form of the v2 API, and the next minor version does not.
+    pub fn is_last_with_v2(self) -> bool {
+        (self.major, self.minor.saturating_add(1)) == WITHOUT_V2
+    }
+
+    /// Whether a member of this release has to be rid of entries in the form of the v2 API before it becomes `to`.
+    pub fn drops_v2(self, to: Release) -> bool {
+        self.minor() < WITHOUT_V2 && to.minor() >= WITHOUT_V2
     }
 
     fn minor(self) -> (u64, u64) {
@@ -180,6 +193,34 @@ pub fn releases(view: &ClusterView) -> BTreeMap<String, Release> {
     told.collect()
 }
 
+/// Why etcd `to` cannot read the log of a member: entries that an early release wrote lie behind its newest raft snapshot, or
+/// may. etcd itself panics on them.
+pub fn unreadable_logs(view: &ClusterView, to: Release) -> Option<ChangeHalt> {
+    let releases = releases(view);
+    let concerned = releases.iter().filter(|(_, from)| from.drops_v2(to));
+    let logs: Vec<(&str, Option<u64>)> =
+        concerned.map(|(name, _)| (name.as_str(), view.answer(name).and_then(|now| now.v2_entries))).collect();
+    let holds: Vec<String> = logs
+        .iter()
+        .filter_map(|(name, count)| count.filter(|count| *count > 0).map(|count| format!("`{name}`: {count}")))
+        .collect();
+    if !holds.is_empty() {
+        let why = format!(
+            "logs hold entries of 3.5 or earlier behind their newest raft snapshot, which etcd {to} cannot read ({})",
+            holds.join(", ")
+        );
+        let way_out = "let etcd take a raft snapshot first: a low `snapshot-count` under `etcd` in the cluster file, \
+                       applied, and as many writes; see `quorate explain Q1436`";
+        return Some(refused(Code::UpgradeOldEntries, why, way_out));
+    }
+    let unknown: Vec<&str> = logs.iter().filter(|(_, count)| count.is_none()).map(|(name, _)| *name).collect();
+    if unknown.is_empty() {
+        return None;
+    }
+    let why = format!("whether etcd {to} can read its log is not known of {}", names(unknown));
+    Some(stop(why, "its agent reads the log within a minute; see that all agents are of this release, and try again"))
+}
+
 /// What would be done to bring every member to a release: a backup and a healthy cluster before each, the leader last.
 pub fn plan_upgrade(view: &ClusterView, spec: &Spec, ask: &Ask) -> Result<ChangePlan, ChangeHalt> {
     let to = ask.to;
@@ -192,6 +233,9 @@ pub fn plan_upgrade(view: &ClusterView, spec: &Spec, ask: &Ask) -> Result<Change
         return Err(stop(why, "bring the agents back first"));
     }
     let kind = allowed(&releases, to).map_err(|no| refused(Code::UpgradeRefused, no.why, &no.way_out))?;
+    if let Some(halt) = unreadable_logs(view, to) {
+        return Err(halt);
+    }
     let vanished = vanished(spec, to);
     if !vanished.is_empty() {
         let why = format!("the file has settings that etcd {to} does not: {}", vanished.join("; "));

@@ -76,6 +76,8 @@ pub struct NodeNow {
     pub etcd: Option<String>,
     /// The schema of its database, such as `3.6`, where etcd tells it (3.6 and later).
     pub storage: Option<String>,
+    /// How many entries its log holds behind its newest raft snapshot that etcd 3.7 cannot read; `None` where that is unknown.
+    pub v2_entries: Option<u64>,
     /// Why its etcd has to be restarted, where it has to.
     pub restart: Option<Restart>,
     /// What an operator asked of it, where that is not done yet, or holds on.

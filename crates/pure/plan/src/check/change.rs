@@ -231,6 +231,14 @@ impl<'a> Paper<'a> {
         let lowest = told.map(|release| release.minor).min();
         let near = Release::parse(release).zip(lowest).is_some_and(|(to, low)| to.minor.abs_diff(low) <= 1);
         self.rule(near, "etcd goes one minor version at a time");
+        if let Some(to) = Release::parse(release) {
+            let mut now = self.view.answers().filter(|(_, now)| now.member == who.id && now.member.is_some());
+            let reads = now.all(|(_, now)| {
+                let from = now.etcd.as_deref().and_then(Release::parse);
+                from.is_none_or(|from| !from.drops_v2(to)) || now.v2_entries == Some(0)
+            });
+            self.rule(reads, "a release is started only on a log that it can read");
+        }
         // Each release change has its own.
         self.backed_up = false;
     }

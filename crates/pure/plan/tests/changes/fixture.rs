@@ -146,6 +146,7 @@ impl Fixture {
             member: listed.then_some(id(name)),
             etcd: listed.then(|| "3.5.30".to_owned()),
             storage: None,
+            v2_entries: Some(0),
             restart: None,
             intent: None,
             pausing: false,
@@ -160,6 +161,8 @@ impl Fixture {
                 ("asked", _) => now.intent = Some(IntentKind::Teardown),
                 ("etcd", "ended") => now.etcd = None,
                 ("etcd", release) => now.etcd = Some(release.to_owned()),
+                ("old", "entries") => now.v2_entries = Some(3),
+                ("unknown", "entries") => now.v2_entries = None,
                 ("stores", version) => now.storage = Some(version.to_owned()),
                 ("restart", why) => {
                     let (trust, moves) = (why.starts_with("trust"), why.contains("address"));

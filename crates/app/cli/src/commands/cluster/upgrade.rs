@@ -20,6 +20,7 @@ const KEY: &str = "etcd-version:";
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
+  quorate cluster upgrade --check --to 3.7.1 --config cluster.yaml   may it be done? nothing is changed
   quorate cluster upgrade --to 3.5.30 --config cluster.yaml
   quorate cluster upgrade --to 3.5.30 --config cluster.yaml --plan 5f1c09ab
   quorate cluster upgrade --to 3.5.16 --config cluster.yaml     the way back
@@ -32,6 +33,10 @@ pub(crate) struct Args {
     /// The release, such as 3.5.30
     #[arg(long, value_name = "VERSION")]
     to: String,
+
+    /// Print what would be done, or why it is refused, and change nothing
+    #[arg(long)]
+    check: bool,
 
     /// The cluster file
     #[arg(long, value_name = "FILE", env = "QUORATE_CONFIG")]
@@ -58,6 +63,13 @@ pub(crate) fn run(args: &Args, printer: &mut Printer) -> Result<Exit, Fault> {
     let plan = plan_upgrade(&seen.view, &living.spec, &ask)
         .map_err(|halt| Fault::new(halt.halt.code, halt.halt.why).hint(halt.halt.way_out))?;
     let seen = seen.if_taken()?;
+    if args.check {
+        printer.report(&PlanShown::of(&plan));
+        return match &plan.halt {
+            None => Ok(Exit::Done),
+            Some(halt) => Err(Fault::new(halt.halt.code, halt.halt.why.clone()).hint(halt.halt.way_out.clone())),
+        };
+    }
     if !living.is_begun(&seen) {
         if !printer.is_json() {
             printer.report(&PlanShown::of(&plan));

@@ -7,8 +7,10 @@ use clap::ValueEnum;
 use owo_colors::OwoColorize;
 use quorate_etcd::datadir::{self, Found};
 use quorate_etcd_formats::ReadAt;
+use quorate_etcd_formats::dir::InUse;
 use quorate_etcd_formats::verify::{self, Settings};
 use quorate_faults::{Code, Exit, Fault, Severity};
+use quorate_plan::change::upgrade::Release;
 use serde::Serialize;
 
 use crate::printer::Printer;
@@ -21,6 +23,7 @@ Examples:
   quorate data verify /var/lib/etcd                  all that can be proven
   quorate data verify /var/lib/etcd --mode sanity    a quick look
   quorate data verify backup.db --output json
+  quorate data verify /var/lib/etcd --for 3.7.1      can etcd 3.7.1 start on it?
 
 Exit code 0: nothing found that matters. 1: findings that matter. Warnings alone do not fail it.")]
 pub(crate) struct Args {
@@ -34,6 +37,10 @@ pub(crate) struct Args {
     /// How deep to look
     #[arg(long, value_enum, default_value_t)]
     pub(crate) mode: Mode,
+
+    /// Also check whether this release of etcd, such as 3.7.1, can start on it
+    #[arg(long = "for", value_name = "VERSION")]
+    pub(crate) release: Option<String>,
 }
 
 /// How deep to look.
@@ -48,6 +55,13 @@ pub(crate) enum Mode {
 
 /// Checks it.
 pub(crate) fn run(args: Args, printer: &mut Printer) -> Result<Exit, Fault> {
+    let release = match args.release.as_deref().map(|text| (text, Release::parse(text))) {
+        None => None,
+        Some((_, Some(release))) => Some((release.major, release.minor)),
+        Some((text, None)) => {
+            return Err(Fault::new(Code::Usage, format!("`{text}` is not a release")).hint("write one such as 3.7.1"));
+        }
+    };
     let found = datadir::open(&args.path, args.wal_dir.as_deref())?;
     let total = match &found {
         Found::DataDir(dir) => dir.bytes(),
@@ -59,10 +73,15 @@ pub(crate) fn run(args: Args, printer: &mut Printer) -> Result<Exit, Fault> {
         Mode::Full => verify::Mode::Full,
     };
     let settings = Settings { mode, workers: super::workers(), progress: &done };
-    let report = super::watched(printer, "verifying", total, &done, || match &found {
+    let mut report = super::watched(printer, "verifying", total, &done, || match &found {
         Found::DataDir(dir) => verify::data_dir(&dir.view(), &settings),
         Found::File(file) => verify::snapshot(&file_name(&args.path), file, &settings),
     })?;
+    if let (Found::DataDir(dir), Some(release)) = (&found, release)
+        && dir.view().in_use == InUse::No
+    {
+        verify::check_release(&dir.view(), release, &mut report);
+    }
     let valid = !report.has_errors();
     printer.report(&Outcome { path: args.path.display().to_string(), mode, valid, report });
     Ok(if valid { Exit::Done } else { Exit::CannotMeet })
