@@ -9,6 +9,7 @@ use quorate_etcd_formats::delta::quorate::{self, Epoch, Manifest, ROOT};
 use quorate_etcd_formats::hex::unhex;
 use quorate_faults::Result;
 use quorate_plan::chain::{Decision, EpochStart, Kind, Layout, Object, State, Target, decide};
+use quorate_plan::lineage::{Lineage, lineages};
 
 use crate::claims::is_claim;
 use crate::drills::Drill;
@@ -109,6 +110,26 @@ impl Catalog {
         let mut both: Vec<(Object, Handle)> = self.objects.drain(..).zip(self.handles.drain(..)).collect();
         both.sort_by_key(|(object, _)| (object.last, object.kind == Kind::Full, object.first, object.created_ms));
         (self.objects, self.handles) = both.into_iter().unzip();
+    }
+
+    /// The lineages of the store. `own`: clusters that are known to be of one.
+    pub fn lineages(&self, own: &[u64]) -> Vec<Lineage> {
+        lineages(&self.objects, &self.opened, own)
+    }
+
+    /// Keeps nothing but what is of this lineage. Indexes are others afterwards.
+    pub fn narrow(&mut self, lineage: &Lineage) {
+        let both: Vec<(Object, Handle)> = self.objects.drain(..).zip(self.handles.drain(..)).collect();
+        let own = both.into_iter().enumerate().filter(|(index, _)| lineage.objects.contains(index));
+        (self.objects, self.handles) = own.map(|(_, both)| both).unzip();
+        self.epochs.retain(|start| lineage.epochs.contains(&start.epoch));
+        self.opened.retain(|epoch| lineage.epochs.contains(&epoch.epoch));
+    }
+
+    /// The highest revision that anything in it mentions, whether or not it can be restored.
+    pub fn highest_revision(&self) -> u64 {
+        let epochs = self.epochs.iter().map(|start| start.begins_at.saturating_sub(1));
+        self.objects.iter().map(|object| object.last).chain(epochs).max().unwrap_or(0)
     }
 
     /// Decides on what is known now.

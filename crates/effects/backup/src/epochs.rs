@@ -26,6 +26,22 @@ pub fn newest(store: &Store) -> Result<Option<Epoch>> {
     epoch.ok_or_else(unreadable).map(Some)
 }
 
+/// The epochs with a higher number than this one. One that is gone again or cannot be read is a fault: it may be anyone's.
+pub fn newer(store: &Store, than: u64) -> Result<Vec<Epoch>> {
+    let listed = store.list_under(&format!("{ROOT}/epoch"))?;
+    let names = listed.iter().filter(|listed| number(&listed.name).is_some_and(|number| number > than));
+    let unreadable = |name: &str| {
+        let attempt = format!("cannot tell who writes to `{}`: `{name}` is not an epoch", store.url());
+        Fault::new(Code::ObjectDamaged, attempt).hint("see who wrote it; nothing is recorded before that is clear")
+    };
+    names
+        .map(|listed| {
+            let epoch = Epoch::parse(&store.read_small(&listed.name)?);
+            epoch.filter(|epoch| Some(epoch.epoch) == number(&listed.name)).ok_or_else(|| unreadable(&listed.name))
+        })
+        .collect()
+}
+
 /// Opens the next epoch: from `begins_at` on, nothing of older ones is believed. Gives its number.
 pub fn take(store: &Store, about: &About, begins_at: u64) -> Result<u64> {
     let listing = store.list()?;
@@ -43,6 +59,7 @@ pub fn take(store: &Store, about: &About, begins_at: u64) -> Result<u64> {
             created_ms: about.created_ms,
             writer: writer.clone(),
             declared: about.declared.clone(),
+            was: about.was.iter().map(|id| format!("{id:x}")).collect(),
         };
         if store.create(&epoch_name(next), epoch.to_json())? {
             return Ok(next);

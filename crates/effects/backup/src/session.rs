@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use quorate_faults::{Code, Fault, Result};
 use quorate_plan::chain::{Chain, Decision, Kind, Layout, Object, State, Target};
+use quorate_plan::lineage::Lineage;
 use quorate_plan::restore_point::RestorePoint;
 
 use crate::base::Base;
@@ -28,6 +29,15 @@ pub struct Session {
     scratch: PathBuf,
     /// What reading proved to be other than claimed, in words.
     pub learned: Vec<(Code, String)>,
+}
+
+/// Whose backups are meant.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Whose {
+    /// The only ones; several are a fault.
+    TheOnly,
+    /// Those of the lineage that has one of these clusters.
+    Of(Vec<u64>),
 }
 
 /// What is wanted.
@@ -71,13 +81,68 @@ pub struct Proven<T> {
 }
 
 impl Session {
-    /// Lists a store. Large files go to `scratch` while they are needed.
+    /// Lists a store, all of it. Large files go to `scratch` while they are needed.
     pub fn open(url: &str, scratch: &Path) -> Result<Session> {
         let store = Store::open(url, false)?;
         let catalog = Catalog::read(&store)?;
         let threads = std::thread::available_parallelism().map_or(1, |cores| cores.get().min(8));
         let learned = known_bad(&catalog);
         Ok(Session { store: Arc::new(store), catalog, threads, scratch: scratch.to_owned(), learned })
+    }
+
+    /// Lists what a store holds of one lineage.
+    pub fn open_for(url: &str, scratch: &Path, whose: &Whose) -> Result<Session> {
+        let mut session = Session::open(url, scratch)?;
+        session.narrow(whose)?;
+        Ok(session)
+    }
+
+    /// Keeps to one lineage from here on. Where there is nothing at all, there is nothing to choose.
+    pub fn narrow(&mut self, whose: &Whose) -> Result<Option<Lineage>> {
+        let own: &[u64] = match whose {
+            Whose::TheOnly => &[],
+            Whose::Of(clusters) => clusters,
+        };
+        let all = self.catalog.lineages(own);
+        let found = match whose {
+            Whose::Of(clusters) => {
+                let mine = all.iter().find(|lineage| lineage.has_any(clusters));
+                // What does not say whose it is may be anyone's, if there is nothing else.
+                mine.or_else(|| all.first().filter(|only| all.len() == 1 && only.clusters.is_empty()))
+            }
+            Whose::TheOnly => {
+                let mut with = all.iter().filter(|lineage| !lineage.objects.is_empty());
+                let first = with.next().or(all.first());
+                if with.next().is_some() {
+                    return Err(self.several(&all));
+                }
+                first
+            }
+        };
+        match (found, whose) {
+            (None, Whose::Of(clusters)) if !all.is_empty() => Err(self.none_of(clusters, &all)),
+            (None, _) => Ok(None),
+            (Some(lineage), _) => {
+                self.catalog.narrow(lineage);
+                Ok(Some(lineage.clone()))
+            }
+        }
+    }
+
+    fn several(&self, all: &[Lineage]) -> Fault {
+        let url = self.store.url();
+        let titles: Vec<String> = all.iter().map(Lineage::title).collect();
+        let example = all.iter().find(|lineage| lineage.newest_cluster != 0).map_or(0, |one| one.newest_cluster);
+        Fault::new(Code::LineageNotNamed, format!("`{url}` holds backups of several clusters: {}", titles.join("; ")))
+            .hint(format!("name one of them, such as `--cluster {example:x}`; `quorate backup list` shows each"))
+    }
+
+    fn none_of(&self, clusters: &[u64], all: &[Lineage]) -> Fault {
+        let url = self.store.url();
+        let wanted = clusters.first().copied().unwrap_or(0);
+        let titles: Vec<String> = all.iter().map(Lineage::title).collect();
+        let what = format!("`{url}` holds no backup of cluster {wanted:x}, only of {}", titles.join("; "));
+        Fault::new(Code::LineageMissing, what).hint(format!("see `quorate backup list --store {url}`"))
     }
 
     /// Runs `work` on the full and the deltas that lead to what is wanted, again if something proves to be otherwise.

@@ -40,6 +40,8 @@ pub struct About {
     pub floor: u64,
     /// Of an epoch: the declaration that the cluster comes of, where it is known.
     pub declared: Option<Declared>,
+    /// Of an epoch: the clusters that this one descends from.
+    pub was: Vec<u64>,
 }
 
 /// What a snapshot file holds.
@@ -178,6 +180,7 @@ pub fn epoch(store: &Store, about: &About, begins_at: u64) -> Result<bool> {
         created_ms: about.created_ms,
         writer: String::new(),
         declared: about.declared.clone(),
+        was: about.was.iter().map(|id| format!("{id:x}")).collect(),
     };
     store.create(&epoch_name(about.epoch), epoch.to_json())
 }

@@ -29,7 +29,7 @@ fn open(dir: &Path) -> Store {
 
 fn about(floor: u64) -> About {
     let origin = Origin { cluster_id: 0xabc, member_id: 0xdef, etcd_version: "3.5.16".to_owned() };
-    About { origin, epoch: 1, created_ms: 1_794_773_640_000, floor, declared: None }
+    About { origin, epoch: 1, created_ms: 1_794_773_640_000, floor, declared: None, was: Vec::new() }
 }
 
 /// A spool with these writes as segments that end with the given revisions.

@@ -9,10 +9,12 @@ mod tests;
 
 pub use decide::plan_follow;
 
+use quorate_etcd_formats::delta::quorate::Epoch;
 use serde::Serialize;
 
 use crate::Warning;
 use crate::chain::{EpochStart, Layout, Object, Span, Target, decide as decide_chain};
+use crate::lineage::{Lineage, ancestors_of, cluster_of, lineages};
 
 /// What was seen. Look at the spool first, then at the store, then at etcd: etcd's revision, read linearizably after the
 /// others, is never behind them unless its history was replaced.
@@ -28,6 +30,8 @@ pub struct FollowSeen {
     pub layout: Layout,
     /// The operator said that this cluster may overrule another one's backups.
     pub take_over: bool,
+    /// This cluster was restored from a backup of its own lineage: its revision may be behind what the store holds.
+    pub restored: bool,
 }
 
 /// What etcd says.
@@ -53,9 +57,50 @@ pub enum StoreSeen {
     Holds(StoreHolds),
 }
 
-/// What a listing of the store amounts to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// How the store's last writer is related to this cluster.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Kin {
+    /// It is this cluster, one that this cluster descends from, or one that is not recorded.
+    Own,
+    /// It is of the same lineage, and this cluster does not descend from it: it took over, or both were recovered from one.
+    Superseded {
+        /// Token and cluster ids.
+        whose: String,
+        /// The last writer's cluster.
+        cluster_id: u64,
+    },
+    /// It has no common ancestor with this cluster, or another token.
+    Stranger {
+        /// Token and cluster ids.
+        whose: String,
+        /// The last writer's cluster.
+        cluster_id: u64,
+    },
+}
+
+/// This cluster, as far as it knows itself.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Me {
+    /// Its id.
+    pub cluster_id: u64,
+    /// The clusters that it descends from, by its ledger.
+    pub was: Vec<u64>,
+    /// The token of its file.
+    pub token: Option<String>,
+}
+
+impl Me {
+    /// All ids of its lineage that it knows.
+    pub fn clusters(&self) -> Vec<u64> {
+        std::iter::once(self.cluster_id).chain(self.was.iter().copied()).filter(|id| *id != 0).collect()
+    }
+}
+
+/// What a listing of the store amounts to, for one lineage.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoreHolds {
+    /// Whose it is.
+    pub kin: Kin,
     /// The cluster of the newest chain; 0 if that is not recorded.
     pub cluster_id: u64,
     /// The newest revision that can be restored; `None` if nothing can be.
@@ -94,11 +139,76 @@ impl StoreSeen {
             ids.rfind(known).or(same_writer.map(|object| object.cluster_id).find(known)).unwrap_or(0)
         });
         StoreSeen::Holds(StoreHolds {
+            kin: Kin::Own,
             cluster_id,
             reach: chain.map(|chain| chain.reach),
             newest_epoch: numbers.max().unwrap_or(0),
             gap,
         })
+    }
+}
+
+/// What a store holds for one cluster: its own lineage, or the one that the store is bound to. Also the lineage that was meant.
+pub fn observe_lineage(
+    objects: &[Object],
+    starts: &[EpochStart],
+    opened: &[Epoch],
+    me: &Me,
+) -> (StoreSeen, Option<Lineage>) {
+    let all = lineages(objects, opened, &me.clusters());
+    let (mine, others): (Vec<Lineage>, Vec<Lineage>) =
+        all.into_iter().partition(|lineage| lineage.has_any(&me.clusters()));
+    let mine = mine.into_iter().next();
+    let recorded: Vec<Lineage> = others.iter().filter(|other| !other.clusters.is_empty()).cloned().collect();
+    let first = |lineage: &Lineage| lineage.epochs.first().copied().unwrap_or(0);
+    // Whoever was first binds an empty store; an epoch without a backup behind it does not.
+    let holds = |mine: &Lineage| {
+        let before = recorded.iter().any(|other| !other.objects.is_empty() || first(other) < first(mine));
+        !mine.objects.is_empty() || !before
+    };
+    let seen_as = |lineage: &Lineage, kin: Kin| {
+        let part: Vec<Object> = lineage.objects.iter().map(|index| objects[*index].clone()).collect();
+        let starts: Vec<EpochStart> =
+            starts.iter().filter(|start| lineage.epochs.contains(&start.epoch)).copied().collect();
+        match StoreSeen::of(&part, &starts) {
+            StoreSeen::Holds(holds) => StoreSeen::Holds(StoreHolds { kin, ..holds }),
+            seen => seen,
+        }
+    };
+    match mine.filter(holds) {
+        Some(mine) => {
+            let kin = kin_of(&mine, opened, me);
+            (seen_as(&mine, kin), Some(mine))
+        }
+        None => match recorded.into_iter().next().or_else(|| others.into_iter().next()) {
+            None => (StoreSeen::of(objects, starts), None),
+            Some(bound) => {
+                let kin = match bound.clusters.is_empty() {
+                    true => Kin::Own,
+                    false => Kin::Stranger { whose: bound.title(), cluster_id: bound.newest_cluster },
+                };
+                (seen_as(&bound, kin), Some(bound))
+            }
+        },
+    }
+}
+
+/// How this cluster is related to the last writer of its lineage.
+fn kin_of(mine: &Lineage, opened: &[Epoch], me: &Me) -> Kin {
+    let (whose, cluster_id) = (mine.title(), mine.newest_cluster);
+    let other_token = me.token.as_ref().is_some_and(|token| !mine.tokens.is_empty() && !mine.tokens.contains(token));
+    if other_token && !mine.clusters.contains(&me.cluster_id) {
+        return Kin::Stranger { whose, cluster_id };
+    }
+    let recorded = opened.iter().filter(|epoch| cluster_of(epoch) == me.cluster_id).flat_map(ancestors_of);
+    let ancestors: Vec<u64> = me.was.iter().copied().chain(recorded).collect();
+    let last = opened.iter().filter(|epoch| mine.epochs.contains(&epoch.epoch)).max_by_key(|epoch| epoch.epoch);
+    let replaced = last.is_some_and(|last| ancestors_of(last).any(|id| id == me.cluster_id));
+    match cluster_id {
+        0 => Kin::Own,
+        id if id == me.cluster_id => Kin::Own,
+        id if ancestors.contains(&id) && !replaced => Kin::Own,
+        _ => Kin::Superseded { whose, cluster_id },
     }
 }
 

@@ -390,7 +390,8 @@ impl Ledger {
         }
     }
 
-    /// What is left after `quorate data reset`: nothing but the declarations that were used.
+    /// What is left after `quorate data reset`: nothing but the declarations that were used, and which
+    /// clusters it was in.
     #[must_use]
     pub fn reset(&self) -> Ledger {
         let mut consumed = self.consumed.clone();
@@ -399,7 +400,14 @@ impl Ledger {
         }
         consumed.sort_unstable();
         consumed.dedup();
-        Ledger { consumed, dropped: self.dropped.clone(), ..Ledger::default() }
+        // Backups are continued where restored data is adopted here next; a bootstrap begins a lineage of its own.
+        let mut was = self.was.clone();
+        if let State::Started(Identity { cluster, .. }) = &self.state
+            && !was.contains(cluster)
+        {
+            was.push(*cluster);
+        }
+        Ledger { consumed, dropped: self.dropped.clone(), was, ..Ledger::default() }
     }
 
     /// The same with another state. Once started, the declaration that led there is used up; a promise that makes room for
@@ -426,7 +434,13 @@ impl Ledger {
                     next.was.push(old.cluster);
                 }
             }
+            // What is bootstrapped descends from nothing.
+            (State::Promised(_), State::Empty) => next.was.clear(),
             (State::PendingAdd(new), earlier) => {
+                // A recovered cluster descends from the one that this node was in; another one need not.
+                if new.generation == 0 && *earlier == State::Empty {
+                    next.was.clear();
+                }
                 if let State::PendingAdd(old) = earlier
                     && old.cluster == new.cluster
                 {

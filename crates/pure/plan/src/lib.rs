@@ -15,6 +15,7 @@ pub mod etcd_config;
 pub mod follow;
 pub mod init;
 pub mod ledger;
+pub mod lineage;
 pub mod links;
 pub mod peering;
 pub mod peers;

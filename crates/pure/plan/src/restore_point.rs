@@ -4,6 +4,7 @@
 //! no one else finds them: not the old cluster, and not an earlier restore with another nonce.
 
 use quorate_etcd_formats::hex::hex;
+use quorate_etcd_formats::rebuild::BUMP_DEFAULT;
 use sha2::{Digest, Sha256};
 
 /// Options that change what is restored.
@@ -13,6 +14,20 @@ pub struct Content {
     pub bump: Option<u64>,
     /// Whether everything before is marked as compacted.
     pub mark_compacted: bool,
+}
+
+impl Content {
+    /// What a restore of `revision` does unless asked otherwise: it ends above `highest`, the highest revision that the store or
+    /// the ledger has seen, whatever was recovered or restored in between, and watchers begin again.
+    pub fn above(revision: u64, highest: u64) -> Content {
+        let bump = highest.saturating_sub(revision).saturating_add(BUMP_DEFAULT);
+        Content { bump: Some(bump), mark_compacted: true }
+    }
+
+    /// Whether a restore of `revision` ends at or below a revision that was seen before.
+    pub fn goes_back(&self, revision: u64, highest: u64) -> bool {
+        self.bump.is_some_and(|bump| revision.saturating_add(bump) <= highest)
+    }
 }
 
 /// `REVISION:DIGEST:NONCE:OPTIONS`, or `REVISION:DIGEST:OPTIONS` where no nonce was handed out.
@@ -112,6 +127,16 @@ impl std::str::FromStr for RestorePoint {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_restore_of_an_old_state_ends_above_what_was_ever_seen() {
+        let newest = Content::above(26, 26);
+        assert_eq!(newest, Content { bump: Some(1_000_000_000), mark_compacted: true });
+        let old = Content::above(26, 2_000_000_028);
+        assert_eq!(26 + old.bump.unwrap(), 3_000_000_028);
+        assert!(Content { bump: Some(1_000_000_000), mark_compacted: true }.goes_back(26, 2_000_000_028));
+        assert!(!old.goes_back(26, 2_000_000_028));
+    }
 
     #[test]
     fn a_point_survives_being_printed_and_read() {

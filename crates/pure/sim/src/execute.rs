@@ -94,7 +94,7 @@ impl World {
                 self.nodes[node].checked = None;
                 Did::On
             }
-            Step::Restore { revision } => self.restore(node, *revision),
+            Step::Restore { revision, .. } => self.restore(node, *revision),
             Step::Init { cluster, member } => self.init(node, *cluster, *member),
             Step::Write(state) => self.write(node, state.clone()),
             Step::WriteGeneration(number) => self.note(node, |ledger| ledger.generation = *number),

@@ -147,6 +147,7 @@ async fn stream(
         created_ms: Timestamp::now().as_millisecond(),
         floor: heard.revision,
         declared: None,
+        was: Vec::new(),
     };
     let first = snapshot.next().await?;
     let upper = ask(member).await?.revision;

@@ -2,10 +2,10 @@
 
 use jiff::Timestamp;
 use quorate_backup::catalog::Catalog;
+use quorate_backup::prune as removing;
 use quorate_backup::spool::Segment;
 use quorate_backup::store::Store;
 use quorate_backup::write::{self, About};
-use quorate_backup::{epochs, prune as removing};
 use quorate_etcd_formats::delta::quorate::{Name, Origin, ROOT};
 use quorate_faults::{Code, Fault, Result};
 use quorate_plan::chain::{Kind, Layout};
@@ -16,11 +16,6 @@ pub(super) fn put_segment(store: &Store, origin: &Origin, segment: &Segment, lay
     let origin = Origin { cluster_id: segment.cluster_id, ..origin.clone() };
     let about = About { origin, epoch: segment.epoch, created_ms: segment.created_ms, ..About::default() };
     Ok(write::segment(store, &about, segment, layout)?.stored.bytes)
-}
-
-/// The newest epoch's number; 0 if there is none.
-pub(super) fn newest_epoch(store: &Store) -> Result<u64> {
-    Ok(epochs::newest(store)?.map_or(0, |epoch| epoch.epoch))
 }
 
 /// The newest full of an epoch, by its name: a revision that it holds, and when it was made.
@@ -40,8 +35,12 @@ pub(super) struct Pruned {
 }
 
 /// Removes what the policy gives up. `proven` is the full that was just read back: the newest chain must begin with it.
-pub(super) fn prune(store: &Store, policy: &Policy, proven: &str) -> Result<Pruned> {
-    let catalog = Catalog::read(store)?;
+/// What is of another lineage than these clusters is not even looked at.
+pub(super) fn prune(store: &Store, policy: &Policy, proven: &str, clusters: &[u64]) -> Result<Pruned> {
+    let mut catalog = Catalog::read(store)?;
+    if let Some(mine) = catalog.lineages(clusters).into_iter().find(|lineage| lineage.has_any(clusters)) {
+        catalog.narrow(&mine);
+    }
     let finals: Vec<usize> = (0..catalog.handles.len()).filter(|index| catalog.handles[*index].is_final).collect();
     let now_ms = Timestamp::now().as_millisecond();
     let seen = PruneSeen { objects: &catalog.objects, finals: &finals, epochs: &catalog.epochs, now_ms };

@@ -5,11 +5,13 @@
 
 use std::path::Path;
 
+use quorate_backup::epochs;
 use quorate_backup::spool::{Segment, Spool, SpoolSettings};
 use quorate_backup::store::Store;
 use quorate_etcd_formats::delta::quorate::Origin;
 use quorate_faults::{Code, Fault, Result};
 use quorate_plan::chain::{Layout, Span};
+use quorate_plan::lineage::overruled_by;
 use tracing::{info, warn};
 
 use super::objects;
@@ -39,13 +41,21 @@ pub(crate) fn flush(dir: &Path, max_bytes: u64, store: &str) -> Result<Flushed> 
     };
     let store = Store::open(store, false)?;
     let newest = match layout {
-        Layout::Quorate => Some(objects::newest_epoch(&store)?),
+        Layout::Quorate => Some(epochs::newest(&store)?.map_or(0, |epoch| epoch.epoch)),
         Layout::Gardener => None,
     };
     for segment in pending {
         let Segment { first, last, epoch, .. } = segment;
-        match newest {
+        let overruled = match newest {
+            // An epoch of another lineage in a shared store overrules nothing of this one.
             Some(newest) if epoch < newest => {
+                let newer = epochs::newer(&store, epoch)?;
+                overruled_by(&newer, epoch, &[segment.cluster_id]).map(|later| later.epoch)
+            }
+            Some(_) | None => None,
+        };
+        match overruled.or(newest) {
+            Some(newest) if epoch < newest && overruled.is_some() => {
                 let kept = spool.set_aside(&segment)?;
                 let kept = kept.display();
                 warn!(code = %Code::SpoolSetAside, first, last, "epoch {newest} took over from epoch {epoch}: kept as `{kept}`");
@@ -79,7 +89,6 @@ pub(crate) fn flush(dir: &Path, max_bytes: u64, store: &str) -> Result<Flushed> 
 
 #[cfg(test)]
 mod tests {
-    use quorate_backup::epochs;
     use quorate_backup::spool::SpoolState;
     use quorate_backup::write::About;
     use quorate_etcd_formats::delta::Event;

@@ -77,7 +77,7 @@ impl Agent {
             Step::Validate(depth) => self.validate(depth).await,
             Step::RepairTail => self.repair().await,
             Step::Archive => self.archive(restores_next).await,
-            Step::Restore { revision } => self.restore(*revision).await,
+            Step::Restore { revision, .. } => self.restore(*revision).await,
             Step::Init { cluster, member } => self.init(*cluster, *member).await,
             Step::Write(state) => self.write(state.clone()).await.map(|()| None),
             Step::WriteGeneration(number) => {

@@ -24,7 +24,7 @@ use super::node::Node;
 use super::publish::{Shared, now_ms};
 use super::role::{Leader, Turns};
 use super::status::Notice;
-use crate::backups::follow::{FollowSettings, follow};
+use crate::backups::follow::{FollowSettings, TakeOver, follow};
 
 /// How often the database's size is asked for.
 const UPKEEP_EVERY: Duration = Duration::from_secs(10);
@@ -34,6 +34,10 @@ const LEADER_WAITS: Duration = Duration::from_secs(12);
 const UPKEEP_URGENT: Duration = Duration::from_secs(2);
 /// Between two attempts to follow.
 const FOLLOW_AGAIN: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(300));
+/// An attempt that has lasted this long has begun: it looked at store, spool and etcd, and was not refused.
+const FOLLOW_SETTLED: Duration = Duration::from_secs(5);
+/// The notices about backups that have stopped.
+const STOPPED: &[Code] = &[Code::BackupsStopped, Code::StoreBound];
 /// How long the end of the agent may be put off for uploads.
 const FLUSH: Duration = Duration::from_secs(5);
 
@@ -147,6 +151,7 @@ pub(super) async fn backups(node: Arc<Node>, shared: Arc<Shared>, stop: Cancella
         // The leader's agent backs up, and no other: a store has one writer at a time. Epochs hold where two believe to lead.
         let leader = leaders.borrow_and_update().clone();
         if !leader.is_me() {
+            shared.warnings(STOPPED, Vec::new());
             state(match leader {
                 Leader::Other(name) => format!("`{name}` leads, and its agent backs up"),
                 Leader::Me | Leader::Unknown => "waiting for a leader".to_owned(),
@@ -159,7 +164,17 @@ pub(super) async fn backups(node: Arc<Node>, shared: Arc<Shared>, stop: Cancella
         state("following".to_owned());
         let begun = Instant::now();
         let followed = match node.client().and_then(|etcd| settings(&node, backup, etcd)) {
-            Ok(settings) => follow_while_leading(settings, &shared, stop.child_token()).await,
+            Ok(settings) => {
+                let mut work = std::pin::pin!(follow_while_leading(settings, &shared, stop.child_token()));
+                tokio::select! {
+                    ended = &mut work => ended,
+                    // What was reported about the last attempt holds until this one has lasted.
+                    () = tokio::time::sleep(FOLLOW_SETTLED) => {
+                        shared.warnings(STOPPED, Vec::new());
+                        work.await
+                    }
+                }
+            }
             Err(fault) => Err(fault),
         };
         let Err(fault) = followed else { continue };
@@ -170,10 +185,11 @@ pub(super) async fn backups(node: Arc<Node>, shared: Arc<Shared>, stop: Cancella
         let words = in_words(&fault);
         state(format!("stopped for now: {words} [{}]", fault.code()));
         let text = format!("backups have stopped for {}: {words} [{}]", spec::duration_text(wait), fault.code());
-        shared.warnings(&[Code::BackupsStopped], vec![Notice::new(Code::BackupsStopped, text)]);
+        // A store that belongs to another cluster is not a passing trouble: it has a line and a page of its own.
+        let code = if fault.code() == Code::StoreBound { Code::StoreBound } else { Code::BackupsStopped };
+        shared.warnings(STOPPED, vec![Notice::new(code, text)]);
         tokio::select! { () = tokio::time::sleep(wait) => {}, () = stop.cancelled() => break }
         wait = (wait * 2).min(FOLLOW_AGAIN.1);
-        shared.warnings(&[Code::BackupsStopped], Vec::new());
     }
     state("stopped".to_owned());
 }
@@ -202,6 +218,10 @@ fn settings(node: &Node, backup: &Backup, etcd: Settings) -> Result<FollowSettin
     let ledger = observe_ledger(&node.ledger());
     let restored = matches!(&ledger, LedgerSeen::There(ledger)
         if matches!(&ledger.state, State::Started(identity) if identity.origin == Origin::Restored));
+    let was = match &ledger {
+        LedgerSeen::There(ledger) => ledger.was.iter().map(|cluster| cluster.0).collect(),
+        LedgerSeen::Absent | LedgerSeen::Unreadable(_) => Vec::new(),
+    };
     Ok(FollowSettings {
         store: backup.store.clone(),
         etcd,
@@ -217,7 +237,9 @@ fn settings(node: &Node, backup: &Backup, etcd: Settings) -> Result<FollowSettin
         max_restore_time: Some(backup.max_restore_time),
         keep: Some(policy(&backup.keep)),
         flush_timeout: FLUSH,
-        take_over: restored,
+        take_over: backup.take_over.map_or(TakeOver::No, |cluster| TakeOver::Of(cluster.0)),
+        restored,
+        was,
         declared: Some(node.spec.declared()),
         scratch: node.scratch(),
     })

@@ -12,6 +12,7 @@ use quorate_etcd::ledger::observe_ledger;
 use quorate_etcd_formats::membership::ClusterId;
 use quorate_host::exit_record::{self, ExitRecord, Reason, Recorded};
 use quorate_plan::chain::Target;
+use quorate_plan::ledger::LedgerSeen;
 use quorate_plan::start::{ClusterSeen, DataSeen, EndSeen, Held, Observed, StoreSeen, Verdict};
 
 use super::cluster;
@@ -114,8 +115,8 @@ fn not_asked(node: &Node) -> StoreSeen {
 
 async fn observe_store(node: &Arc<Node>) -> StoreSeen {
     let Some(backup) = &node.spec.backup else { return StoreSeen::NotDeclared };
-    let (url, scratch) = (backup.store.clone(), node.scratch());
-    let asked = tokio::task::spawn_blocking(move || Session::open(&url, &scratch).map(|session| seen(&session)));
+    let (url, scratch, own) = (backup.store.clone(), node.scratch(), own_clusters(node));
+    let asked = tokio::task::spawn_blocking(move || Session::open(&url, &scratch).map(|session| seen(session, &own)));
     match tokio::time::timeout(STORE_LIMIT, asked).await {
         Ok(Ok(Ok(seen))) => seen,
         Ok(Ok(Err(fault))) => StoreSeen::Unknown(in_words(&fault)),
@@ -124,8 +125,17 @@ async fn observe_store(node: &Arc<Node>) -> StoreSeen {
     }
 }
 
-fn seen(session: &Session) -> StoreSeen {
-    let catalog = &session.catalog;
+/// The cluster of this node by its ledger, and those that it descends from.
+pub(super) fn own_clusters(node: &Node) -> Vec<u64> {
+    match observe_ledger(&node.ledger()) {
+        LedgerSeen::There(ledger) => ledger.cluster().into_iter().chain(ledger.was).map(|cluster| cluster.0).collect(),
+        LedgerSeen::Absent | LedgerSeen::Unreadable(_) => Vec::new(),
+    }
+}
+
+/// What the store holds. The newest chain is that of this node's own lineage, whatever else lies beside it.
+fn seen(mut session: Session, own: &[u64]) -> StoreSeen {
+    let catalog = &mut session.catalog;
     let objects = catalog.objects.iter().map(|object| (object.cluster_id, object.epoch));
     let mut held = Held::all(objects, &catalog.opened);
     // An epoch that cannot be read is somebody's.
@@ -134,6 +144,9 @@ fn seen(session: &Session) -> StoreSeen {
     }
     if held.is_empty() {
         return StoreSeen::Empty;
+    }
+    if let Some(mine) = catalog.lineages(own).into_iter().find(|lineage| lineage.has_any(own)) {
+        catalog.narrow(&mine);
     }
     let chain = catalog.decide(Target::Newest).chain;
     let newest = chain.as_ref().map(|chain| chain.base).or(catalog.objects.len().checked_sub(1));

@@ -7,7 +7,7 @@ use std::hash::BuildHasher;
 
 use quorate_backup::Base;
 use quorate_backup::events::ChainEvents;
-use quorate_backup::session::{Planned, Session, Wanted};
+use quorate_backup::session::{Planned, Session, Wanted, Whose};
 use quorate_etcd::ledger::{ensure_ledger, observe_ledger};
 use quorate_etcd::restore::{self, Restored};
 use quorate_etcd_formats::founding::{Form, Founding};
@@ -16,13 +16,14 @@ use quorate_host::durable::RealDisk;
 use quorate_plan::Warning;
 use quorate_plan::chain::{Span, Target};
 use quorate_plan::ledger::{Identity, Ledger, LedgerSeen, Origin, State};
-use quorate_plan::restore_point::RestorePoint;
+use quorate_plan::restore_point::{Content, RestorePoint};
 use tracing::{info, warn};
 
 use super::data::in_words;
 use super::node::Node;
+use super::observe::own_clusters;
 use super::publish::Shared;
-use crate::backups::restore::{LEASE_TTL, Progress, Restore, USUAL};
+use crate::backups::restore::{LEASE_TTL, Progress, Restore};
 use crate::backups::{size, spooled};
 
 /// What was restored.
@@ -65,16 +66,17 @@ pub(super) fn prove(node: &Node) -> Result<u64, Fault> {
 /// Makes the data dir, and shows how far it is.
 pub(super) fn restore(node: &Node, form: Form, shared: &Shared) -> Result<Outcome, Fault> {
     let mut session = open(node)?;
+    let highest = session.catalog.highest_revision();
     // Seeded by the system for each process: no two restores make the same cluster.
     let nonce = std::hash::RandomState::new().hash_one(std::process::id());
     let build = |base: &Base, events: &mut ChainEvents, planned: &Planned| {
-        let digest = planned.digest.clone();
-        let point = RestorePoint { revision: planned.revision, digest, nonce: Some(nonce), content: USUAL };
+        let (digest, content) = (planned.digest.clone(), Content::above(planned.revision, highest));
+        let point = RestorePoint { revision: planned.revision, digest, nonce: Some(nonce), content };
         let members = vec![(node.name().to_owned(), node.member.peer_urls.clone())];
         let founding = Founding::new(members, &point.token())
             .map_err(|error| Fault::new(Code::RosterBadId, error.to_string()).hint("try again: ids are drawn anew"))?;
         remember(node, &founding)?;
-        let restore = Restore { place: &node.target, founding: &founding, name: node.name(), form, content: USUAL };
+        let restore = Restore { place: &node.target, founding: &founding, name: node.name(), form, content };
         let tell = |progress: &Progress| {
             let (percent, total, revision) = (progress.percent(), size(progress.total), planned.revision);
             info!("restoring: {percent} % of {total}");
@@ -93,7 +95,7 @@ fn open(node: &Node) -> Result<Session, Fault> {
     let Some(backup) = &node.spec.backup else {
         return Err(Fault::new(Code::Internal, "cannot restore: no store is declared"));
     };
-    Session::open(&backup.store, &node.scratch())
+    Session::open_for(&backup.store, &node.scratch(), &Whose::Of(own_clusters(node)))
 }
 
 /// Writes the new ids into the ledger.

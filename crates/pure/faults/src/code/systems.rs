@@ -221,6 +221,14 @@ macro_rules! systems {
         GenerationClaimed = "Q1423", Refused;
         /// Two recoveries made the same generation, and this node is of the one that lost.
         GenerationsFork = "Q1424", Refused;
+        /// A store of backups is bound to another cluster.
+        StoreBound = "Q1425", Refused;
+        /// A store holds backups of several clusters, and none was named.
+        LineageNotNamed = "Q1426", Refused;
+        /// A store holds no backup of the cluster that was named.
+        LineageMissing = "Q1427", Refused;
+        /// A restore would end below a revision that clients have seen.
+        RestoreGoesBack = "Q1428", Refused;
         /// The damaged data of the only member holds more than the newest backup.
         StartBackupOlder = "Q1435", Refused;
         /// The WAL holds entries that the release of an upgrade cannot read.

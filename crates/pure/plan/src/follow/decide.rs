@@ -2,7 +2,7 @@
 
 use quorate_faults::{Code, Fault, Result};
 
-use super::{EpochPlan, EtcdSeen, FollowPlan, FollowSeen, SpoolPlan, SpoolSeen, StoreHolds, StoreSeen};
+use super::{EpochPlan, EtcdSeen, FollowPlan, FollowSeen, Kin, SpoolPlan, SpoolSeen, StoreHolds, StoreSeen};
 use crate::Warning;
 use crate::chain::{Layout, Span};
 
@@ -16,11 +16,14 @@ pub fn plan_follow(seen: &FollowSeen) -> Result<FollowPlan> {
     let mut plan = match &seen.store {
         StoreSeen::Unknown => unknown(etcd, ours),
         StoreSeen::Empty => empty(seen, ours),
-        StoreSeen::Holds(store) => match kinship(store, etcd, ours) {
-            Kinship::Same => same(seen, store, ours)?,
-            Kinship::Unrecorded => unrecorded(seen, store)?,
-            Kinship::Other => other(seen, store)?,
-        },
+        StoreSeen::Holds(store) => {
+            bound(seen, store)?;
+            match kinship(store, etcd, ours) {
+                Kinship::Same => same(seen, store, ours)?,
+                Kinship::Unrecorded => unrecorded(seen, store)?,
+                Kinship::Other => other(seen, store)?,
+            }
+        }
     };
     if let (Some(stranger), None) = (seen.spool, ours) {
         let why = format!("it is of cluster {:x}, and etcd is of cluster {:x}", stranger.cluster_id, etcd.cluster_id);
@@ -30,6 +33,28 @@ pub fn plan_follow(seen: &FollowSeen) -> Result<FollowPlan> {
         plan.epoch = EpochPlan::None;
     }
     Ok(plan)
+}
+
+/// A store is bound to the lineage that writes there: another one needs the operator's word.
+fn bound(seen: &FollowSeen, store: &StoreHolds) -> Result<()> {
+    let (whose, cluster_id, what) = match &store.kin {
+        Kin::Own => return Ok(()),
+        Kin::Stranger { whose, cluster_id } => (whose, cluster_id, "it belongs to another cluster"),
+        Kin::Superseded { whose, cluster_id } => {
+            (whose, cluster_id, "another cluster of this lineage has taken it over")
+        }
+    };
+    if seen.take_over && seen.layout == Layout::Quorate {
+        return Ok(());
+    }
+    let attempt = format!("cannot back cluster {:x} up to this store: {what} ({whose})", seen.etcd.cluster_id);
+    let hint = match seen.layout {
+        Layout::Quorate => format!(
+            "give this cluster a store of its own; if it replaces the other one, write `take-over: \"{cluster_id:x}\"` below              `backup` in the cluster file (`backup follow` takes `--take-over`)"
+        ),
+        Layout::Gardener => "give this cluster a store of its own".to_owned(),
+    };
+    Err(Fault::new(Code::StoreBound, attempt).hint(hint))
 }
 
 enum Kinship {
@@ -298,7 +323,7 @@ fn rolled_back(seen: &FollowSeen, newest: u64, ours: Option<SpoolSeen>) -> Resul
 /// The newest chain does not say whose it is, and no spool knows either.
 fn unrecorded(seen: &FollowSeen, store: &StoreHolds) -> Result<FollowPlan> {
     let (reach, revision) = (store.reach.unwrap_or(0), seen.etcd.revision);
-    let may = seen.take_over && seen.layout == Layout::Quorate;
+    let may = (seen.take_over || seen.restored) && seen.layout == Layout::Quorate;
     if reach > revision && !may {
         return Err(overrules(seen, reach, "a cluster whose id is not recorded".to_owned()));
     }
@@ -321,7 +346,7 @@ fn unrecorded(seen: &FollowSeen, store: &StoreHolds) -> Result<FollowPlan> {
 /// The newest chain is another cluster's.
 fn other(seen: &FollowSeen, store: &StoreHolds) -> Result<FollowPlan> {
     let (reach, revision) = (store.reach.unwrap_or(0), seen.etcd.revision);
-    let may = seen.take_over && seen.layout == Layout::Quorate;
+    let may = (seen.take_over || seen.restored) && seen.layout == Layout::Quorate;
     if reach >= revision && !may {
         return Err(overrules(seen, reach, format!("cluster {:x}", store.cluster_id)));
     }
@@ -351,8 +376,11 @@ fn overrules(seen: &FollowSeen, reach: u64, whose: String) -> Fault {
         "cannot go on with this store: it holds backups of {whose} up to revision {reach}, and etcd is at {revision}"
     );
     let hint = match seen.layout {
-        Layout::Quorate => "give `--store` a folder of its own, or say `--take-over` if this cluster replaces that one",
-        Layout::Gardener => "give `--store` a folder of its own",
+        Layout::Quorate => {
+            "give this cluster a store of its own; if it replaces that one, write `take-over: CLUSTER` below `backup` in the \
+             cluster file (`backup follow` takes `--take-over`)"
+        }
+        Layout::Gardener => "give this cluster a store of its own",
     };
     Fault::new(Code::StoreOfOther, what).hint(hint)
 }

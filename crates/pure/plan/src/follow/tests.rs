@@ -1,7 +1,7 @@
 //! The table: every situation in which following begins, and what an operator is told about it.
 
 use proptest::prelude::*;
-use quorate_faults::Code;
+use quorate_faults::{Code, Result};
 
 use super::*;
 use crate::chain::{Kind, State};
@@ -10,17 +10,17 @@ use crate::chain::{Kind, State};
 const ETCD: EtcdSeen = EtcdSeen { cluster_id: 0xc, revision: 100, oldest: Some(1) };
 
 fn seen(store: StoreSeen, spool: Option<SpoolSeen>) -> FollowSeen {
-    FollowSeen { etcd: ETCD, store, spool, layout: Layout::Quorate, take_over: false }
+    FollowSeen { etcd: ETCD, store, spool, layout: Layout::Quorate, take_over: false, restored: false }
 }
 
 fn holds(cluster_id: u64, reach: impl Into<Option<u64>>, newest_epoch: u64) -> StoreSeen {
-    StoreSeen::Holds(StoreHolds { cluster_id, reach: reach.into(), newest_epoch, gap: None })
+    StoreSeen::Holds(StoreHolds { kin: Kin::Own, cluster_id, reach: reach.into(), newest_epoch, gap: None })
 }
 
 /// The same with a full at the reach that was ahead of the deltas.
 fn ahead(reach: u64, newest_epoch: u64, gap: (u64, u64)) -> StoreSeen {
     let gap = Some(Span { from: gap.0, to: gap.1 });
-    StoreSeen::Holds(StoreHolds { cluster_id: 0xc, reach: Some(reach), newest_epoch, gap })
+    StoreSeen::Holds(StoreHolds { kin: Kin::Own, cluster_id: 0xc, reach: Some(reach), newest_epoch, gap })
 }
 
 /// A spool of cluster `c`.
@@ -391,7 +391,7 @@ proptest! {
         let oldest = oldest.map(|oldest| oldest.min(revision + 1));
         let layout = if gardener { Layout::Gardener } else { Layout::Quorate };
         let etcd = EtcdSeen { cluster_id: 0xc, revision, oldest };
-        let seen = FollowSeen { etcd, store: store.clone(), spool, layout, take_over };
+        let seen = FollowSeen { etcd, store: store.clone(), spool, layout, take_over, restored: false };
         let Ok(plan) = plan_follow(&seen) else {
             // Only what would be overruled is a reason to refuse.
             let StoreSeen::Holds(holds) = store else { return Err(TestCaseError::fail("refused without backups")) };
@@ -458,4 +458,88 @@ fn a_full_right_behind_the_deltas_leaves_no_gap() {
     assert_eq!(gap(&spans(&[(12, 747), (749, 749)])), Some(Span { from: 748, to: 748 }));
     assert_eq!(gap(&spans(&[(0, 0), (0, 0)])), None);
     assert_eq!(gap(&spans(&[(12, u64::MAX), (u64::MAX, u64::MAX)])), None);
+}
+
+mod lineages {
+    use quorate_etcd_formats::delta::quorate::{Declared, Epoch, FORMAT};
+
+    use super::*;
+    use crate::chain::{Kind, Object, State};
+
+    fn epoch(number: u64, cluster: u64, was: &[u64], token: &str) -> Epoch {
+        Epoch {
+            format: FORMAT.to_owned(),
+            epoch: number,
+            begins_at: 1,
+            cluster_id: format!("{cluster:x}"),
+            member_id: "1".to_owned(),
+            created_ms: 0,
+            writer: String::new(),
+            declared: Some(Declared { token: token.to_owned(), bootstrap: Some(1) }),
+            was: was.iter().map(|id| format!("{id:x}")).collect(),
+        }
+    }
+
+    fn full(epoch: u64, cluster_id: u64, last: u64) -> Object {
+        let (kind, layout, state) = (Kind::Full, Layout::Quorate, State::Claimed);
+        let name = format!("{epoch}-{last}");
+        Object { name, kind, layout, first: last, last, created_ms: 0, bytes: 1, epoch, cluster_id, state }
+    }
+
+    fn plan(objects: &[Object], opened: &[Epoch], me: &Me, revision: u64, take_over: bool) -> Result<FollowPlan> {
+        let starts: Vec<EpochStart> =
+            opened.iter().map(|epoch| EpochStart { epoch: epoch.epoch, begins_at: epoch.begins_at }).collect();
+        let (store, _) = observe_lineage(objects, &starts, opened, me);
+        let etcd = EtcdSeen { cluster_id: me.cluster_id, revision, oldest: None };
+        let layout = Layout::Quorate;
+        plan_follow(&FollowSeen { etcd, store, spool: None, layout, take_over, restored: false })
+    }
+
+    fn me(cluster_id: u64, was: &[u64], token: &str) -> Me {
+        Me { cluster_id, was: was.to_vec(), token: Some(token.to_owned()) }
+    }
+
+    #[test]
+    fn another_cluster_is_refused_whatever_its_revision_is() {
+        let (objects, opened) = ([full(1, 0xa, 10)], [epoch(1, 0xa, &[], "a")]);
+        for revision in [5, 10, 5_000_000_000] {
+            let refused = plan(&objects, &opened, &me(0xb, &[], "b"), revision, false).unwrap_err();
+            assert_eq!(refused.code(), Code::StoreBound);
+            assert!(refused.to_string().contains("token `a`, cluster a"), "{refused}");
+            assert!(refused.hint_text().unwrap().contains("take-over: \"a\""));
+            let taken = plan(&objects, &opened, &me(0xb, &[], "b"), revision, true).unwrap();
+            assert!(matches!(taken.epoch, EpochPlan::Take { .. }) && taken.take_full.is_some());
+        }
+        let same_token = plan(&objects, &opened, &me(0xb, &[], "a"), 5_000_000_000, false);
+        assert_eq!(same_token.unwrap_err().code(), Code::StoreBound, "a token is no ancestor");
+        let renamed = plan(&objects, &opened, &me(0xb, &[0xa], "b"), 5_000_000_000, false);
+        assert_eq!(renamed.unwrap_err().code(), Code::StoreBound, "nor is an ancestor under another token");
+    }
+
+    #[test]
+    fn a_descendant_continues_as_a_new_epoch_and_its_ancestor_does_not_take_back() {
+        let (objects, opened) = ([full(1, 0xa, 10)], [epoch(1, 0xa, &[], "a")]);
+        let child = plan(&objects, &opened, &me(0xc, &[0xa], "a"), 1_000_000_011, false).unwrap();
+        assert!(matches!(child.epoch, EpochPlan::Take { .. }) && child.take_full.is_some());
+        let objects = [full(1, 0xa, 10), full(2, 0xc, 1_000_000_011)];
+        let opened = [epoch(1, 0xa, &[], "a"), epoch(2, 0xc, &[0xa], "a")];
+        let old = plan(&objects, &opened, &me(0xa, &[], "a"), 9_000_000_000, false);
+        assert_eq!(old.unwrap_err().code(), Code::StoreBound);
+        let sibling = plan(&objects, &opened, &me(0xd, &[0xa], "a"), 9_000_000_000, false);
+        assert_eq!(sibling.unwrap_err().code(), Code::StoreBound, "of two recoveries the store has one");
+        assert!(plan(&objects, &opened, &me(0xc, &[0xa], "a"), 1_000_000_020, false).unwrap().take_full.is_none());
+    }
+
+    #[test]
+    fn clusters_that_share_a_store_already_stay_apart() {
+        let objects = [full(1, 0xa, 10), full(2, 0xb, 900)];
+        let opened = [epoch(1, 0xa, &[], "a"), epoch(2, 0xb, &[], "b")];
+        let a = plan(&objects, &opened, &me(0xa, &[], "a"), 12, false).unwrap();
+        assert_eq!((a.watch_from, a.take_full), (11, None), "the other one's revisions are not ours");
+        let b = plan(&objects, &opened, &me(0xb, &[], "b"), 901, false).unwrap();
+        assert_eq!((b.watch_from, b.take_full), (901, None));
+        let first = [epoch(1, 0xa, &[], "a"), epoch(2, 0xb, &[], "b")];
+        assert!(plan(&[], &first, &me(0xa, &[], "a"), 12, false).is_ok(), "who was first binds an empty store");
+        assert_eq!(plan(&[], &first, &me(0xb, &[], "b"), 12, false).unwrap_err().code(), Code::StoreBound);
+    }
 }

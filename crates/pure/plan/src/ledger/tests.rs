@@ -163,6 +163,9 @@ fn a_used_declaration_stays_used() {
     let identity = Identity { cluster: ClusterId(0xc1), member: MemberId(0xa1), origin: Origin::Founded };
     let started = inited.with(State::Started(identity));
     assert_eq!(started.consumed, [1]);
-    assert_eq!(started.reset(), Ledger { consumed: vec![1], ..Ledger::default() });
+    let reset = started.reset();
+    // Backups are continued if restored data is adopted here next; a bootstrap descends from nothing.
+    assert_eq!(reset, Ledger { consumed: vec![1], was: vec![ClusterId(0xc1)], ..Ledger::default() });
+    assert_eq!(reset.with(State::Promised(promise())).was, []);
     assert_eq!(inited.reset().consumed, [1]);
 }

@@ -1,5 +1,6 @@
 //! Reads `backup` of the cluster file, and checks what can be checked without asking the store.
 
+use quorate_etcd_formats::membership::ClusterId;
 use quorate_faults::Code;
 
 use super::read::{Reader, Section, Show};
@@ -35,6 +36,7 @@ pub(super) fn section(reader: &mut Reader<'_>, file: &mut Section) -> Option<Bac
     section.size(reader, "spool-max", &mut backup.spool_max);
     section.span(reader, "max-restore-time", &mut backup.max_restore_time);
     keep(reader, &mut section, &mut backup);
+    take_over(reader, &mut section, &mut backup);
     section.close(reader);
     limits(reader, &backup, at);
     Some(backup)
@@ -59,6 +61,18 @@ fn keep(reader: &mut Reader<'_>, section: &mut Section, backup: &mut Backup) {
     if [rules.last, rules.hourly, rules.daily, rules.weekly, rules.monthly] == [0; 5] && rules.history.is_zero() {
         let hint = "leave the section out for the defaults, or keep at least `last: 1`".to_owned();
         reader.wrong(at, "backup.keep", "`keep` keeps nothing", Some(hint));
+    }
+}
+
+/// The id of the cluster whose backups this one continues, as `backup list` prints it.
+fn take_over(reader: &mut Reader<'_>, section: &mut Section, backup: &mut Backup) {
+    let Some((text, at)) = section.text(reader, "take-over") else { return };
+    match u64::from_str_radix(&text, 16).ok().filter(|id| *id != 0) {
+        Some(id) => backup.take_over = Some(ClusterId(id)),
+        None => {
+            let hint = "write the id of the cluster whose backups are continued, as `quorate backup list` prints it";
+            reader.wrong(at, "backup.take-over", "`take-over` is not a cluster id", Some(hint.to_owned()));
+        }
     }
 }
 

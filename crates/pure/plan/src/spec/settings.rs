@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use quorate_etcd_formats::membership::ClusterId;
 use serde::{Serialize, Serializer};
 
 use super::Setting;
@@ -36,6 +37,9 @@ pub struct Backup {
     pub max_restore_time: Duration,
     /// How many fulls are kept.
     pub keep: Keep,
+    /// The cluster whose backups this one continues, by the operator's word.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub take_over: Option<ClusterId>,
 }
 
 /// How objects of the store are named and written.
@@ -102,6 +106,7 @@ impl Backup {
             spool_max: 2 * GIB,
             max_restore_time: Duration::from_secs(300),
             keep: Keep::default(),
+            take_over: None,
         }
     }
 }

@@ -152,6 +152,7 @@ const BACKUP: &[Key] = &[
     key("spool-max", Size, "How much may wait on local disk while the store is away"),
     key("max-restore-time", Span, "How long a restore may be estimated to take before a new full is made"),
     key("keep", Map(KEEP, &[]), "How many fulls are kept, with the deltas that belong to them"),
+    key("take-over", Text, "The id of another cluster whose backups this one continues; without it they are refused"),
 ];
 
 const KEEP: &[Key] = &[

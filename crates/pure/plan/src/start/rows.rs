@@ -429,9 +429,11 @@ impl<G: Guards> Case<'_, G> {
             StoreSeen::Chain { revision: Some(revision), .. } if self.readable() > Some(*revision) => {
                 self.backup_is_older(what, *revision)
             }
-            StoreSeen::Chain { revision: Some(revision), .. } => {
+            StoreSeen::Chain { cluster, revision: Some(revision), held } => {
                 let mut steps = self.archive();
-                steps.push(Step::Restore { revision: *revision });
+                let writer = held.iter().find(|held| held.cluster == *cluster);
+                let token = writer.and_then(|held| held.declared.as_ref()).map(|declared| declared.token.clone());
+                steps.push(Step::Restore { revision: *revision, cluster: *cluster, token });
                 StartPlan::new(Row::RestoreOnly, steps)
             }
             StoreSeen::Chain { revision: None, .. } => nothing(format!("{what}, and no backup can be proven whole")),

@@ -22,6 +22,10 @@ pub enum Step {
     Restore {
         /// The revision that it leads to.
         revision: u64,
+        /// The cluster that made it, where that is recorded.
+        cluster: Option<ClusterId>,
+        /// The token of that cluster's file, where that is recorded.
+        token: Option<String>,
     },
     /// Make the data dir of a founding member, offline.
     Init {
@@ -95,7 +99,16 @@ impl std::fmt::Display for Step {
             Step::Validate(depth) => write!(f, "check the data ({}): {}", depth.mode, depth.why),
             Step::RepairTail => f.write_str("cut the torn end off a copy of the WAL and keep the original"),
             Step::Archive => f.write_str("rename the data dir to `….replaced-<time>`; nothing is deleted"),
-            Step::Restore { revision } => write!(f, "restore revision {revision} from the newest provable backup"),
+            Step::Restore { revision, cluster, token } => {
+                write!(f, "restore revision {revision}")?;
+                if let Some(cluster) = cluster {
+                    write!(f, " of cluster `{cluster}`")?;
+                }
+                if let Some(token) = token {
+                    write!(f, " (token `{token}`)")?;
+                }
+                write!(f, " from the newest provable backup")
+            }
             Step::Init { cluster, member } => {
                 write!(f, "make the data dir of member `{member}` of cluster `{cluster}`")
             }

@@ -229,7 +229,10 @@ fn the_only_member_is_restored_or_kept_as_it_is() {
     let mut lost = seen(DataSeen::Absent, started(&one));
     assert!(row(&one, &lost, Row::RestoreOnly).contains("going on would lose: everything that this cluster held"));
     lost.store = chain(Some(ids(&one).0), Some(120));
-    assert_eq!(steps(&one, &lost, Row::RestoreOnly), "1. restore revision 120 from the newest provable backup");
+    assert_eq!(
+        steps(&one, &lost, Row::RestoreOnly),
+        format!("1. restore revision 120 of cluster `{}` from the newest provable backup", ids(&one).0)
+    );
     lost.data = there(&one, Verdict::Corrupt("x".into()));
     assert!(steps(&one, &lost, Row::RestoreOnly).starts_with("1. rename the data dir"));
     // What can be read of it is more than the backup holds, or is not.

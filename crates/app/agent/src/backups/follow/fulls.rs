@@ -7,7 +7,7 @@ use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
-use quorate_backup::session::Session;
+use quorate_backup::session::{Session, Whose};
 use quorate_faults::{Code, Fault, Result};
 use quorate_plan::chain::Layout;
 use tokio::sync::oneshot;
@@ -155,7 +155,7 @@ impl Fulls {
         let Some(policy) = self.run.settings.keep else { return };
         let (run, base) = (Arc::clone(&self.run), taken.name.clone());
         let began = Instant::now();
-        let work = tokio::task::spawn_blocking(move || objects::prune(&run.store, &policy, &base));
+        let work = tokio::task::spawn_blocking(move || objects::prune(&run.store, &policy, &base, &run.clusters));
         match work.await.map_err(|error| Fault::new(Code::Internal, "removing came to a halt").caused_by(error)) {
             Ok(Ok(done)) => {
                 self.run.metrics.uploaded(Kind::prune, 0, began.elapsed());
@@ -187,7 +187,8 @@ impl Fulls {
         let began = Instant::now();
         let work = tokio::task::spawn_blocking(move || {
             let scratch = &run.settings.scratch;
-            let mut session = Session::open(&run.settings.store, scratch)?;
+            let whose = Whose::Of(run.clusters.clone());
+            let mut session = Session::open_for(&run.settings.store, scratch, &whose)?;
             compact::compact(&mut session, scratch, &compact::Nobody)
         });
         let done = tokio::select! {

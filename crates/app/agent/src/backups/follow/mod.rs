@@ -60,12 +60,27 @@ pub struct FollowSettings {
     pub keep: Option<Policy>,
     /// How long the end may be put off for uploads.
     pub flush_timeout: Duration,
-    /// This cluster may overrule another one's backups.
-    pub take_over: bool,
+    /// Whose backups this cluster may overrule by the operator's word.
+    pub take_over: TakeOver,
+    /// This cluster was restored from a backup of its own: its revision may be behind what the store holds.
+    pub restored: bool,
+    /// The clusters that this one descends from, where that is known.
+    pub was: Vec<u64>,
     /// The declaration that the cluster comes of, where it is known: said in every epoch that is opened.
     pub declared: Option<Declared>,
     /// Where large files of a compaction lie for a while.
     pub scratch: PathBuf,
+}
+
+/// Whose backups a cluster may overrule by the operator's word.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TakeOver {
+    /// Nobody's.
+    No,
+    /// Those of whichever cluster the store is bound to.
+    Any,
+    /// Those of this cluster's lineage.
+    Of(u64),
 }
 
 /// How it ended when it was asked to.

@@ -18,13 +18,16 @@ use quorate_etcd::client::{Client, WatchFrom, WatchTurn};
 use quorate_faults::{Code, Fault, Result};
 use quorate_plan::chain::{Kind, Layout, Span, Target};
 use quorate_plan::estimate::{Cost, Inside};
-use quorate_plan::follow::{EpochPlan, EtcdSeen, FollowPlan, FollowSeen, SpoolPlan, SpoolSeen, StoreSeen, plan_follow};
+use quorate_plan::follow::{
+    EpochPlan, EtcdSeen, FollowPlan, FollowSeen, Kin, Me, SpoolPlan, SpoolSeen, StoreSeen, observe_lineage, plan_follow,
+};
+use quorate_plan::lineage::Lineage;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use super::patience::in_words;
 use super::run::{Origins, Run};
-use super::{FollowSettings, halted, until};
+use super::{FollowSettings, TakeOver, halted, until};
 use crate::backups::full::{Heard, ask_all};
 use crate::backups::metrics::Metrics;
 use crate::backups::{cluster_hex, size};
@@ -38,10 +41,21 @@ pub(super) struct Seen {
     heard: Heard,
     store: Arc<Store>,
     holds: Option<Holds>,
+    /// The lineage that the store's part in the plan is of.
+    lineage: Option<Lineage>,
+    /// The newest epoch of any lineage.
+    newest_epoch: u64,
+}
+
+/// What a store amounts to for this cluster.
+struct Looked {
+    store: StoreSeen,
+    holds: Option<Holds>,
+    lineage: Option<Lineage>,
 }
 
 /// The newest chain of the store.
-#[derive(Default)]
+#[derive(Clone, Default)]
 struct Holds {
     reach: u64,
     full: Option<(u64, i64)>,
@@ -65,17 +79,30 @@ pub(super) async fn observe(
     });
     let Some(store) = opened.await? else { return Ok(None) };
     let store = Arc::new(store);
-    let Some((store_seen, holds)) = look_until(&store, spooled, stop).await? else { return Ok(None) };
+    let Some(catalog) = look_until(&store, spooled, stop).await? else { return Ok(None) };
     let Some(heard) = until(stop, "reach etcd", || ask_all(client)).await? else { return Ok(None) };
     let etcd = EtcdSeen { cluster_id: heard.origin.cluster_id, revision: heard.revision, oldest };
-    let (layout, take_over) = (settings.layout, settings.take_over);
-    let mut plan_of = FollowSeen { etcd, store: store_seen, spool: spooled, layout, take_over };
+    let newest_epoch = catalog.as_ref().map_or(0, Catalog::newest_epoch);
+    let Looked { store: store_seen, holds, lineage } = look(catalog, &me(settings, etcd.cluster_id));
+    let (layout, restored) = (settings.layout, settings.restored);
+    let take_over = match settings.take_over {
+        TakeOver::No => false,
+        TakeOver::Any => true,
+        TakeOver::Of(cluster) => lineage.as_ref().is_some_and(|lineage| lineage.has_any(&[cluster])),
+    };
+    let mut plan_of = FollowSeen { etcd, store: store_seen, spool: spooled, layout, take_over, restored };
     if oldest.is_none() {
         // An epoch that is taken for what etcd no longer has would disown what others have stored of it.
         let from = plan_follow(&plan_of)?.watch_from;
         plan_of.etcd.oldest = if from <= heard.revision { oldest_if_gone(client, from).await } else { None };
     }
-    Ok(Some(Seen { plan_of, heard, store, holds }))
+    Ok(Some(Seen { plan_of, heard, store, holds, lineage, newest_epoch }))
+}
+
+/// This cluster, as far as it knows itself.
+fn me(settings: &FollowSettings, cluster_id: u64) -> Me {
+    let token = settings.declared.as_ref().map(|declared| declared.token.clone());
+    Me { cluster_id, was: settings.was.clone(), token }
 }
 
 /// The oldest revision that can be watched, if this one cannot. `None` also where nobody says: the watch will.
@@ -93,23 +120,24 @@ async fn oldest_if_gone(client: &Client, from: u64) -> Option<u64> {
     }
 }
 
-/// Looks into the store. A spool that knows its epoch need not wait for one that is away: it records, and looks again.
+/// Looks into the store. A spool that knows its epoch need not wait for one that is away: it records, and looks again. The outer
+/// `None`: the end was asked for; the inner one: the store does not answer.
 async fn look_until(
     store: &Arc<Store>,
     spooled: Option<SpoolSeen>,
     stop: &CancellationToken,
-) -> Result<Option<(StoreSeen, Option<Holds>)>> {
+) -> Result<Option<Option<Catalog>>> {
     let attempt = || {
         let store = Arc::clone(store);
-        async move { tokio::task::spawn_blocking(move || look(&store)).await.map_err(halted)? }
+        async move { tokio::task::spawn_blocking(move || Catalog::read(&store)).await.map_err(halted)? }
     };
     if spooled.is_some_and(|spool| spool.epoch.is_some()) {
         match attempt().await {
-            Err(fault) if fault.code() == Code::StoreUnreachable => return Ok(Some((StoreSeen::Unknown, None))),
-            looked => return looked.map(Some),
+            Err(fault) if fault.code() == Code::StoreUnreachable => return Ok(Some(None)),
+            looked => return looked.map(|catalog| Some(Some(catalog))),
         }
     }
-    until(stop, "look into the store", attempt).await
+    Ok(until(stop, "look into the store", attempt).await?.map(Some))
 }
 
 /// Looks until the store answers.
@@ -121,10 +149,20 @@ pub(super) async fn answers(store: &Arc<Store>, quit: &CancellationToken) -> Res
     until(quit, "look into the store", list).await
 }
 
-fn look(store: &Store) -> Result<(StoreSeen, Option<Holds>)> {
-    let catalog = Catalog::read(store)?;
-    let seen = StoreSeen::of(&catalog.objects, &catalog.epochs);
-    let Some(chain) = catalog.decide(Target::Newest).chain else { return Ok((seen, None)) };
+fn look(catalog: Option<Catalog>, me: &Me) -> Looked {
+    let Some(mut catalog) = catalog else {
+        return Looked { store: StoreSeen::Unknown, holds: None, lineage: None };
+    };
+    let (store, lineage) = observe_lineage(&catalog.objects, &catalog.epochs, &catalog.opened, me);
+    if let Some(lineage) = &lineage {
+        catalog.narrow(lineage);
+    }
+    let holds = newest_chain(&catalog);
+    Looked { store, holds, lineage }
+}
+
+fn newest_chain(catalog: &Catalog) -> Option<Holds> {
+    let chain = catalog.decide(Target::Newest).chain?;
     let inside: Vec<Option<Inside>> = catalog
         .handles
         .iter()
@@ -136,14 +174,13 @@ fn look(store: &Store) -> Result<(StoreSeen, Option<Holds>)> {
         of_kind.map(|object| (object.last, object.created_ms)).max()
     };
     let base = &catalog.objects[chain.base];
-    let holds = Holds {
+    Some(Holds {
         reach: chain.reach,
         full: Some((base.last, base.created_ms)).max(newest(Kind::Full)),
         delta: newest(Kind::Delta),
         deltas: chain.deltas.len() as u64,
         cost: Some(Cost::of(&catalog.objects, &inside, &chain)),
-    };
-    Ok((seen, Some(holds)))
+    })
 }
 
 fn spool_seen(spool: &Spool) -> Option<SpoolSeen> {
@@ -185,7 +222,7 @@ pub(super) async fn begin(
         }
     }
     let (cluster_id, layout) = (seen.heard.origin.cluster_id, settings.layout);
-    if matches!(plan.epoch, EpochPlan::Take { .. }) && epoch != seen.plan_of.store.newest_epoch() + 1 {
+    if matches!(plan.epoch, EpochPlan::Take { .. }) && epoch != seen.newest_epoch + 1 {
         // An epoch that was not seen may disown what the plan counts on. With one of our own we look again.
         info!(epoch, "another writer began at the same time: looking again");
         spool.reset(SpoolState { cluster_id, epoch, layout, stored: plan.watch_from.saturating_sub(1) })?;
@@ -198,7 +235,7 @@ pub(super) async fn begin(
     if !same || plan.spool != SpoolPlan::Use {
         spool.reset(SpoolState { cluster_id, epoch, layout, stored: plan.watch_from.saturating_sub(1) })?;
     }
-    let holds = seen.holds.unwrap_or_default();
+    let holds = seen.holds.clone().unwrap_or_default();
     tell(metrics, spool, &holds, &plan);
     metrics.position.etcd.store(seen.heard.revision, Ordering::Relaxed);
     metrics.position.heard_ms.store(Timestamp::now().as_millisecond(), Ordering::Relaxed);
@@ -212,15 +249,33 @@ pub(super) async fn begin(
         "following into `{}`",
         settings.store
     );
-    let of = Origins { origin: seen.heard.origin, epoch, last_full_ms: holds.full.map(|(_, ms)| ms), cost: holds.cost };
+    let mut clusters = ancestors(settings, &seen);
+    clusters.push(cluster_id);
+    let last_full_ms = holds.full.map(|(_, ms)| ms);
+    let of = Origins { origin: seen.heard.origin, clusters, epoch, last_full_ms, cost: holds.cost };
     let run = Run::new(Arc::clone(settings), client.clone(), seen.store, metrics.clone(), of);
     Ok(Some((Arc::new(run), plan)))
+}
+
+/// The clusters that this one descends from, and those that it takes over: the epoch links them for everyone who reads the store.
+fn ancestors(settings: &FollowSettings, seen: &Seen) -> Vec<u64> {
+    let mut was = settings.was.clone();
+    let linked = match &seen.plan_of.store {
+        StoreSeen::Holds(holds) => seen.plan_of.take_over || holds.kin == Kin::Own,
+        StoreSeen::Unknown | StoreSeen::Empty => false,
+    };
+    was.extend(seen.lineage.iter().filter(|_| linked).flat_map(|lineage| lineage.clusters.iter().copied()));
+    let mine = seen.heard.origin.cluster_id;
+    was.retain(|cluster| *cluster != mine);
+    was.sort_unstable();
+    was.dedup();
+    was
 }
 
 async fn take_epoch(settings: &FollowSettings, seen: &Seen, begins_at: u64) -> Result<u64> {
     let created_ms = Timestamp::now().as_millisecond();
     let (origin, declared) = (seen.heard.origin.clone(), settings.declared.clone());
-    let about = About { origin, created_ms, declared, ..About::default() };
+    let about = About { origin, created_ms, declared, was: ancestors(settings, seen), ..About::default() };
     let mut left = 10u32;
     loop {
         let (store, about) = (Arc::clone(&seen.store), about.clone());

@@ -31,6 +31,8 @@ pub(super) struct Run {
     pub(super) store: Arc<Store>,
     pub(super) metrics: Metrics,
     pub(super) cluster_id: u64,
+    /// This cluster, and those of its lineage that it overrules.
+    pub(super) clusters: Vec<u64>,
     pub(super) origin: Origin,
     pub(super) epoch: u64,
     pub(super) layout: Layout,
@@ -43,6 +45,7 @@ pub(super) struct Run {
 /// Whose history it is, and what the store had of it.
 pub(super) struct Origins {
     pub(super) origin: Origin,
+    pub(super) clusters: Vec<u64>,
     pub(super) epoch: u64,
     pub(super) last_full_ms: Option<i64>,
     pub(super) cost: Option<Cost>,
@@ -68,6 +71,7 @@ impl Run {
             store,
             metrics,
             cluster_id: of.origin.cluster_id,
+            clusters: of.clusters,
             origin: of.origin,
             epoch: of.epoch,
             last_full_ms: of.last_full_ms,

@@ -7,11 +7,12 @@ use std::sync::atomic::Ordering;
 use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
-use quorate_backup::drills;
 use quorate_backup::spool::Segment;
 use quorate_backup::store::{Store, is_temporary};
+use quorate_backup::{drills, epochs};
 use quorate_faults::{Code, Fault, Result};
 use quorate_plan::chain::Layout;
+use quorate_plan::lineage::overruled_by;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, error, info, warn};
@@ -163,17 +164,18 @@ impl Uploads {
             return Ok(None);
         }
         let run = Arc::clone(&self.run);
-        let newest = tokio::task::spawn_blocking(move || objects::newest_epoch(&run.store)).await.map_err(halted)?;
-        let newest = match newest {
-            Ok(newest) => newest,
+        let newer = tokio::task::spawn_blocking(move || epochs::newer(&run.store, run.epoch)).await.map_err(halted)?;
+        let newer = match newer {
+            Ok(newer) => newer,
             Err(fault) => {
                 debug!("the store did not show its epochs: {}", in_words(&fault));
                 return Err(fault);
             }
         };
         let ours = self.run.epoch;
-        Ok((newest > ours).then(|| {
-            let what = format!("stopped: epoch {newest} is in the store, and this writer has epoch {ours}");
+        // A store that two lineages share by mistake has newer epochs that overrule nothing of ours.
+        Ok(overruled_by(&newer, ours, &self.run.clusters).map(|newest| {
+            let what = format!("stopped: epoch {} is in the store, and this writer has epoch {ours}", newest.epoch);
             Fault::new(Code::WriterReplaced, what).hint("another follower records this cluster now; keep one of them")
         }))
     }

@@ -34,7 +34,7 @@ pub use settings::{Elsewhere, HELP, Settings};
 
 use super::etcd_yaml::{self, EtcdYaml};
 use super::{Signals, in_words, small_file};
-use crate::backups::follow::FollowSettings;
+use crate::backups::follow::{FollowSettings, TakeOver};
 use crate::backups::metrics::Metrics;
 use crate::serve::{self, Address, Bound, TlsFiles};
 use backups::Demand;
@@ -210,7 +210,9 @@ impl Shared {
             max_restore_time: None,
             keep: settings.keep,
             flush_timeout: FLUSH_LIMIT,
-            take_over: false,
+            take_over: TakeOver::No,
+            restored: false,
+            was: Vec::new(),
             declared: None,
             scratch: settings.data_dir.parent().unwrap_or(Path::new("/")).to_owned(),
         })

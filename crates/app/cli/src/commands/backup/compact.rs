@@ -6,11 +6,10 @@
 use std::sync::atomic::AtomicU64;
 
 use quorate_agent::backups::compact::{Onlooker, compact};
-use quorate_backup::session::Session;
 use quorate_faults::{Exit, Fault};
 use serde::Serialize;
 
-use super::{StoreArgs, tell, warn_short};
+use super::{ClusterArg, StoreArgs, open_one, tell, warn_short};
 use crate::commands::data::watched;
 use crate::printer::Printer;
 use crate::render::{Page, Report, bytes};
@@ -26,11 +25,14 @@ stay: they are what earlier revisions are restored from.")]
 pub(crate) struct Args {
     #[command(flatten)]
     store: StoreArgs,
+
+    #[command(flatten)]
+    cluster: ClusterArg,
 }
 
 /// Compacts it.
 pub(crate) fn run(args: &Args, printer: &mut Printer) -> Result<Exit, Fault> {
-    let mut session = Session::open(&args.store.store, &std::env::temp_dir())?;
+    let (mut session, _) = open_one(&args.store, &std::env::temp_dir(), &args.cluster)?;
     let done = compact(&mut session, &std::env::temp_dir(), &Shown(printer))?;
     tell(&mut session, printer);
     warn_short(done.short.as_ref(), done.revision, printer);

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::ValueEnum;
-use quorate_agent::backups::follow::{Ended, FollowSettings, follow};
+use quorate_agent::backups::follow::{Ended, FollowSettings, TakeOver, follow};
 use quorate_agent::backups::metrics::Metrics;
 use quorate_agent::serve::{self, Address, TlsFiles};
 use quorate_etcd_formats::hex::hex;
@@ -229,7 +229,9 @@ impl Args {
             max_restore_time: record.max_restore_time,
             keep: self.keep.policy()?,
             flush_timeout: record.flush_timeout,
-            take_over: record.take_over,
+            take_over: if record.take_over { TakeOver::Any } else { TakeOver::No },
+            restored: false,
+            was: Vec::new(),
             declared: None,
             scratch: std::env::temp_dir(),
         })

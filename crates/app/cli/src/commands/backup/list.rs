@@ -2,14 +2,14 @@
 
 use quorate_backup::catalog::Catalog;
 use quorate_backup::session::Session;
-use quorate_etcd_formats::rebuild::BUMP_DEFAULT;
 use quorate_faults::{Code, Exit, Fault};
 use quorate_plan::chain::{Chain, EpochStart, Kind, Layout, Span, State, Target};
 use quorate_plan::estimate::{Cost, Inside, Rates, restore_time, rpo};
+use quorate_plan::lineage::Lineage;
 use quorate_plan::restore_point::{Content, RestorePoint};
 use serde::Serialize;
 
-use super::{Row, StoreArgs, now_ms, spans, tell, time};
+use super::{ClusterArg, Row, StoreArgs, now_ms, spans, tell, time};
 use crate::commands::fresh_nonce;
 use crate::printer::Printer;
 use crate::render::{Page, Report, bytes, duration};
@@ -23,18 +23,75 @@ Examples:
 
 It goes by names, sizes, manifests and the newest full backup. `backup verify` reads
 all of it. The restore point is for several members that must restore the same.
-How long a restore takes is estimated for this machine, without starting etcd.")]
+How long a restore takes is estimated for this machine, without starting etcd. Clusters
+that have nothing in common are listed one after the other.")]
 pub(crate) struct Args {
     #[command(flatten)]
     store: StoreArgs,
+
+    #[command(flatten)]
+    cluster: ClusterArg,
 }
 
 /// Lists it.
 pub(crate) fn run(args: &Args, printer: &mut Printer) -> Result<Exit, Fault> {
-    let mut session = Session::open(&args.store.store, &std::env::temp_dir())?;
+    let scratch = std::env::temp_dir();
+    let mut session = Session::open(&args.store.store, &scratch)?;
+    let mut all = session.catalog.lineages(&[]);
+    all.retain(|lineage| !lineage.objects.is_empty());
+    if args.cluster.cluster.is_some() || all.len() <= 1 {
+        let lineage = session.narrow(&args.cluster.whose())?;
+        let listing = listing(args, session, lineage.as_ref(), printer)?;
+        printer.report(&listing);
+        return Ok(Exit::Done);
+    }
+    // They have nothing in common: what can be restored of one says nothing about the other.
+    let mut lineages = Vec::new();
+    for lineage in &all {
+        let mut session = Session::open(&args.store.store, &scratch)?;
+        session.catalog.narrow(lineage);
+        if !lineages.is_empty() {
+            // Said once for all of them.
+            session.learned.clear();
+        }
+        lineages.push(listing(args, session, Some(lineage), printer)?);
+    }
+    let titles: Vec<String> = all.iter().map(Lineage::title).collect();
+    let what = format!("the store holds backups of several clusters: {}", titles.join("; "));
+    printer.warning(Code::LineageNotNamed, &what);
+    printer.report(&Shared { store: args.store.store.clone(), lineages });
+    Ok(Exit::Done)
+}
+
+/// What a store that several clusters write to is printed as.
+#[derive(Serialize)]
+struct Shared {
+    store: String,
+    lineages: Vec<Listing>,
+}
+
+impl Report for Shared {
+    fn render(&self, page: &mut Page) {
+        for (number, listing) in self.lineages.iter().enumerate() {
+            if number > 0 {
+                page.gap();
+            }
+            listing.render(page);
+        }
+    }
+}
+
+/// What is listed of one lineage.
+fn listing(
+    args: &Args,
+    mut session: Session,
+    lineage: Option<&Lineage>,
+    printer: &mut Printer,
+) -> Result<Listing, Fault> {
+    let highest = session.catalog.highest_revision();
     let point = match session.newest_point() {
         Ok((revision, digest)) => {
-            let content = Content { bump: Some(BUMP_DEFAULT), mark_compacted: true };
+            let content = Content::above(revision, highest);
             Some(RestorePoint { revision, digest, nonce: Some(fresh_nonce()), content }.to_string())
         }
         Err(fault) if matches!(fault.code(), Code::ChainNone | Code::ChainTarget) => None,
@@ -52,8 +109,9 @@ pub(crate) fn run(args: &Args, printer: &mut Printer) -> Result<Exit, Fault> {
     let oldest_time = fulls.map(|object| object.created_ms).min();
     let at_risk = decision.chain.as_ref().and_then(|chain| AtRisk::of(catalog, chain));
     let restore = decision.chain.as_ref().map(|chain| Estimate::of(catalog, chain, session.store.folder().is_some()));
-    printer.report(&Listing {
+    Ok(Listing {
         store: args.store.store.clone(),
+        lineage: lineage.cloned(),
         bytes: catalog.objects.iter().map(|object| object.bytes).sum(),
         objects: Row::all(&catalog.objects, &decision),
         newest_revision: decision.newest_provable(),
@@ -67,14 +125,15 @@ pub(crate) fn run(args: &Args, printer: &mut Printer) -> Result<Exit, Fault> {
         restore,
         epochs: catalog.epochs.clone(),
         unknown: catalog.unknown.clone(),
-    });
-    Ok(Exit::Done)
+    })
 }
 
 /// What is printed.
 #[derive(Serialize)]
 struct Listing {
     store: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    lineage: Option<Lineage>,
     bytes: u64,
     objects: Vec<Row>,
     recoverable: Vec<Span>,
@@ -200,6 +259,9 @@ impl Report for Listing {
             ("store", format!("{} ({} in {} objects)", self.store, bytes(self.bytes), self.objects.len())),
             ("recoverable", format!("revisions {}", spans(&self.recoverable))),
         ];
+        if let Some(lineage) = &self.lineage {
+            pairs.insert(1, ("whose", lineage.title()));
+        }
         if let (Some(oldest), Some(newest)) = (&self.oldest_time, &self.newest_time) {
             pairs.push(("times", format!("{oldest} to {newest}")));
         }

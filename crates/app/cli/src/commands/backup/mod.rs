@@ -11,10 +11,13 @@ pub(crate) mod prune;
 pub(crate) mod restore;
 pub(crate) mod verify;
 
+use std::path::Path;
+
 use jiff::Timestamp;
-use quorate_backup::session::Session;
+use quorate_backup::session::{Session, Whose};
 use quorate_faults::{Code, Exit, Fault};
 use quorate_plan::chain::{Decision, Kind, Object, Span, Use};
+use quorate_plan::lineage::Lineage;
 use serde::Serialize;
 
 use crate::printer::Printer;
@@ -70,6 +73,31 @@ pub(crate) struct StoreArgs {
     /// The store: file:///folder, s3://bucket/prefix, gs://bucket/prefix or az://container/prefix
     #[arg(long, value_name = "URL")]
     store: String,
+}
+
+/// Whose backups of the store are meant.
+#[derive(Debug, clap::Args)]
+pub(crate) struct ClusterArg {
+    /// The cluster that is meant, by its id in hex, where the store holds backups of several
+    #[arg(long, value_name = "ID", value_parser = parse_cluster)]
+    cluster: Option<u64>,
+}
+
+impl ClusterArg {
+    fn whose(&self) -> Whose {
+        self.cluster.map_or(Whose::TheOnly, |id| Whose::Of(vec![id]))
+    }
+}
+
+fn parse_cluster(text: &str) -> Result<u64, String> {
+    u64::from_str_radix(text, 16).map_err(|_| "not a cluster id; write it as `backup list` prints it".to_owned())
+}
+
+/// Opens a store for one lineage of it.
+fn open_one(store: &StoreArgs, scratch: &Path, cluster: &ClusterArg) -> Result<(Session, Option<Lineage>), Fault> {
+    let mut session = Session::open(&store.store, scratch)?;
+    let lineage = session.narrow(&cluster.whose())?;
+    Ok((session, lineage))
 }
 
 /// One object, as it is shown.

@@ -15,7 +15,7 @@ use quorate_etcd_formats::hex::unhex;
 use quorate_etcd_formats::rebuild::BUMP_DEFAULT;
 use quorate_faults::{Code, Exit, Fault};
 use quorate_plan::chain::Layout;
-use quorate_plan::follow::StoreSeen;
+use quorate_plan::follow::{Kin, Me, StoreSeen, observe_lineage};
 use quorate_plan::restore_point::{Content, RestorePoint};
 use serde::Serialize;
 use tokio_util::sync::CancellationToken;
@@ -84,14 +84,19 @@ async fn take(url: &str, settings: &Settings, stop: &CancellationToken) -> Resul
 
 /// The newest epoch of the cluster, so that nobody is fenced off; the first one in a store without any.
 fn epoch_for(store: &Store, about: &About, revision: u64) -> Result<u64, Fault> {
-    let catalog = Catalog::read(store)?;
+    let mut catalog = Catalog::read(store)?;
     let here = about.origin.cluster_id;
-    if let StoreSeen::Holds(holds) = StoreSeen::of(&catalog.objects, &catalog.epochs) {
+    let me = Me { cluster_id: here, ..Me::default() };
+    let (seen, lineage) = observe_lineage(&catalog.objects, &catalog.epochs, &catalog.opened, &me);
+    if let Some(lineage) = &lineage {
+        catalog.narrow(lineage);
+    }
+    if let StoreSeen::Holds(holds) = seen {
         let reach = holds.reach.unwrap_or(0);
-        if holds.cluster_id != 0 && holds.cluster_id != here {
+        if holds.kin != Kin::Own || (holds.cluster_id != 0 && holds.cluster_id != here) {
+            let whose = lineage.map_or_else(|| format!("cluster {:x}", holds.cluster_id), |lineage| lineage.title());
             let what = format!(
-                "cannot use this store: it holds backups of cluster {:x} up to revision {reach}, and etcd is of {here:x}",
-                holds.cluster_id
+                "cannot use this store: it holds backups of {whose} up to revision {reach}, and etcd is of {here:x}"
             );
             return Err(Fault::new(Code::StoreOfOther, what).hint("give `--store` a folder of its own"));
         }

@@ -10,7 +10,7 @@ use quorate_plan::retention::{Policy, PrunePlan, PruneSeen, Verdict, plan_prune}
 use quorate_plan::schedule::parse_duration_ms;
 use serde::Serialize;
 
-use super::{StoreArgs, now_ms, tell, time};
+use super::{ClusterArg, StoreArgs, now_ms, open_one, tell, time};
 use crate::printer::Printer;
 use crate::render::{Page, Report, bytes};
 
@@ -23,11 +23,15 @@ Examples:
 
 What any rule keeps stays; a rule of 0 keeps nothing. Hours, days, weeks and months
 are those of UTC, and only those with a backup count. The newest chain stays whole
-whatever the rules say, and is read before anything is removed. Exit code 1: the
-store protects objects that should have gone.")]
+whatever the rules say, and is read before anything is removed. Backups of other
+clusters in the same store are not touched. Exit code 1: the store protects objects
+that should have gone.")]
 pub(crate) struct Args {
     #[command(flatten)]
     store: StoreArgs,
+
+    #[command(flatten)]
+    cluster: ClusterArg,
 
     #[command(flatten)]
     keep: KeepArgs,
@@ -91,7 +95,7 @@ impl KeepArgs {
 /// Prunes it.
 pub(crate) fn run(args: &Args, printer: &mut Printer) -> Result<Exit, Fault> {
     let policy = args.keep.policy()?;
-    let mut session = Session::open(&args.store.store, &std::env::temp_dir())?;
+    let (mut session, _) = open_one(&args.store, &std::env::temp_dir(), &args.cluster)?;
     tell(&mut session, printer);
     let mut plan = plan_of(&session, &policy);
     if !args.dry_run && !plan.removals.is_empty() {

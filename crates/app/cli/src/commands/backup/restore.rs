@@ -10,13 +10,14 @@ use quorate_backup::Base;
 use quorate_backup::events::ChainEvents;
 use quorate_backup::session::{Planned, Session, Wanted};
 use quorate_etcd::restore::{self, Restored};
-use quorate_etcd_formats::rebuild::{BUMP_DEFAULT, Rebuilt};
+use quorate_etcd_formats::rebuild::Rebuilt;
 use quorate_faults::{Code, Exit, Fault};
 use quorate_plan::chain::Target;
+use quorate_plan::lineage::Lineage;
 use quorate_plan::restore_point::{Content, RestorePoint};
 use serde::Serialize;
 
-use super::{StoreArgs, tell, time, warn_short};
+use super::{ClusterArg, StoreArgs, open_one, tell, time, warn_short};
 use crate::commands::data::init::report::InitReport;
 use crate::commands::data::members::{self, Members, Site, SourceAccess};
 use crate::commands::data::{init, watched};
@@ -35,12 +36,16 @@ Examples:
       --restore-point 81234:9f3c0a… \\
       --member n1=https://10.0.0.1:2380 --member n2=https://10.0.0.2:2380
 
-Several members need one restore point: `backup list` prints it, and so does this
+A store that holds backups of several clusters needs `--cluster ID`; `backup list` shows
+them. Several members need one restore point: `backup list` prints it, and so does this
 command before it stops. Clients never see revisions go back, and watchers notice,
 unless you ask for --exact.")]
 pub(crate) struct Args {
     #[command(flatten)]
     store: StoreArgs,
+
+    #[command(flatten)]
+    cluster: ClusterArg,
 
     /// Up to this revision [default: the newest]
     #[arg(long, value_name = "N", conflicts_with_all = ["to_time", "restore_point"])]
@@ -65,7 +70,7 @@ pub(crate) struct Args {
     #[arg(long)]
     token: Option<String>,
 
-    /// By how much to raise the revision [default: 1000000000]
+    /// By how much to raise the revision [default: 1000000000 above the highest one that the store has seen]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     bump_revision: Option<u64>,
 
@@ -88,14 +93,25 @@ pub(crate) struct Args {
 pub(crate) fn run(args: Args, printer: &mut Printer) -> Result<Exit, Fault> {
     let site = Site::settle(&args.place, &args.members, &args.access, printer)?;
     let given = args.restore_point.as_deref().map(parse_point).transpose()?;
-    let mut session = Session::open(&args.store.store, &scratch(site.target.data_dir()))?;
-    let (wanted, nonce, content) = match given {
-        Some(point) => (Wanted::Point(point.clone()), point.nonce, point.content),
-        None => (Wanted::Target(args.target()), Some(fresh_nonce()), args.content()),
+    let (mut session, lineage) = open_one(&args.store, &scratch(site.target.data_dir()), &args.cluster)?;
+    let whose = Origin::of(lineage.as_ref());
+    let highest = session.catalog.highest_revision();
+    let wanted = match given {
+        Some(point) => Wanted::Point(point),
+        None => Wanted::Target(args.target()),
     };
-    let wanted = settle(&mut session, wanted, &args, site.roster.members.len(), nonce, content, printer)?;
+    let nonce = match &wanted {
+        Wanted::Point(point) => point.nonce,
+        Wanted::Target(_) => Some(fresh_nonce()),
+    };
+    let wanted = settle(&mut session, wanted, &args, site.roster.members.len(), nonce, printer)?;
+    let agreed = match &wanted {
+        Wanted::Point(point) => Some(point.content),
+        Wanted::Target(_) => None,
+    };
     let build = |base: &Base, events: &mut ChainEvents, planned: &Planned| {
         refuse_short(&args, planned)?;
+        let content = agreed.map_or_else(|| args.content(planned.revision, highest), Ok)?;
         let point = point(planned, nonce, content);
         let token = args.token.clone().unwrap_or_else(|| point.token());
         let founding = site.founding(&token)?;
@@ -118,6 +134,7 @@ pub(crate) fn run(args: Args, printer: &mut Printer) -> Result<Exit, Fault> {
     let object = |index: usize| session.catalog.objects[index].name.clone();
     printer.report(&RestoreReport {
         store: args.store.store.clone(),
+        origin: whose,
         full: object(proven.base),
         deltas: proven.used.iter().map(|used| object(used.object)).collect(),
         events: proven.events,
@@ -139,9 +156,24 @@ impl Args {
         }
     }
 
-    fn content(&self) -> Content {
-        let bump = (!self.exact).then(|| self.bump_revision.unwrap_or(BUMP_DEFAULT));
-        Content { bump, mark_compacted: !self.exact }
+    /// What becomes of a restored revision, where `highest` is the highest one that the store has seen.
+    fn content(&self, revision: u64, highest: u64) -> Result<Content, Fault> {
+        if self.exact {
+            return Ok(Content { bump: None, mark_compacted: false });
+        }
+        let Some(bump) = self.bump_revision else { return Ok(Content::above(revision, highest)) };
+        let content = Content { bump: Some(bump), mark_compacted: true };
+        match content.goes_back(revision, highest) {
+            false => Ok(content),
+            true => {
+                let end = revision.saturating_add(bump);
+                let what = format!(
+                    "cannot restore revision {revision} raised by {bump}: it would end at {end}, and the store has seen \
+                     revision {highest}"
+                );
+                Err(Fault::new(Code::RestoreGoesBack, what).hint("leave out `--bump-revision`"))
+            }
+        }
     }
 }
 
@@ -152,7 +184,6 @@ fn settle(
     args: &Args,
     members: usize,
     nonce: Option<u64>,
-    content: Content,
     printer: &mut Printer,
 ) -> Result<Wanted, Fault> {
     let must_be_read = match wanted {
@@ -169,6 +200,7 @@ fn settle(
         let _ = events.drain();
         Ok(())
     })?;
+    let content = args.content(proven.revision, session.catalog.highest_revision())?;
     let point = RestorePoint { revision: proven.revision, digest: proven.digest, nonce, content };
     if members == 1 {
         return Ok(Wanted::Point(point));
@@ -235,6 +267,7 @@ pub(super) fn make(
 #[derive(Serialize)]
 struct RestoreReport {
     store: String,
+    origin: Origin,
     full: String,
     deltas: Vec<String>,
     events: u64,
@@ -246,6 +279,29 @@ struct RestoreReport {
     written: Option<Written>,
     #[serde(flatten)]
     member: InitReport,
+}
+
+/// Whose backup was restored.
+#[derive(Serialize)]
+struct Origin {
+    /// The cluster that wrote last, in hex.
+    cluster: Option<String>,
+    /// The token of its file.
+    token: Option<String>,
+}
+
+impl Origin {
+    fn of(lineage: Option<&Lineage>) -> Origin {
+        let cluster = lineage.map(|lineage| lineage.newest_cluster).filter(|id| *id != 0);
+        let token = lineage.and_then(|lineage| lineage.tokens.last().cloned());
+        Origin { cluster: cluster.map(|id| format!("{id:x}")), token }
+    }
+
+    fn shown(&self) -> String {
+        let token = self.token.as_ref().map_or("no recorded token".to_owned(), |token| format!("token `{token}`"));
+        let cluster = self.cluster.as_deref().unwrap_or("not recorded");
+        format!("{cluster}, {token}")
+    }
 }
 
 /// What was written.
@@ -269,7 +325,8 @@ impl Report for RestoreReport {
     fn render(&self, page: &mut Page) {
         self.member.render(page);
         page.gap();
-        let mut pairs = vec![("store", self.store.clone()), ("full", self.full.clone())];
+        let whose = ("of cluster", self.origin.shown());
+        let mut pairs = vec![("store", self.store.clone()), whose, ("full", self.full.clone())];
         if self.events > 0 {
             let (events, deltas) = (self.events, self.deltas.len());
             pairs.push((

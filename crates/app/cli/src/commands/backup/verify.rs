@@ -7,11 +7,11 @@ use owo_colors::OwoColorize;
 use quorate_backup::check;
 use quorate_backup::session::Session;
 use quorate_faults::{Code, Exit, Fault, Finding, Place, Severity};
-use quorate_plan::chain::{Span, State, Target};
+use quorate_plan::chain::{EpochStart, Object, Span, State, Target, decide};
 use serde::Serialize;
 
 use super::drill::{self, Drilled};
-use super::{StoreArgs, spans};
+use super::{ClusterArg, StoreArgs, spans};
 use crate::commands::data::watched;
 use crate::printer::Printer;
 use crate::render::{Page, Report, bytes};
@@ -29,6 +29,9 @@ started with etcd on this machine, compared, and cleaned up.")]
 pub(crate) struct Args {
     #[command(flatten)]
     store: StoreArgs,
+
+    #[command(flatten)]
+    cluster: ClusterArg,
 
     /// Restore the newest state for a try, and start etcd on it
     #[arg(long)]
@@ -76,8 +79,27 @@ pub(crate) fn run(args: &Args, printer: &mut Printer) -> Result<Exit, Fault> {
     for name in &session.catalog.unknown {
         findings.push(odd(name, "no layout has such a name"));
     }
+    // Every object was read. What can be restored is said of one lineage, and of each where there are several.
+    let mut all = session.catalog.lineages(&[]);
+    all.retain(|lineage| !lineage.objects.is_empty());
+    let objects = session.catalog.objects.len();
+    if args.cluster.cluster.is_some() || all.len() <= 1 || args.drill {
+        session.narrow(&args.cluster.whose())?;
+        all.clear();
+    }
+    for lineage in &all {
+        let part = |index: &usize| session.catalog.objects[*index].clone();
+        let part: Vec<Object> = lineage.objects.iter().map(part).collect();
+        let own = |start: &&EpochStart| lineage.epochs.contains(&start.epoch);
+        let starts: Vec<EpochStart> = session.catalog.epochs.iter().filter(own).copied().collect();
+        let decision = decide(&part, &starts, Target::Newest);
+        if let Some(why) = &decision.short {
+            let why = format!("{why} ({})", lineage.title());
+            findings.push(short(&args.store.store, &why, decision.newest_provable()));
+        }
+    }
     let decision = session.catalog.decide(Target::Newest);
-    if let Some(why) = &decision.short {
+    if let Some(why) = decision.short.as_ref().filter(|_| all.is_empty()) {
         findings.push(short(&args.store.store, why, decision.newest_provable()));
     }
     let drilled = match args.drill && decision.chain.is_some() {
@@ -100,7 +122,7 @@ pub(crate) fn run(args: &Args, printer: &mut Printer) -> Result<Exit, Fault> {
     printer.report(&Outcome {
         store: args.store.store.clone(),
         valid,
-        objects: session.catalog.objects.len(),
+        objects,
         bytes: total,
         content_bytes,
         recoverable: decision.recoverable,

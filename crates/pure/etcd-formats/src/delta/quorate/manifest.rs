@@ -77,6 +77,10 @@ pub struct Epoch {
     /// The declaration that its cluster comes of, where its writer knew it. Ids change with every restore; this does not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub declared: Option<Declared>,
+    /// The clusters that its cluster descends from, in hex: those that it was restored or recovered from, and those whose
+    /// backups it took over by an operator's word.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub was: Vec<String>,
 }
 
 /// Which declaration a cluster comes of, whatever its id has become since.

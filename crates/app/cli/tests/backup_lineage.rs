@@ -1,0 +1,126 @@
+//! Stores of backups and the clusters that they are bound to: another cluster is refused, a restored one continues, and no
+//! revision that clients have seen is handed out again.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on says where")]
+
+mod agent_support;
+
+use std::process::Command;
+
+use agent_support::{LIMIT, Place};
+use quorate_testkit::{quorate, wait_until};
+use serde_json::Value;
+
+fn backup(place: &Place, args: &[&str]) -> Value {
+    let store = place.store();
+    let output = Command::new(quorate())
+        .args(["backup", args[0], "--store", &store])
+        .args(&args[1..])
+        .args(["--output", "json"])
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    serde_json::from_str(&text)
+        .unwrap_or_else(|error| panic!("{args:?}: {error}: {text}{}", String::from_utf8_lossy(&output.stderr)))
+}
+
+fn wait_stored(place: &Place, least: u64) {
+    wait_until(&format!("revision {least} is stored"), LIMIT, || {
+        place.status()["backup"]["stored_revision"].as_u64().unwrap_or(0) >= least
+    });
+}
+
+fn revision(place: &Place) -> u64 {
+    let status: Value = serde_json::from_str(&place.ctl(&["endpoint", "status", "-w", "json"])).unwrap();
+    status[0]["Status"]["header"]["revision"].as_u64().unwrap()
+}
+
+fn warned(place: &Place, code: &str) -> bool {
+    let status = place.status();
+    status["warnings"].as_array().is_some_and(|all| all.iter().any(|one| one.to_string().contains(code)))
+}
+
+/// Stops, restores from the store, and adopts what was restored. Returns what the restore said.
+fn restore_and_adopt(place: &Place, mut agent: quorate_testkit::Running, more: &[&str]) -> Value {
+    assert!(agent.stop().success(), "{}", agent.log());
+    let reset = place.quorate(&["data", "reset", "--yes"]);
+    assert!(reset.status.success(), "{reset:?}");
+    let (dir, member) = (place.data().display().to_string(), format!("n1={}", place.seat.peer_url()));
+    let args = ["restore", "--data-dir", &dir, "--name", "n1", "--member", &member];
+    let said = backup(place, &[&args[..], more].concat());
+    let adopted = place.json(&["cluster", "adopt"]);
+    assert_eq!(adopted["already"], false, "{adopted}");
+    said
+}
+
+#[test]
+fn a_restore_to_an_earlier_time_raises_the_revision_above_all_that_was_seen_and_backups_continue() {
+    let place = Place::with_store("3.5.16");
+    let agent = place.start();
+    place.put("k", "first");
+    wait_stored(&place, revision(&place));
+    let before_it_all = jiff::Timestamp::now().to_string();
+    place.put("k", "second");
+    wait_stored(&place, revision(&place));
+    restore_and_adopt(&place, agent, &[]);
+    let agent = place.start();
+    place.assert_holds("k", "second");
+    place.put("k", "third");
+    let seen = revision(&place);
+    assert!(seen > 1_000_000_000, "{seen}");
+    wait_stored(&place, seen);
+
+    let low = ["restore", "--data-dir", "/nowhere", "--to-time", &before_it_all, "--bump-revision", "1000"];
+    assert_eq!(backup(&place, &low)["error"]["code"], "Q1428");
+    let said = restore_and_adopt(&place, agent, &["--to-time", &before_it_all]);
+    assert_eq!(said["origin"]["token"], "t", "{said}");
+    assert!(said["origin"]["cluster"].as_str().is_some_and(|id| !id.is_empty()), "{said}");
+    let _agent = place.start();
+    place.assert_holds("k", "first");
+    let now = revision(&place);
+    assert!(now > seen, "revision {now} after {seen}");
+    place.put("k", "fourth");
+    wait_stored(&place, now + 1);
+    let listed = backup(&place, &["list"]);
+    assert!(listed["newest_revision"].as_u64().unwrap() > seen, "{listed}");
+    assert_eq!(listed["lineage"]["clusters"].as_array().unwrap().len(), 3, "one lineage of three clusters: {listed}");
+}
+
+#[test]
+fn a_store_of_another_cluster_is_refused_until_it_is_taken_over_by_name() {
+    let place = Place::with_store("3.5.16");
+    let _agent = place.start();
+    place.put("k", "ours");
+    let here = revision(&place);
+    wait_stored(&place, here);
+    let id = place.status()["cluster_id"].as_str().unwrap().to_owned();
+
+    let mut other = Place::new("3.5.16");
+    other.more = place.more.clone();
+    let text = std::fs::read_to_string(other.file()).unwrap();
+    other.raw = Some(text.replace("token: t\n", "token: u\n"));
+    let mut agent = other.start();
+    for number in 0..20 {
+        other.put("k", &format!("theirs {number}"));
+    }
+    wait_until("the other cluster reports that it is not backed up", LIMIT, || warned(&other, "Q1425"));
+    let state = other.status()["backup"]["state"].as_str().unwrap().to_owned();
+    assert!(state.contains("Q1425") && state.contains("token `t`") && state.contains(&id), "{state}");
+    place.put("k", "ours, later");
+    wait_stored(&place, here + 1);
+    let listed = backup(&place, &["list"]);
+    assert_eq!(listed["lineage"]["clusters"], serde_json::json!([id]), "{listed}");
+    assert_eq!(listed["newest_revision"], here + 1, "{listed}");
+
+    assert!(agent.stop().success(), "{}", agent.log());
+    let with =
+        text.replace("token: t\n", "token: u\n").replace("delta-period", &format!("take-over: \"{id}\", delta-period"));
+    other.raw = Some(with);
+    let _other_agent = other.start();
+    other.put("k", "theirs, taken over");
+    wait_stored(&other, revision(&other));
+    place.put("k", "no longer backed up");
+    wait_until("the first cluster reports that it was replaced", LIMIT, || warned(&place, "Q1425"));
+    let restored = backup(&place, &["list"]);
+    assert_eq!(restored["lineage"]["tokens"], serde_json::json!(["t", "u"]), "{restored}");
+}
