@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
-use quorate_backup::session::{Session, Wanted};
+use quorate_backup::session::{Session, Wanted, Whose};
 use quorate_etcd::aside::ensure_set_aside;
 use quorate_etcd::engine::Ingredients;
 use quorate_etcd::init::{Request, Target};
@@ -34,7 +34,7 @@ use super::journal::{self, Order, Progress, RecoveryNow, Role, Source};
 use super::survey::ids;
 use super::{boot, copy};
 use crate::backups::restore::{LEASE_TTL, Restore, USUAL};
-use crate::turn::{Book, Node, ensure_recovery_box, stamp};
+use crate::turn::{Book, Node, ensure_recovery_box, own_clusters, stamp};
 
 /// Each draw has the wanted half with even chances.
 const DRAWS: u32 = 256;
@@ -280,7 +280,10 @@ impl Work<'_> {
             return Err(Fault::new(Code::RecoverNothing, "cannot recover from a backup: no store is declared")
                 .hint("declare it under `backup` in the cluster file"));
         };
-        Session::open(&backup.store, &self.node.scratch())
+        // A store that clusters share by mistake holds backups of others, which are nothing to recover from.
+        let own = own_clusters(self.node);
+        let whose = if own.is_empty() { Whose::TheOnly } else { Whose::Of(own) };
+        Session::open_for(&backup.store, &self.node.scratch(), &whose)
     }
 
     /// Lets go of everything, so that this node joins like a new one.

@@ -81,7 +81,7 @@ pub use look::look;
 pub(crate) use membership::may_remove;
 pub use node::Node;
 pub(crate) use node::client_of;
-pub(crate) use observe::end_words;
+pub(crate) use observe::{end_words, own_clusters};
 pub use preview::{Preview, offline_status, preview, stop_alone};
 pub(crate) use publish::{Shared, now_ms};
 pub use status::{

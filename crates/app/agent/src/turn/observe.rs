@@ -126,7 +126,7 @@ async fn observe_store(node: &Arc<Node>) -> StoreSeen {
 }
 
 /// The cluster of this node by its ledger, and those that it descends from.
-pub(super) fn own_clusters(node: &Node) -> Vec<u64> {
+pub(crate) fn own_clusters(node: &Node) -> Vec<u64> {
     match observe_ledger(&node.ledger()) {
         LedgerSeen::There(ledger) => ledger.cluster().into_iter().chain(ledger.was).map(|cluster| cluster.0).collect(),
         LedgerSeen::Absent | LedgerSeen::Unreadable(_) => Vec::new(),

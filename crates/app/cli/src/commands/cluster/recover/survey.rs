@@ -215,10 +215,21 @@ fn ask_store(
     point: Option<Point>,
 ) -> Result<(StoreNewest, u64), Fault> {
     let Some(backup) = &spec.backup else { return Ok((StoreNewest::NotDeclared, 0)) };
-    let session = match Session::open(&backup.store, &std::env::temp_dir()) {
+    let mut session = match Session::open(&backup.store, &std::env::temp_dir()) {
         Ok(session) => session,
         Err(fault) => return Ok((StoreNewest::Unknown(fault.to_string()), 0)),
     };
+    let mut own: Vec<u64> = Vec::new();
+    for remains in answers.values().flatten() {
+        own.extend(remains.was.iter().map(|cluster| cluster.0));
+        if let Seen::There(standing) = &remains.seen {
+            own.push(standing.cluster.0);
+        }
+    }
+    // What the store holds of other clusters is nothing to recover from.
+    if let Some(mine) = session.catalog.lineages(&[]).into_iter().find(|lineage| lineage.has_any(&own)) {
+        session.catalog.narrow(&mine);
+    }
     let catalog = &session.catalog;
     let claimed = catalog.objects.iter().map(|object| object.last).max().unwrap_or(0);
     let target = match point {
