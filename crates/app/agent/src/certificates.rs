@@ -22,8 +22,8 @@ use prometheus_client::registry::{Registry, Unit};
 use quorate_faults::{Code, Fault, Finding, Severity};
 use quorate_pki::{
     Authorities, Authority, CertStatus, CsrBundle, Keys, LEAF_DAYS, NodeNames, Passphrase, Policy, PreflightInput,
-    Role, SignedBundle, ensure_installed, ensure_requests, ensure_swaps_finished, has_issuing_keys, needs_passphrase,
-    observe_list, observe_node, preflight, record_issued, with_trust,
+    Role, SignedBundle, ensure_begun, ensure_installed, ensure_requests, ensure_swaps_finished, has_issuing_keys,
+    needs_passphrase, observe_list, observe_node, preflight, record_issued, with_trust,
 };
 use quorate_plan::certificates::{Life, Renewal, plan_renewal};
 use quorate_plan::etcd_config::Minor;
@@ -104,6 +104,7 @@ pub fn folder(node: &Node) -> Result<PathBuf, Fault> {
 pub fn before_start(node: &Node, etcd: Option<Minor>) -> Result<Vec<Finding>, Fault> {
     if let Ok(dir) = folder(node) {
         ensure_swaps_finished(&dir)?;
+        use_previous(&dir)?;
         // Without a list that was here, etcd would let in what was called back.
         Authority::ALL
             .into_iter()
@@ -120,6 +121,19 @@ pub fn before_start(node: &Node, etcd: Option<Minor>) -> Result<Vec<Finding>, Fa
             Err(Fault::new(first.code, attempt).hint(first.remedy.clone()))
         }
     }
+}
+
+/// Puts the certificates from before back where those that are there do not hold yet. Reads files: not for async code.
+fn use_previous(dir: &Path) -> Result<(), Fault> {
+    let back = ensure_begun(dir, Timestamp::now())?;
+    if !back.is_empty() {
+        let words: Vec<&str> = back.iter().map(|role| role.word()).collect();
+        warn!(
+            "certificates do not hold yet, because they were signed by a clock that was ahead: those from before are used: {}",
+            words.join(", ")
+        );
+    }
+    Ok(())
 }
 
 /// Signs for another node, whose name comes from its own certificate. Opening the keys takes a while: not for async code.
@@ -207,8 +221,14 @@ pub(crate) async fn keep(keep: Keep, stop: CancellationToken) {
             None => true,
         };
         let now = Timestamp::now();
-        let node = Arc::clone(&keep.node);
-        let looked = tokio::task::spawn_blocking(move || observe_node(&node.spec, &node.member, now)).await;
+        let (node, at) = (Arc::clone(&keep.node), dir.clone());
+        let looked = tokio::task::spawn_blocking(move || {
+            if let Some(Err(fault)) = at.as_deref().map(use_previous) {
+                warn!(code = %fault.code(), "cannot use the certificates from before: {}", in_words(&fault));
+            }
+            observe_node(&node.spec, &node.member, now)
+        });
+        let looked = looked.await;
         let seen = looked.unwrap_or_default();
         measures.see(&seen);
         let plan = match &dir {

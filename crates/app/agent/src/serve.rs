@@ -13,6 +13,7 @@ use std::time::Duration;
 use axum::Router;
 use axum::extract::connect_info::Connected;
 use axum::serve::{IncomingStream, Listener};
+use jiff::Timestamp;
 use quorate_faults::{Code, Fault};
 use quorate_pki::tls::{self, Admit, Reloading};
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -76,6 +77,12 @@ impl Address {
     #[must_use]
     pub fn admit_unknown(self) -> Address {
         Address { admit: Admit::Everyone, ..self }
+    }
+
+    /// Lets clients in whose certificate has ended a while ago; whoever answers looks at [`Peer::has_ended`].
+    #[must_use]
+    pub fn admit_ended(self) -> Address {
+        Address { admit: Admit::CertifiedOrEnded, ..self }
     }
 
     /// `0.0.0.0` is all addresses of this machine, those of IPv6 included.
@@ -197,6 +204,11 @@ impl Peer {
     /// The node whose agent asks, by its certificate.
     pub fn node(&self, token: &str) -> Option<String> {
         self.certificate.as_ref().and_then(|certificate| quorate_pki::node_name(certificate, token))
+    }
+
+    /// Whether its certificate has ended: it may renew, and nothing else.
+    pub fn has_ended(&self) -> bool {
+        self.certificate.as_ref().is_some_and(|certificate| quorate_pki::has_ended(certificate, Timestamp::now()))
     }
 
     /// Whether its certificate is for this host.

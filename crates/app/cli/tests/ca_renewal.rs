@@ -146,3 +146,43 @@ fn an_agent_signs_for_the_others_and_for_no_stranger() {
         cluster.stop(at);
     }
 }
+
+/// Asks the agent of the first node with the certificates in a folder.
+fn ask(cluster: &Declared, dir: &Path, path: &str) -> Option<String> {
+    let at = |name: &str| dir.join(name).display().to_string();
+    let url = format!("{}{path}", cluster.api_url(0));
+    let mut curl = std::process::Command::new("curl");
+    curl.args(["-s", "-S", "-k", "--cert", &at("agent.crt"), "--key", &at("agent.key"), "-w", "%{http_code}", &url]);
+    let output = curl.output().unwrap();
+    output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+#[test]
+fn a_node_that_was_off_for_longer_than_its_certificates_hold_renews_and_does_nothing_else() {
+    let mut cluster = Declared::new("3.5.16", 3, Wire::Tls);
+    let days_ago = |days: i64| Timestamp::now() - SignedDuration::from_hours(24 * days);
+    let pki = |cluster: &Declared, name: &str| cluster.path(&format!("pki-{name}"));
+    let ca = pki(&cluster, "n1");
+    ensure_authorities(&ca, "t", None, days_ago(200)).unwrap();
+    // That of the second node ended five days ago.
+    for (name, at) in [("n1", days_ago(1)), ("n2", days_ago(95)), ("n3", days_ago(1))] {
+        equip(&ca, &pki(&cluster, name), name, None, at);
+    }
+    let text = cluster.text();
+    let tls = text.lines().find(|line| line.starts_with("tls: ")).unwrap();
+    let dir = cluster.root.path().display().to_string();
+    cluster.file_as("cluster.yaml", &text.replace(tls, &format!("tls: {{dir: \"{dir}/pki-{{name}}\"}}")));
+    cluster.start_all();
+    cluster.wait_serving();
+    assert!(Role::ALL.iter().all(|role| days_left(&pki(&cluster, "n2"), *role) == 89), "{}", cluster.log(1));
+    assert!(pki(&cluster, "n2").join("agent.crt.previous").exists(), "the pair from before is kept");
+
+    let (ended, too_old) = (cluster.path("ended"), cluster.path("too-old"));
+    equip(&ca, &ended, "n2", None, days_ago(95));
+    equip(&ca, &too_old, "n2", None, days_ago(185));
+    for path in ["/v1/node", "/v1/status", "/openapi.json"] {
+        let answer = ask(&cluster, &ended, path).unwrap();
+        assert!(answer.contains("Q1430") && answer.ends_with("403"), "{path}: {answer}");
+        assert_eq!(ask(&cluster, &too_old, path), None, "{path}: not even a handshake");
+    }
+}

@@ -31,7 +31,12 @@ pub(crate) fn next(name: &str) -> String {
     format!("{name}.next")
 }
 
-/// Installs them in `dir`, whose keys they were made for.
+/// The name of what a file held before the last change.
+fn previous(name: &str) -> String {
+    format!("{name}.previous")
+}
+
+/// Installs them in `dir`, whose keys they were made for. The pair from before stays beside it.
 pub fn ensure_installed(
     dir: &Path,
     names: &NodeNames,
@@ -82,8 +87,12 @@ pub fn ensure_installed(
         let there = files::read_if_there(&folder.at(&role.cert_file()))?;
         match half {
             Half::InUse if there.as_deref() == Some(text.as_bytes()) => continue,
-            Half::InUse => folder.write(&role.cert_file(), text.as_bytes(), PUBLIC)?,
+            Half::InUse => {
+                keep_previous(&folder, role)?;
+                folder.write(&role.cert_file(), text.as_bytes(), PUBLIC)?;
+            }
             Half::Next => {
+                keep_previous(&folder, role)?;
                 folder.write(&next(&role.cert_file()), text.as_bytes(), PUBLIC)?;
                 finish_swap(&folder, role)?;
             }
@@ -92,6 +101,50 @@ pub fn ensure_installed(
     }
     let until = leaves.iter().map(|(_, leaf)| leaf.life.until).min().unwrap_or(now);
     Ok(Installed { replaced, until })
+}
+
+/// Copies a pair that is about to be replaced, the key first: a copy of a certificate without its key is of no use.
+fn keep_previous(folder: &Folder, role: Role) -> Result<(), Fault> {
+    for (name, mode) in [(role.key_file(), SECRET), (role.cert_file(), PUBLIC)] {
+        if let Some(bytes) = files::read_if_there(&folder.at(&name))? {
+            folder.write(&previous(&name), &bytes, mode)?;
+        }
+    }
+    Ok(())
+}
+
+/// Puts the pair from before back where the current one does not hold yet, because it was signed by a clock that was ahead: until
+/// another one is signed, the one from before is what others accept. Returns the roles that were put back.
+pub fn ensure_begun(dir: &Path, now: Timestamp) -> Result<Vec<Role>, Fault> {
+    let life = |name: &str| {
+        let bytes = files::read_if_there(&dir.join(name)).ok().flatten()?;
+        parse_pem(&bytes).ok()?.into_iter().next().map(|leaf| leaf.life)
+    };
+    let ahead = |role: &Role| life(&role.cert_file()).is_some_and(|life| life.from > now);
+    let holds =
+        |role: &Role| life(&previous(&role.cert_file())).is_some_and(|life| life.from <= now && now < life.until);
+    // A folder in which all is well is not even locked.
+    if !Role::ALL.iter().any(|role| ahead(role) && holds(role)) {
+        return Ok(Vec::new());
+    }
+    let folder = Folder::open(dir, 0o755)?;
+    finish_swaps(&folder)?;
+    let mut back = Vec::new();
+    for role in Role::ALL.into_iter().filter(|role| ahead(role) && holds(role)) {
+        let read = |name: &str| files::read_if_there(&folder.at(name));
+        let (cert_name, key_name) = (role.cert_file(), role.key_file());
+        let (Some(cert), Some(key)) = (read(&previous(&cert_name))?, read(&previous(&key_name))?) else { continue };
+        let Some(leaf) = parse_pem(&cert).ok().and_then(|chain| chain.into_iter().next()) else { continue };
+        if keys::decode(&key, &folder.at(&key_name), None)?.subject_public_key_info() != leaf.public_key {
+            continue;
+        }
+        // Both wait as a new pair does, so that there is no moment without one that fits.
+        folder.write(&next(&key_name), &key, SECRET)?;
+        folder.write(&next(&cert_name), &cert, PUBLIC)?;
+        finish_swap(&folder, role)?;
+        back.push(role);
+    }
+    Ok(back)
 }
 
 /// Finishes a change of keys that was cut off; for whoever is about to use the files.

@@ -13,6 +13,7 @@
 
 mod authority;
 mod check;
+mod expired;
 mod files;
 mod hand_on;
 mod install;
@@ -30,12 +31,12 @@ mod trust;
 
 pub use authority::{Authorities, MadeAuthorities, ensure_authorities, has_issuing_keys, needs_passphrase};
 pub use hand_on::{IssuingKeys, ensure_issuing_keys, ensure_no_issuing_keys, read_issuing_keys};
-pub use install::{Installed, ensure_installed, ensure_swaps_finished};
+pub use install::{Installed, ensure_begun, ensure_installed, ensure_swaps_finished};
 pub use issue::{Asked, BACKDATED, LEAF_DAYS, Policy, issue, read_requests};
 pub use passphrase::{ENVIRONMENT, Passphrase};
 pub use preflight::{PreflightInput, preflight};
 pub use quorate_plan::certificates::{Authority, CsrBundle, NodeNames, Role, RotationPhase, SignedBundle};
-pub use read::{Certificate, covers, node_name, read_certificates};
+pub use read::{Certificate, covers, has_ended, node_name, read_certificates};
 pub use request::{Keys, MadeRequests, ensure_requests};
 pub use revoke::{
     IssuedCertificate, RevocationLists, crl_file, ensure_list_expected, ensure_lists, ensure_newer_lists,

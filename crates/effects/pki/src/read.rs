@@ -3,6 +3,7 @@
 //! **Invariant:** no bytes panic, and an unreadable certificate is an answer of its own.
 
 use std::net::IpAddr;
+use std::ops::Not;
 use std::path::Path;
 
 use aws_lc_rs::signature::{ECDSA_P256_SHA256_ASN1, UnparsedPublicKey};
@@ -158,6 +159,11 @@ pub(crate) fn parse_pem(bytes: &[u8]) -> Result<Vec<Certificate>, String> {
 /// Ask only about a certificate that has been verified.
 pub fn node_name(der: &[u8], token: &str) -> Option<String> {
     node_of(&Certificate::parse(der).ok()?, token)
+}
+
+/// Whether a certificate, which has been verified, has ended. One that cannot be read has.
+pub fn has_ended(der: &[u8], now: Timestamp) -> bool {
+    Certificate::parse(der).is_ok_and(|certificate| certificate.life.until > now).not()
 }
 
 /// Whether a certificate, which has been verified, is for this host.

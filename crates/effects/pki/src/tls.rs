@@ -14,6 +14,8 @@ use rustls::server::WebPkiClientVerifier;
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
 use tracing::warn;
 
+pub use crate::expired::EXPIRED_DAYS_MAX;
+use crate::expired::EndedVerifier;
 use crate::revoke::observe_list;
 
 /// Certificates of a listener.
@@ -43,6 +45,9 @@ pub struct ClientFiles {
 pub enum Admit {
     /// Only clients with a certificate.
     Certified,
+    /// The same, and those whose certificate ended at most [`EXPIRED_DAYS_MAX`] days ago and holds otherwise; whoever answers
+    /// looks at that, and lets them renew and nothing else.
+    CertifiedOrEnded,
     /// Clients without one too; whoever answers looks at who asks.
     Everyone,
 }
@@ -176,11 +181,14 @@ fn load_server(files: &TlsFiles, admit: Admit, heeded: &AtomicBool) -> Result<Se
                     .allow_unknown_revocation_status(),
             };
             let verifier = match admit {
-                Admit::Certified => verifier,
+                Admit::Certified | Admit::CertifiedOrEnded => verifier,
                 Admit::Everyone => verifier.allow_unauthenticated(),
             };
             let verifier = verifier.build().map_err(|error| unusable("certificate authorities", path, error))?;
-            builder.with_client_cert_verifier(verifier)
+            builder.with_client_cert_verifier(match admit {
+                Admit::Certified | Admit::Everyone => verifier,
+                Admit::CertifiedOrEnded => Arc::new(EndedVerifier::new(verifier)),
+            })
         }
     };
     builder.with_single_cert(certs, key).map_err(|error| unusable("certificate", &files.cert, error))

@@ -91,6 +91,9 @@ pub struct NodeAnswer {
     /// What it is, in a cluster by hand.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub role: Option<Role>,
+    /// What time it is there, in ms since 1970. None from agents of earlier releases.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub clock_ms: Option<u64>,
 }
 
 /// How far a member was seen to have come.

@@ -155,7 +155,8 @@ fn schemas() -> Value {
             "intent": object(&["kind"], json!({ "kind": text, "why": text, "at_ms": number })),
             "backed_up_ms": number, "stored_revision": number, "since_revision": number,
             "differing": { "type": "array", "items": id },
-            "role": { "enum": ["standalone", "server", "client", "external", "detached"] }
+            "role": { "enum": ["standalone", "server", "client", "external", "detached"] },
+            "clock_ms": number
         })),
         "StartedRequest": object(&["name", "cluster", "member"], json!({ "name": text, "cluster": id, "member": id })),
         "StartedAnswer": object(&["recorded"], json!({ "recorded": { "const": true } })),

@@ -105,7 +105,7 @@ async fn guard(State(api): State<Api>, request: Request, next: Next) -> Response
             peer,
             certified: peer.and_then(|peer| peer.node(&api.node.spec.token)),
         };
-        admit(&api, &asked).and_then(|()| admit_change(&api, &asked))
+        admit_ended(&asked).and_then(|()| admit(&api, &asked)).and_then(|()| admit_change(&api, &asked))
     };
     if let Err(refusal) = admitted {
         // What was sent is read first: a connection that is closed on unread bytes may take the answer with it.
@@ -129,6 +129,18 @@ fn listen_to(api: &Api, headers: &HeaderMap) {
         && from != api.node.name()
     {
         api.shared.heard_from(from, state);
+    }
+}
+
+/// A node that was off for longer than its certificates hold may renew them, and do nothing else.
+fn admit_ended(asked: &Asked<'_>) -> Result<(), No> {
+    let ended = asked.peer.is_some_and(Peer::has_ended);
+    match ended && asked.path != certificates::PATH {
+        false => Ok(()),
+        true => {
+            let why = "the certificate has ended: it may be renewed with, and nothing else";
+            Err(refuse(StatusCode::FORBIDDEN, Code::RenewalOnly, why, None))
+        }
     }
 }
 
@@ -227,6 +239,7 @@ async fn node(State(api): State<Api>) -> Result<Json<NodeAnswer>, No> {
         since_revision: api.shared.since(),
         differing: api.shared.differing(),
         role: role(&api),
+        clock_ms: u64::try_from(Timestamp::now().as_millisecond()).ok(),
     }))
 }
 

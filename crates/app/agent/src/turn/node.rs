@@ -214,7 +214,7 @@ impl Node {
             let TlsFiles { cert_file, key_file, trusted_ca_file } = tls.agent.as_ref().unwrap_or(&tls.peer);
             serve::TlsFiles { cert: path(cert_file), key: path(key_file), client_ca: Some(path(trusted_ca_file)) }
         });
-        Ok(Address::parse(&self.spec.api_listen_of(&self.member), tls)?.of_both_kinds())
+        Ok(Address::parse(&self.spec.api_listen_of(&self.member), tls)?.of_both_kinds().admit_ended())
     }
 
     /// Whether anyone else is declared.

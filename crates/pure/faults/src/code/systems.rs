@@ -229,6 +229,12 @@ macro_rules! systems {
         LineageMissing = "Q1427", Refused;
         /// A restore would end below a revision that clients have seen.
         RestoreGoesBack = "Q1428", Refused;
+        /// The clock is ahead of the store's, so that nothing is removed by age.
+        ClockAhead = "Q1429", Refused;
+        /// A certificate has ended, and may be renewed with and nothing else.
+        RenewalOnly = "Q1430", Refused;
+        /// The clocks of two nodes are far apart.
+        ClocksApart = "Q1431", CannotMeet;
         /// The damaged data of the only member holds more than the newest backup.
         StartBackupOlder = "Q1435", Refused;
         /// The WAL holds entries that the release of an upgrade cannot read.

@@ -65,6 +65,10 @@ pub fn ends_soon(life: Life, now: Timestamp) -> bool {
 /// A certificate that is not there or not read is `None`, and is no reason to hurry: someone has to bring it first.
 pub fn plan_renewal(lives: &[Option<Life>], now: Timestamp, jitter: u32) -> Renewal {
     let due = |life: &Life| {
+        // One that does not hold yet was made by a clock that was ahead: whoever sees it refuses it.
+        if life.from > now {
+            return SignedDuration::ZERO;
+        }
         let third = life.length() / 3;
         let share = f64::from(jitter) / f64::from(u32::MAX) / 10.0;
         // Cut, not rounded: never later than the tenth.
@@ -77,7 +81,8 @@ pub fn plan_renewal(lives: &[Option<Life>], now: Timestamp, jitter: u32) -> Rene
         return Renewal::Look { again: clamp(soonest) };
     }
     // A tenth of what is left: the closer the end, the more often; an ended one as often as is sensible.
-    let left = known.map(|life| life.left(now)).min().unwrap_or(SignedDuration::ZERO);
+    let usable = |life: &Life| if life.from > now { SignedDuration::ZERO } else { life.left(now) };
+    let left = known.map(usable).min().unwrap_or(SignedDuration::ZERO);
     Renewal::Renew { again: clamp((left / 10).max(SignedDuration::from_secs(60).min(shortest(lives) / 30))) }
 }
 
@@ -147,6 +152,14 @@ mod tests {
         assert_eq!(again(90 * DAY - 36_000), 3600);
         assert_eq!(again(90 * DAY), 60);
         assert_eq!(again(100 * DAY), 60);
+    }
+
+    #[test]
+    fn one_that_does_not_hold_yet_is_renewed_at_once() {
+        let ahead = Life { from: at(10 * DAY), until: at(100 * DAY) };
+        let renew = Renewal::Renew { again: Duration::from_secs(60) };
+        assert_eq!(plan_renewal(&[Some(days(90)), Some(ahead)], at(DAY), 7), renew);
+        assert!(matches!(plan_renewal(&[Some(ahead)], at(10 * DAY), 7), Renewal::Look { .. }));
     }
 
     #[test]
