@@ -12,6 +12,7 @@ use quorate_plan::chain::{Decision, EpochStart, Kind, Layout, Object, State, Tar
 use quorate_plan::lineage::{Lineage, lineages};
 
 use crate::claims::is_claim;
+use crate::clock::is_probe;
 use crate::drills::Drill;
 use crate::store::{Listed, Store};
 
@@ -81,7 +82,7 @@ impl Catalog {
                     Some(part) => chunks.entry(name.object.clone()).or_default().push((part, listed)),
                     None => catalog.gardener(&name, vec![listed.name], listed.bytes),
                 }
-            } else if Drill::parse(&listed.name).is_none() && !is_claim(&listed.name) {
+            } else if Drill::parse(&listed.name).is_none() && !is_claim(&listed.name) && !is_probe(&listed.name) {
                 others.push(listed.name);
             }
         }

@@ -9,6 +9,7 @@ mod body;
 pub mod catalog;
 pub mod check;
 pub mod claims;
+pub mod clock;
 pub mod convert;
 pub mod copy;
 mod decode;

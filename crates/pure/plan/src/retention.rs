@@ -17,6 +17,10 @@ use crate::chain::{Chain, EpochStart, Kind, Object, State, Target, chains, decid
 /// What a newer epoch overruled stays this long: it is what there is if the new epoch was begun by mistake.
 pub const OVERRULED_KEPT_MS: i64 = 30 * 86_400_000;
 
+/// By a clock that is farther ahead than this nothing is removed: more than clocks differ that are kept by anyone, and far less than
+/// any rule counts in.
+pub const CLOCK_AHEAD_MAX_MS: i64 = 5 * 60_000;
+
 /// What is to stay. Days, weeks (Monday to Sunday) and months are those of UTC; each counts those that have a backup.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Policy {
@@ -52,6 +56,16 @@ pub struct PruneSeen<'a> {
     pub epochs: &'a [EpochStart],
     /// Milliseconds since 1970.
     pub now_ms: i64,
+    /// The same by the clocks of others, the earliest of them: the store's and the other agents'. `None`: none is known.
+    pub others_ms: Option<i64>,
+}
+
+impl PruneSeen<'_> {
+    /// How far this clock is ahead of the others, where that is too far to remove anything by it.
+    fn clock_ahead_ms(&self) -> Option<i64> {
+        let ahead = self.now_ms.saturating_sub(self.others_ms?);
+        (ahead > CLOCK_AHEAD_MAX_MS).then_some(ahead)
+    }
 }
 
 /// What becomes of one object.
@@ -75,6 +89,8 @@ pub struct PrunePlan {
     pub bytes_freed: u64,
     /// The newest chain, which must be proven before anything goes; `None`: nothing can be restored, and nothing goes.
     pub newest: Option<Chain>,
+    /// How far the clock is ahead of others', where that is why nothing goes.
+    pub clock_ahead_ms: Option<i64>,
 }
 
 /// Decides what stays and what goes.
@@ -82,7 +98,11 @@ pub fn plan_prune(seen: &PruneSeen<'_>, policy: &Policy) -> PrunePlan {
     let newest = decide(seen.objects, seen.epochs, Target::Newest).chain;
     let mut keeping = Keeping { seen, reasons: vec![Vec::new(); seen.objects.len()] };
     let chains = chains(seen.objects, seen.epochs);
+    let clock_ahead_ms = seen.clock_ahead_ms();
     match &newest {
+        _ if clock_ahead_ms.is_some() => {
+            (0..seen.objects.len()).for_each(|index| keeping.add(index, "the clock is ahead"));
+        }
         None => (0..seen.objects.len()).for_each(|index| keeping.add(index, "nothing in the store can be restored")),
         Some(newest) => {
             keeping.newest(newest, &chains);
@@ -100,7 +120,7 @@ pub fn plan_prune(seen: &PruneSeen<'_>, policy: &Policy) -> PrunePlan {
     let removals = order(seen.objects, &verdicts);
     debug_assert!(base.is_none_or(|base| !removals.contains(&base)));
     let bytes_freed = removals.iter().map(|index| seen.objects[*index].bytes).sum();
-    PrunePlan { verdicts, removals, bytes_freed, newest }
+    PrunePlan { verdicts, removals, bytes_freed, newest, clock_ahead_ms }
 }
 
 /// Why each object stays, as far as it is known.

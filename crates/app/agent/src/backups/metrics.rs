@@ -109,6 +109,10 @@ pub struct Position {
     pub drill_revision: AtomicU64,
     /// Whether that went well.
     pub drill_good: AtomicU64,
+    /// How far this machine's clock is ahead of the other agents' at most; 0: no other agent has answered, or none is behind.
+    pub peers_ahead_ms: AtomicI64,
+    /// 1: nothing was removed the last time, because the clock is ahead of others.
+    pub clock_ahead: AtomicU64,
 }
 
 impl Position {

@@ -17,4 +17,5 @@ pub mod restore;
 pub(crate) mod spooled;
 mod words;
 
+pub use objects::clock_ahead;
 pub use words::{cluster_hex, size};

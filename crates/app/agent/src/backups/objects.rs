@@ -2,10 +2,10 @@
 
 use jiff::Timestamp;
 use quorate_backup::catalog::Catalog;
-use quorate_backup::prune as removing;
 use quorate_backup::spool::Segment;
 use quorate_backup::store::Store;
 use quorate_backup::write::{self, About};
+use quorate_backup::{clock, prune as removing};
 use quorate_etcd_formats::delta::quorate::{Name, Origin, ROOT};
 use quorate_faults::{Code, Fault, Result};
 use quorate_plan::chain::{Kind, Layout};
@@ -25,6 +25,21 @@ pub(super) fn newest_full(store: &Store, epoch: u64) -> Result<Option<(u64, i64)
     Ok(names.filter(|name| name.epoch == epoch).map(|name| (name.last, name.created_ms)).max())
 }
 
+/// What is known of other clocks.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Times {
+    /// The store's own time is asked for, by writing an object.
+    pub(super) probe: bool,
+    /// How far this clock is ahead of the other agents', where any has answered.
+    pub(super) peers_ahead_ms: Option<i64>,
+}
+
+/// Nothing goes by this clock.
+pub fn clock_ahead(ahead_ms: i64) -> Fault {
+    let what = format!("nothing was removed: the clock of this machine is {} s ahead of others", ahead_ms / 1000);
+    Fault::new(Code::ClockAhead, what).hint("set the clock right; what is due is removed after that")
+}
+
 /// What was removed.
 pub(super) struct Pruned {
     pub(super) removed: usize,
@@ -36,15 +51,24 @@ pub(super) struct Pruned {
 
 /// Removes what the policy gives up. `proven` is the full that was just read back: the newest chain must begin with it.
 /// What is of another lineage than these clusters is not even looked at.
-pub(super) fn prune(store: &Store, policy: &Policy, proven: &str, clusters: &[u64]) -> Result<Pruned> {
+pub(super) fn prune(store: &Store, policy: &Policy, proven: &str, clusters: &[u64], times: Times) -> Result<Pruned> {
     let mut catalog = Catalog::read(store)?;
     if let Some(mine) = catalog.lineages(clusters).into_iter().find(|lineage| lineage.has_any(clusters)) {
         catalog.narrow(&mine);
     }
     let finals: Vec<usize> = (0..catalog.handles.len()).filter(|index| catalog.handles[*index].is_final).collect();
+    let store_ms = match times.probe {
+        true => Some(clock::observe_time(store)?),
+        false => None,
+    };
     let now_ms = Timestamp::now().as_millisecond();
-    let seen = PruneSeen { objects: &catalog.objects, finals: &finals, epochs: &catalog.epochs, now_ms };
+    let others_ms =
+        [store_ms, times.peers_ahead_ms.map(|ahead| now_ms.saturating_sub(ahead))].into_iter().flatten().min();
+    let seen = PruneSeen { objects: &catalog.objects, finals: &finals, epochs: &catalog.epochs, now_ms, others_ms };
     let plan = plan_prune(&seen, policy);
+    if let Some(ahead) = plan.clock_ahead_ms {
+        return Err(clock_ahead(ahead));
+    }
     let base = plan.newest.as_ref().map(|chain| catalog.objects[chain.base].name.as_str());
     if base != Some(proven) {
         let what = "nothing was removed: the newest chain does not begin with the full that was just taken";

@@ -3,6 +3,7 @@
 //! **Rule:** what differs is shown with its page; nothing is repaired here.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use quorate_etcd::client::Client;
@@ -10,11 +11,13 @@ use quorate_etcd_formats::membership::{ClusterId, MemberId};
 use quorate_faults::Code;
 use quorate_plan::change::differing;
 use quorate_plan::etcd_config::Minor;
+use quorate_plan::retention::CLOCK_AHEAD_MAX_MS;
 use quorate_plan::roster::names;
 use tokio::task::JoinSet;
 
 use super::beside::{Beside, Survey};
 use super::cluster::Heard;
+use super::publish::now_ms;
 use super::status::Notice;
 use crate::peers::FoundingAnswer;
 
@@ -32,6 +35,7 @@ pub(super) async fn look(beside: &mut Beside, survey: &Survey, heard: &Heard) {
     // Users and roles have the same code, and are looked at elsewhere.
     notices.extend(beside.shared.auth());
     beside.shared.warnings(&[Code::SplitBrain, Code::OtherMembers, Code::Drift], notices);
+    clocks(beside, heard);
     // Who found a difference looks again until it is gone: changes wait for it.
     let found = !beside.shared.differing().is_empty();
     let every = if found { HASHES_AGAIN } else { HASHES_EVERY };
@@ -46,6 +50,21 @@ pub(super) async fn look(beside: &mut Beside, survey: &Survey, heard: &Heard) {
             beside.shared.warnings(&[Code::HashesDiffer], notices);
         }
     }
+}
+
+/// How far this clock is ahead of the other agents': backups are not removed by one that is.
+fn clocks(beside: &Beside, heard: &Heard) {
+    let now = now_ms();
+    let told = heard.iter().filter_map(|(name, answer)| Some((name, answer.as_ref().ok()?.clock_ms?)));
+    let ahead = told.map(|(name, theirs)| (i64::try_from(now.saturating_sub(theirs)).unwrap_or(i64::MAX), name));
+    let farthest = ahead.max();
+    let ms = farthest.map_or(0, |(ms, _)| ms);
+    beside.shared.backups.position.peers_ahead_ms.store(ms, Ordering::Relaxed);
+    let notice = farthest.filter(|(ms, _)| *ms > CLOCK_AHEAD_MAX_MS).map(|(ms, name)| {
+        let what = format!("the clock of this node is {} s ahead of that of `{name}`: no backup is removed", ms / 1000);
+        Notice::new(Code::ClocksApart, what)
+    });
+    beside.shared.warnings(&[Code::ClocksApart], notice.into_iter().collect());
 }
 
 /// Declared members that belong to another cluster.

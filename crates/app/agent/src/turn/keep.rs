@@ -4,6 +4,7 @@
 //! each time.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use quorate_etcd::client::messages::{Alarm, AlarmKind};
@@ -34,10 +35,6 @@ const LEADER_WAITS: Duration = Duration::from_secs(12);
 const UPKEEP_URGENT: Duration = Duration::from_secs(2);
 /// Between two attempts to follow.
 const FOLLOW_AGAIN: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(300));
-/// An attempt that has lasted this long has begun: it looked at store, spool and etcd, and was not refused.
-const FOLLOW_SETTLED: Duration = Duration::from_secs(5);
-/// The notices about backups that have stopped.
-const STOPPED: &[Code] = &[Code::BackupsStopped, Code::StoreBound];
 /// How long the end of the agent may be put off for uploads.
 const FLUSH: Duration = Duration::from_secs(5);
 
@@ -92,6 +89,10 @@ async fn look_after(turns: &Turns, memory: &mut Memory) -> Result<bool, Fault> {
             etcd.quota_bytes = Some(seen.quota_bytes);
         }
     });
+    let ahead = shared.backups.position.clock_ahead.load(Ordering::Relaxed) != 0;
+    let what = "the clock of this node is ahead of the store's or of other agents': no backup is removed";
+    let notice = ahead.then(|| Notice::new(Code::ClockAhead, what));
+    shared.warnings(&[Code::ClockAhead], notice.into_iter().collect());
     let defrag = &node.spec.maintenance.defrag;
     let would = plan_upkeep(defrag, &seen, now_ms()).0;
     if would.iter().any(|step| matches!(step, Upkeep::Defragment(_))) {
@@ -151,7 +152,6 @@ pub(super) async fn backups(node: Arc<Node>, shared: Arc<Shared>, stop: Cancella
         // The leader's agent backs up, and no other: a store has one writer at a time. Epochs hold where two believe to lead.
         let leader = leaders.borrow_and_update().clone();
         if !leader.is_me() {
-            shared.warnings(STOPPED, Vec::new());
             state(match leader {
                 Leader::Other(name) => format!("`{name}` leads, and its agent backs up"),
                 Leader::Me | Leader::Unknown => "waiting for a leader".to_owned(),
@@ -164,17 +164,7 @@ pub(super) async fn backups(node: Arc<Node>, shared: Arc<Shared>, stop: Cancella
         state("following".to_owned());
         let begun = Instant::now();
         let followed = match node.client().and_then(|etcd| settings(&node, backup, etcd)) {
-            Ok(settings) => {
-                let mut work = std::pin::pin!(follow_while_leading(settings, &shared, stop.child_token()));
-                tokio::select! {
-                    ended = &mut work => ended,
-                    // What was reported about the last attempt holds until this one has lasted.
-                    () = tokio::time::sleep(FOLLOW_SETTLED) => {
-                        shared.warnings(STOPPED, Vec::new());
-                        work.await
-                    }
-                }
-            }
+            Ok(settings) => follow_while_leading(settings, &shared, stop.child_token()).await,
             Err(fault) => Err(fault),
         };
         let Err(fault) = followed else { continue };
@@ -185,11 +175,10 @@ pub(super) async fn backups(node: Arc<Node>, shared: Arc<Shared>, stop: Cancella
         let words = in_words(&fault);
         state(format!("stopped for now: {words} [{}]", fault.code()));
         let text = format!("backups have stopped for {}: {words} [{}]", spec::duration_text(wait), fault.code());
-        // A store that belongs to another cluster is not a passing trouble: it has a line and a page of its own.
-        let code = if fault.code() == Code::StoreBound { Code::StoreBound } else { Code::BackupsStopped };
-        shared.warnings(STOPPED, vec![Notice::new(code, text)]);
+        shared.warnings(&[Code::BackupsStopped], vec![Notice::new(Code::BackupsStopped, text)]);
         tokio::select! { () = tokio::time::sleep(wait) => {}, () = stop.cancelled() => break }
         wait = (wait * 2).min(FOLLOW_AGAIN.1);
+        shared.warnings(&[Code::BackupsStopped], Vec::new());
     }
     state("stopped".to_owned());
 }

@@ -3,6 +3,7 @@
 //! **Rule:** nothing here holds up the watch or the spool. What fails is tried again, ever more slowly.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
@@ -19,6 +20,7 @@ use super::patience::{Patience, in_words};
 use super::{Again, Ending, Run};
 use crate::backups::full::{self, Cuts, NoCuts, Order, Taken};
 use crate::backups::metrics::Kind;
+use crate::backups::objects::Times;
 use crate::backups::{compact, objects, size};
 
 /// Clocks are set and machines sleep, so that the schedule is looked at at least this often.
@@ -26,6 +28,9 @@ const LOOK: Duration = Duration::from_secs(20);
 
 /// Compactions are at least this far apart: each reads the whole chain.
 const COMPACT_PAUSE: Duration = Duration::from_secs(600);
+
+/// What was not removed because the clock was ahead is tried again after this long: somebody may have set it right.
+const PRUNE_AGAIN: Duration = Duration::from_secs(60);
 
 /// In a layout where a full waits for the watch, how long it does.
 const BEHIND_LIMIT: Duration = Duration::from_secs(60);
@@ -45,6 +50,7 @@ impl Fulls {
         let mut patience = Patience::new(Duration::from_secs(1), Duration::from_secs(300));
         let (mut wanted, mut last_ms, mut turn) = (now, last_ms, 0);
         let mut compacted: Option<Instant> = None;
+        let mut proven: Option<(String, Instant)> = None;
         loop {
             let now_ms = Timestamp::now().as_millisecond();
             let schedule = &self.run.settings.full_schedule;
@@ -59,10 +65,11 @@ impl Fulls {
                 match self.take(&why, turn).await {
                     Ok(taken) => {
                         last_ms = Some(taken.manifest.created_ms);
+                        proven = Some((taken.name.clone(), Instant::now()));
                         if let Some(failures) = patience.worked() {
                             info!(failures, "fulls can be taken again");
                         }
-                        self.prune(&taken).await;
+                        self.prune(&taken.name).await;
                     }
                     Err(_) if self.quit.is_cancelled() => return,
                     Err(fault) => {
@@ -87,6 +94,12 @@ impl Fulls {
             } else if compacted.is_none_or(|at| at.elapsed() > COMPACT_PAUSE) && self.chain_is_long() {
                 compacted = Some(Instant::now());
                 self.compact().await;
+            }
+            if let Some((name, at)) = proven.as_mut().filter(|_| self.clock_was_ahead())
+                && at.elapsed() > PRUNE_AGAIN
+            {
+                *at = Instant::now();
+                self.prune(name).await;
             }
             if wanted.is_none() {
                 wait = wait.min(self.until_due(last_ms));
@@ -151,13 +164,19 @@ impl Fulls {
     }
 
     /// Removes what need not be kept, now that a new full is proven.
-    async fn prune(&self, taken: &Taken) {
+    async fn prune(&self, proven: &str) {
         let Some(policy) = self.run.settings.keep else { return };
-        let (run, base) = (Arc::clone(&self.run), taken.name.clone());
+        let (run, base) = (Arc::clone(&self.run), proven.to_owned());
+        let position = &self.run.metrics.position;
+        let peers_ahead_ms = Some(position.peers_ahead_ms.load(Ordering::Relaxed)).filter(|ahead| *ahead != 0);
+        // Others read a store of their layout, and find no names in it that they do not know.
+        let times = Times { probe: self.run.layout == Layout::Quorate, peers_ahead_ms };
         let began = Instant::now();
-        let work = tokio::task::spawn_blocking(move || objects::prune(&run.store, &policy, &base, &run.clusters));
+        let work =
+            tokio::task::spawn_blocking(move || objects::prune(&run.store, &policy, &base, &run.clusters, times));
         match work.await.map_err(|error| Fault::new(Code::Internal, "removing came to a halt").caused_by(error)) {
             Ok(Ok(done)) => {
+                position.clock_ahead.store(0, Ordering::Relaxed);
                 self.run.metrics.uploaded(Kind::prune, 0, began.elapsed());
                 self.run.metrics.removed(done.fulls, done.removed - done.fulls, done.locked.len());
                 for what in &done.locked {
@@ -168,10 +187,16 @@ impl Fulls {
                 }
             }
             Ok(Err(fault)) | Err(fault) => {
+                let ahead = fault.code() == Code::ClockAhead;
+                position.clock_ahead.store(u64::from(ahead), Ordering::Relaxed);
                 self.run.metrics.failed(Kind::prune, began.elapsed());
                 warn!(code = %fault.code(), "cannot remove old backups: {}", in_words(&fault));
             }
         }
+    }
+
+    fn clock_was_ahead(&self) -> bool {
+        self.run.metrics.position.clock_ahead.load(Ordering::Relaxed) != 0
     }
 
     fn chain_is_long(&self) -> bool {

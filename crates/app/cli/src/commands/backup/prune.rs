@@ -2,10 +2,12 @@
 //!
 //! **Rule:** nothing is removed before the newest chain was read to its last byte and held.
 
+use quorate_agent::backups::clock_ahead;
+use quorate_backup::clock;
 use quorate_backup::prune::{self, STAGED_KEPT};
 use quorate_backup::session::{Session, Wanted};
 use quorate_faults::{Code, Exit, Fault};
-use quorate_plan::chain::{Kind, Target};
+use quorate_plan::chain::{Kind, Layout, Target};
 use quorate_plan::retention::{Policy, PrunePlan, PruneSeen, Verdict, plan_prune};
 use quorate_plan::schedule::parse_duration_ms;
 use serde::Serialize;
@@ -97,12 +99,18 @@ pub(crate) fn run(args: &Args, printer: &mut Printer) -> Result<Exit, Fault> {
     let policy = args.keep.policy()?;
     let (mut session, _) = open_one(&args.store, &std::env::temp_dir(), &args.cluster)?;
     tell(&mut session, printer);
-    let mut plan = plan_of(&session, &policy);
+    let mut plan = plan_of(&session, &policy, None);
     if !args.dry_run && !plan.removals.is_empty() {
         prove(&mut session)?;
         tell(&mut session, printer);
+        // Others read a store of their layout, and find no names in it that they do not know.
+        let ours = session.catalog.objects.iter().any(|object| object.layout == Layout::Quorate);
+        let store_ms = ours.then(|| clock::observe_time(&session.store)).transpose()?;
         // Reading may have taught that an object is not what it says; the plan goes by that.
-        plan = plan_of(&session, &policy);
+        plan = plan_of(&session, &policy, store_ms);
+    }
+    if let Some(ahead) = plan.clock_ahead_ms {
+        return Err(clock_ahead(ahead));
     }
     if plan.newest.is_none() && !session.catalog.objects.is_empty() {
         return Err(unproven(&args.store.store));
@@ -126,10 +134,11 @@ pub(crate) fn run(args: &Args, printer: &mut Printer) -> Result<Exit, Fault> {
     Ok(if whole { Exit::Done } else { Exit::CannotMeet })
 }
 
-fn plan_of(session: &Session, policy: &Policy) -> PrunePlan {
+fn plan_of(session: &Session, policy: &Policy, others_ms: Option<i64>) -> PrunePlan {
     let catalog = &session.catalog;
     let finals: Vec<usize> = (0..catalog.handles.len()).filter(|index| catalog.handles[*index].is_final).collect();
-    let seen = PruneSeen { objects: &catalog.objects, finals: &finals, epochs: &catalog.epochs, now_ms: now_ms() };
+    let (objects, epochs) = (&catalog.objects, &catalog.epochs);
+    let seen = PruneSeen { objects, finals: &finals, epochs, now_ms: now_ms(), others_ms };
     plan_prune(&seen, policy)
 }
 
