@@ -180,7 +180,8 @@ fn is_helper(path: &Path) -> bool {
 
 fn command(program: &Path, settings: &Settings, args: &Args, json: bool) -> Command {
     let mut command = Command::new(program);
-    command.args(&args.words).env("ETCDCTL_API", "3");
+    // Version 3 is what every etcdctl since 3.4 speaks without it, and 3.6 warns on each call where it is set.
+    command.args(&args.words).env_remove("ETCDCTL_API");
     let text = |path: &Option<PathBuf>| path.as_ref().map(|path| path.as_os_str().to_owned());
     let user = settings.credentials.as_ref();
     let endpoints = (!settings.endpoints.is_empty()).then(|| settings.endpoints.join(",").into());

@@ -42,7 +42,6 @@ fn env(link: &Link) -> String {
     let mut lines: Vec<(&str, String)> = Vec::new();
     match link.kind {
         Kind::Client => {
-            lines.push(("ETCDCTL_API", "3".to_owned()));
             lines.push(("ETCDCTL_ENDPOINTS", link.endpoints.join(",")));
         }
         Kind::Peer => {

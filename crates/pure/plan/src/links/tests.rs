@@ -21,7 +21,6 @@ fn contents(key: bool) -> Contents {
 fn clients_get_what_etcdctl_takes() {
     let link = link(&spec("tls: {dir: /pki}"), Kind::Client, None).unwrap();
     insta::assert_snapshot!(render(&link, None, Format::Env, &Secret::default()), @r"
-    ETCDCTL_API=3
     ETCDCTL_ENDPOINTS=https://10.0.0.1:2379,https://10.0.0.2:2379
     ETCDCTL_CACERT=/pki/client-ca.crt
     ETCDCTL_CERT=/pki/admin.crt
