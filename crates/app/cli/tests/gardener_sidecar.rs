@@ -115,6 +115,18 @@ fn data_is_never_deleted_and_never_taken_from_somebody_else() {
 }
 
 #[test]
+fn a_local_store_whose_folder_is_missing_is_created() {
+    let pod = Pod::new("3.5.16");
+    pod.write("etcd.conf.yaml", &pod.etcd_config());
+    let flags = ["--storage-provider=Local", "--store-prefix=etcd-main", NEVER].map(str::to_owned);
+    let mut sidecar = pod.sidecar(&flags, &[("STORAGE_CONTAINER", "bucket")]);
+    pod.wait_sidecar(&mut sidecar);
+    assert_eq!(initialize(&pod, "full"), "Successful", "{}", sidecar.log());
+    assert!(pod.path("home-sidecar/bucket/etcd-main").is_dir());
+    assert_eq!(sidecar.stop().code(), Some(0));
+}
+
+#[test]
 fn backups_on_demand_are_told_of_with_the_keys_of_the_original() {
     let pod = Pod::new("3.4.23");
     pod.write("etcd.conf.yaml", &pod.etcd_config());

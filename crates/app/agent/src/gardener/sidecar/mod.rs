@@ -177,13 +177,14 @@ impl Shared {
         self.settings.store.as_ref().map_or("", |store| store.root.as_str())
     }
 
-    /// In a folder, the place of a cluster is made below the container. A container that is not there is not mounted, and
-    /// making one would make the store look empty.
+    /// A folder that is missing is created, as etcd-backup-restore does, unless this volume was backed up before: then it is not
+    /// mounted, and an empty one would hide the backups.
     fn store_is_there(&self) -> bool {
         let Some(store) = &self.settings.store else { return false };
         let Some(folder) = store.url.strip_prefix("file://").map(Path::new) else { return true };
         let container = store.root.split('/').filter(|part| !part.is_empty()).try_fold(folder, |at, _| at.parent());
-        if !container.is_some_and(Path::is_dir) {
+        if !container.is_some_and(Path::is_dir) && self.settings.spool.is_dir() {
+            warn!("`{}` is missing, and this volume was backed up before: is it mounted?", folder.display());
             return false;
         }
         match std::fs::create_dir_all(folder) {
