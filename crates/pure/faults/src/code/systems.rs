@@ -239,6 +239,16 @@ macro_rules! systems {
         StartBackupOlder = "Q1435", Refused;
         /// The WAL holds entries that the release of an upgrade cannot read.
         UpgradeOldEntries = "Q1436", Refused;
+        /// Fewer voters take part than a quorum needs.
+        QuorumLost = "Q1440", Unreachable;
+        /// A new member does not become a voter (warning).
+        LearnerStuck = "Q1441", Waiting;
+        /// etcd has found that the data of a member is damaged (warning).
+        CorruptAlarm = "Q1442", Refused;
+        /// No node holds the keys that certificates are renewed with (warning).
+        NobodyRenews = "Q1443", CannotMeet;
+        /// etcd does not start: it holds other data than its peers.
+        CorruptAtStart = "Q1444", Refused;
         }
     };
 }

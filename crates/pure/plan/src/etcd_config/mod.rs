@@ -8,7 +8,7 @@ mod table;
 
 use quorate_faults::{Code, Fault};
 
-pub use render::{EtcdConfig, render, render_for, render_plain_for, revocations};
+pub use render::{EtcdConfig, render, render_checked_for, render_for, render_plain_for, revocations};
 
 use crate::roster::{nearest, quoted};
 use crate::server_log::Level;
@@ -109,6 +109,39 @@ pub const CHOSEN: [Chosen; 3] = [
         about: "Who was cut off forces no election when it is back (etcd 3.4; later ones do so by themselves)",
     },
 ];
+
+/// The comparisons of data that etcd makes itself, which are on where the file says nothing: when it starts (it asks its peers for the
+/// hash of their data), and after each compaction. The names are those of 3.4 and 3.5; later ones have gates for them.
+pub const CHECKS: [Chosen; 2] = [
+    Chosen {
+        key: INITIAL_CHECK,
+        value: "true",
+        last: Minor::V3_7,
+        about: "At its start a member compares its data with its peers', and does not serve data that differs (from 3.4.34 and 3.5.15 on)",
+    },
+    Chosen {
+        key: COMPACTION_CHECK,
+        value: "true",
+        last: Minor::V3_7,
+        about: "After compactions the leader compares hashes; a difference raises the alarm CORRUPT (from 3.5.15 on)",
+    },
+];
+
+const INITIAL_CHECK: &str = "experimental-initial-corrupt-check";
+const COMPACTION_CHECK: &str = "experimental-compact-hash-check-enabled";
+
+/// Whether the hashes of a release can be relied on: 3.4 before 3.4.34 and 3.5 before 3.5.15 take some compactions for corruption. A
+/// version without its last number may be one of these.
+pub fn has_sound_hashes(version: &str) -> bool {
+    let mut numbers = version.trim_start_matches('v').split(['.', '-', '+']);
+    let number = |text: Option<&str>| text.and_then(|text| text.parse::<u64>().ok());
+    match (number(numbers.next()), number(numbers.next()), number(numbers.next())) {
+        (Some(3), Some(4), Some(patch)) => patch >= 34,
+        (Some(3), Some(5), Some(patch)) => patch >= 15,
+        (Some(3), Some(minor), _) => minor >= 6,
+        _ => false,
+    }
+}
 
 const COMPACTION_MODE: &str = "auto-compaction-mode";
 const COMPACTION_RETENTION: &str = "auto-compaction-retention";

@@ -7,9 +7,10 @@ use std::collections::BTreeMap;
 use quorate_faults::{Code, Fault, Result};
 use serde_json::{Value as Json, json};
 
+use super::table::GATES;
 use super::{
-    CHOSEN, COMPACTION_MODE, COMPACTION_RETENTION, Chosen, Minor, Placed, check_release, has_allowed_hostname,
-    kept_level, place,
+    CHECKS, CHOSEN, COMPACTION_MODE, COMPACTION_RETENTION, Chosen, INITIAL_CHECK, Minor, Placed, check_release,
+    has_allowed_hostname, has_sound_hashes, kept_level, place,
 };
 use crate::spec::{Member, Spec, TlsFiles, for_member};
 
@@ -27,6 +28,8 @@ pub struct EtcdConfig<'a> {
 /// Whether what the file does not say is chosen, or left to etcd.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Unsaid {
+    /// Chosen, with etcd's own comparisons of data.
+    Checked,
     Chosen,
     Left,
 }
@@ -39,6 +42,12 @@ pub fn render_for(config: &EtcdConfig<'_>, release: &str) -> Result<String> {
 /// The same without what Quorate chooses: what etcd must run with for not to be started again for the sake of its settings.
 pub fn render_plain_for(config: &EtcdConfig<'_>, release: &str) -> Result<String> {
     of_release(config, release, Unsaid::Left)
+}
+
+/// The same as [`render_for`], and with etcd's own comparisons of data where the release can be relied on for them. For members that
+/// run one release: the hashes of another one may differ for the same data.
+pub fn render_checked_for(config: &EtcdConfig<'_>, release: &str) -> Result<String> {
+    of_release(config, release, if has_sound_hashes(release) { Unsaid::Checked } else { Unsaid::Chosen })
 }
 
 fn of_release(config: &EtcdConfig<'_>, release: &str, unsaid: Unsaid) -> Result<String> {
@@ -85,13 +94,16 @@ fn text(config: &EtcdConfig<'_>, version: Minor, knows_hostnames: bool, unsaid: 
     if kept_level(spec).is_some() {
         keys.insert("log-level", json!("info"));
     }
+    if unsaid == Unsaid::Checked {
+        check(version, &mut keys, &mut gates);
+    }
     if !gates.is_empty() {
         keys.insert("feature-gates", json!(gates.join(",")));
     }
     if !sockets.is_empty() {
         keys.insert("socket-options", json!(sockets));
     }
-    if unsaid == Unsaid::Chosen {
+    if unsaid != Unsaid::Left {
         choose(version, &mut keys);
     }
     keys.insert("name", json!(member.name));
@@ -116,6 +128,24 @@ fn text(config: &EtcdConfig<'_>, version: Minor, knows_hostnames: bool, unsaid: 
     let lines = keys.iter().map(|(key, value)| format!("{key}: {value}\n"));
     let head = format!("# Written by Quorate for etcd {version}; changes here are lost. Edit the cluster file.\n");
     Ok(head + &lines.collect::<String>())
+}
+
+/// Has etcd compare its data with its peers', where the file does not say otherwise.
+fn check(version: Minor, keys: &mut BTreeMap<&str, Json>, gates: &mut Vec<String>) {
+    for Chosen { key, .. } in CHECKS {
+        let gate =
+            GATES.iter().find(|(flag, _)| *flag == key).map(|(_, gate)| *gate).filter(|_| version >= Minor::V3_6);
+        match gate {
+            Some(gate) => {
+                let said = |text: &String| text.split(',').any(|one| one.trim().split('=').next() == Some(gate));
+                if !gates.iter().any(said) && !keys.contains_key(key) {
+                    gates.push(format!("{gate}=true"));
+                }
+            }
+            None if version == Minor::V3_4 && key != INITIAL_CHECK => {}
+            None => drop(keys.entry(key).or_insert(json!(true))),
+        }
+    }
 }
 
 /// Fills in what the file does not say.

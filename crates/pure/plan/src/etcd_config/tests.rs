@@ -104,6 +104,37 @@ fn renamed_settings_follow_the_version() {
 }
 
 #[test]
+fn data_is_compared_by_releases_whose_hashes_are_sound() {
+    let checked = |etcd: &str, release: &str| {
+        let text = format!("token: t\nplaintext: true\nmembers: [{{name: n1, address: 10.0.0.1}}]\netcd: {{{etcd}}}\n");
+        let (spec, _) = Spec::parse(text.as_bytes(), "c.yaml").map_err(|mistakes| mistakes.render()).unwrap();
+        let config = EtcdConfig { spec: &spec, member: &spec.members[0], join: None };
+        let text = render_checked_for(&config, release).unwrap();
+        let about = |line: &&str| line.contains("orrupt") || line.contains("ash-check") || line.contains("ashCheck");
+        text.lines().filter(about).map(str::to_owned).collect::<Vec<_>>().join("; ")
+    };
+    let both = "experimental-compact-hash-check-enabled: true; experimental-initial-corrupt-check: true";
+    let gates = "feature-gates: \"InitialCorruptCheck=true,CompactHashCheck=true\"";
+    for (release, lines) in [
+        ("3.4.23", ""),
+        ("3.4.34", "experimental-initial-corrupt-check: true"),
+        ("3.5.14", ""),
+        ("3.5.15", both),
+        ("3.5.30", both),
+        ("3.6.4", gates),
+        ("3.7.1", gates),
+    ] {
+        assert_eq!(checked("", release), lines, "{release}");
+    }
+    let off = "experimental-initial-corrupt-check: false";
+    let compaction = "experimental-compact-hash-check-enabled: true";
+    assert_eq!(checked(off, "3.5.30"), format!("{compaction}; {off}"));
+    assert_eq!(checked(off, "3.6.4"), "feature-gates: \"InitialCorruptCheck=false,CompactHashCheck=true\"");
+    let given = "feature-gates: 'CompactHashCheck=false, InitialCorruptCheck=true'";
+    assert_eq!(checked(given, "3.6.4"), "feature-gates: \"CompactHashCheck=false, InitialCorruptCheck=true\"");
+}
+
+#[test]
 fn spans_are_written_in_nanoseconds_as_etcds_file_wants_them() {
     assert!(rendered("  grpc-keepalive-timeout: 20s\n", Minor::V3_5).contains("grpc-keepalive-timeout: 20000000000\n"));
 }

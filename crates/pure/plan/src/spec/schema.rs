@@ -55,7 +55,7 @@ pub struct DefaultValue {
 pub fn default_values() -> Vec<DefaultValue> {
     let mut found = Vec::new();
     gather(FILE, "", &defaults(), &mut found);
-    found.extend(etcd_config::CHOSEN.iter().map(|chosen| DefaultValue {
+    found.extend(etcd_config::CHOSEN.iter().chain(&etcd_config::CHECKS).map(|chosen| DefaultValue {
         path: format!("etcd.{}", chosen.key),
         default: Some(chosen.value.to_owned()),
         about: chosen.about,

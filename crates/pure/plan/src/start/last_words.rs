@@ -47,6 +47,8 @@ const PASSING: &[Sign] = &[
     // 3.4 in text does not say why.
     ("error listing data dir", Code::NoPermission, "etcd cannot read its data dir"),
     ("read-only file system", Code::NoPermission, "etcd's file system is read-only"),
+    // The check at the start; the peers may be the ones to be mended.
+    ("found data inconsistency with peers", Code::CorruptAtStart, "etcd holds other data than its peers"),
     ("error validating peerURLs", Code::EtcdRefusedCluster, "the cluster has other members than etcd was told"),
 ];
 
