@@ -166,6 +166,9 @@ pub struct Tls {
     /// The name that a peer's certificate must hold, so that a client's certificate is none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub peer_allowed_hostname: Option<String>,
+    /// Certificates are renewed by an operator on purpose: no node holds the issuing keys.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub renewed_by_hand: bool,
 }
 
 /// A certificate, its key and whom to trust.

@@ -141,6 +141,11 @@ const TLS: &[Key] = &[
         Text,
         "The name that a peer's certificate must hold; with `dir` the one that `quorate ca` writes, where etcd knows such names",
     ),
+    key(
+        "renewal",
+        Words(&["agents", "by-hand"]),
+        "Who renews certificates in `dir`; `by-hand`: no node holds the issuing keys, on purpose",
+    ),
 ];
 
 const BACKUP: &[Key] = &[
