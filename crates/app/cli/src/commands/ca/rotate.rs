@@ -21,6 +21,7 @@ use serde::Serialize;
 
 use super::passphrase::PassphraseArgs;
 use crate::commands::cluster::ask::Cluster;
+use crate::commands::cluster::status as cluster_status;
 use crate::printer::Printer;
 use crate::render::{Page, Report};
 
@@ -130,6 +131,9 @@ pub(crate) fn run(args: &Args, printer: &mut Printer) -> Result<Exit, Fault> {
         if pause {
             break;
         }
+    }
+    if !rotation.is_open() {
+        work.all_serve()?;
     }
     printer.report(&Shown { rotation: Some(rotation) });
     Ok(Exit::Done)
@@ -250,6 +254,25 @@ impl Work<'_> {
                 tried.clear();
                 std::thread::sleep(LOOK);
             }
+        }
+    }
+
+    /// Waits until every member serves: the last one may still be starting with its new files.
+    fn all_serve(&self) -> Result<(), Fault> {
+        let begun = Instant::now();
+        loop {
+            let shown = cluster_status::look(self.cluster);
+            if shown.all_serve() {
+                return Ok(());
+            }
+            if begun.elapsed() > self.args.wait {
+                let waits: Vec<String> = shown.waits().map(|(name, why)| format!("`{name}`: {why}")).collect();
+                let what = "the rotation is finished, and not every member serves";
+                return Err(Fault::new(Code::RotationWaiting, what)
+                    .hint("see `quorate cluster status`")
+                    .caused_by(waits.join("; ")));
+            }
+            std::thread::sleep(LOOK);
         }
     }
 
