@@ -100,6 +100,12 @@ pub fn folder(node: &Node) -> Result<PathBuf, Fault> {
     })
 }
 
+/// Whether this node can sign for others without an operator: the issuing keys are here, and what opens them.
+pub(crate) fn can_issue(dir: &Path) -> bool {
+    let opened = || needs_passphrase(dir).is_ok_and(|needed| !needed || Passphrase::file_in_environment().is_some());
+    has_issuing_keys(dir) && opened()
+}
+
 /// Looks at the certificates before etcd is started: a fault where it would reach nobody, else what is worth knowing.
 pub fn before_start(node: &Node, etcd: Option<Minor>) -> Result<Vec<Finding>, Fault> {
     if let Ok(dir) = folder(node) {
@@ -240,7 +246,7 @@ pub(crate) async fn keep(keep: Keep, stop: CancellationToken) {
             failed = None;
         }
         let mut notices = notices(&seen);
-        notices.extend(failed.as_ref().map(|fault| notice(fault.code(), Code::RenewalFailed, &in_words(fault))));
+        notices.extend(failed.as_ref().map(not_renewed));
         let lacking = dir.as_deref().and_then(lacking);
         let look_again = if all_asked && lacking.is_none() { LOOK_EVERY } else { ASK_AGAIN };
         notices.extend(lacking);
@@ -268,7 +274,7 @@ pub(crate) async fn keep(keep: Keep, stop: CancellationToken) {
 /// A list of revoked certificates that was here, and is not.
 fn lacking(dir: &Path) -> Option<Notice> {
     let lists = Authority::ALL.map(|authority| observe_list(&dir.join(authority.cert_file())));
-    lists.into_iter().find_map(Result::err).map(|fault| Notice::new(fault.code(), in_words(&fault)))
+    lists.into_iter().find_map(Result::err).map(|fault| Notice::of(&fault))
 }
 
 /// Has new certificates made for the keys that are here, and installs them.
@@ -346,11 +352,14 @@ fn lives(seen: &[CertStatus]) -> Vec<Option<Life>> {
 fn notices(seen: &[CertStatus]) -> Vec<Notice> {
     let problems = seen.iter().flat_map(|status| &status.problems);
     let told = problems.filter(|finding| WARNINGS.contains(&finding.code));
-    told.map(|finding| Notice { code: finding.code.as_str().to_owned(), text: finding.what.clone() }).collect()
+    told.map(|finding| Notice::new(finding.code, finding.what.clone()).way_out(finding.remedy.clone())).collect()
 }
 
-fn notice(cause: Code, code: Code, text: &str) -> Notice {
-    Notice { code: code.as_str().to_owned(), text: format!("the certificates could not be renewed: {text} [{cause}]") }
+fn not_renewed(fault: &Fault) -> Notice {
+    let (text, cause) = (in_words(fault), fault.code());
+    let way_out = fault.hint_text().unwrap_or("see `quorate explain Q1019`");
+    Notice::new(Code::RenewalFailed, format!("the certificates could not be renewed: {text} [{cause}]"))
+        .way_out(way_out)
 }
 
 /// A number of its own for each node, and the same one after a restart.

@@ -169,6 +169,30 @@ fn settings_that_differ_are_named_and_wait_for_a_persons_word() {
 }
 
 #[test]
+fn one_command_restarts_what_waits_for_it() {
+    let place = Place::new("sid");
+    make_data(&place, "data", "n1", &[("n1", place.seat.peer_url())]);
+    let launch = Launch::new(&place.tools, &place.seat, &place.data());
+    let server = launch.arg("--max-txn-ops=256").start();
+    place.file();
+    assert_eq!(place.json(&["cluster", "adopt"])["tended"], server.pid());
+    let mut agent = place.start();
+    let waits = || place.quorate(&["cluster", "status"]);
+    wait_until("it is told how to restart it", LIMIT, || {
+        String::from_utf8_lossy(&waits().stdout).contains(
+            "  do: restart such members one at a time, while the others serve: `quorate cluster restart --pending`",
+        )
+    });
+    let restarted = place.quorate(&["cluster", "restart", "--pending", "--wait", "30s"]);
+    assert!(restarted.status.success(), "{restarted:?}\n{}", agent.log());
+    assert_eq!(String::from_utf8_lossy(&restarted.stdout), "restarted: n1\n");
+    assert_ne!(place.etcd_pid(), server.pid());
+    let again = place.quorate(&["cluster", "restart", "--pending"]);
+    assert_eq!(String::from_utf8_lossy(&again.stdout), "no member waits for a restart\n");
+    assert!(agent.stop().success());
+}
+
+#[test]
 fn one_that_cannot_be_tended_goes_on_and_is_waited_for() {
     let place = Place::new("sid");
     make_data(&place, "data", "n1", &[("n1", place.seat.peer_url())]);

@@ -104,7 +104,7 @@ fn a_declared_node_that_is_missing_is_waited_for_by_name() {
     let shown = cluster.quorate(&["cluster", "status", "--config", &file]);
     let text = String::from_utf8(shown.stdout).unwrap();
     assert!(
-        shown.status.success() && text.contains("3 of 3 voters answer, 2 are needed: 1 more may be lost"),
+        shown.status.success() && text.contains("3 of 3 voters answer, 2 are needed: tolerates 1 more failure"),
         "{text}"
     );
     let plan = cluster.quorate(&["cluster", "plan", "--config", &file]);

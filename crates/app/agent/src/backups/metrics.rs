@@ -4,8 +4,8 @@
 //! the last one it thought of.
 
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock, PoisonError, RwLock};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
+use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 use prometheus_client::collector::Collector;
@@ -16,6 +16,7 @@ use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::{Registry, Unit};
+use quorate_faults::{Code, Fault};
 
 /// Buckets of durations: a delta takes milliseconds, a large full minutes.
 const SECONDS: [f64; 14] = [0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 900.0];
@@ -159,6 +160,20 @@ pub struct Metrics {
     connected: Gauge,
     paused: Gauge,
     listener: Listener,
+    trouble: Arc<Mutex<Option<Trouble>>>,
+}
+
+/// Why nothing reaches the store.
+#[derive(Debug, Clone)]
+pub struct Trouble {
+    /// Since when.
+    pub since: Instant,
+    /// Its page.
+    pub code: Code,
+    /// In a line.
+    pub text: String,
+    /// What to do about it.
+    pub hint: Option<String>,
 }
 
 impl Default for Metrics {
@@ -189,6 +204,7 @@ impl Metrics {
             connected: Gauge::default(),
             paused: Gauge::default(),
             listener: Listener::default(),
+            trouble: Arc::default(),
         };
         metrics.enlist();
         for kind in [Kind::full, Kind::delta] {
@@ -253,6 +269,9 @@ impl Metrics {
 
     /// Something arrived in the store.
     pub fn uploaded(&self, kind: Kind, bytes: u64, took: Duration) {
+        if matches!(kind, Kind::full | Kind::delta) {
+            *self.trouble.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        }
         let label = OfKind { kind };
         self.uploads.get_or_create(&label).inc();
         self.bytes.get_or_create(&label).inc_by(bytes);
@@ -264,6 +283,19 @@ impl Metrics {
     pub fn failed(&self, kind: Kind, took: Duration) {
         self.failures.get_or_create(&OfKind { kind }).inc();
         self.tell(News::Tried { kind, took, succeeded: false });
+    }
+
+    /// A full or a delta does not reach the store for this reason.
+    pub fn hindered(&self, fault: &Fault) {
+        let mut trouble = self.trouble.lock().unwrap_or_else(PoisonError::into_inner);
+        let since = trouble.as_ref().map_or_else(Instant::now, |trouble| trouble.since);
+        let (text, hint) = (crate::turn::in_words(fault), fault.hint_text().map(str::to_owned));
+        *trouble = Some(Trouble { since, code: fault.code(), text, hint });
+    }
+
+    /// Why nothing reaches the store at the moment.
+    pub fn trouble(&self) -> Option<Trouble> {
+        self.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Objects left the store; so many were to, and are kept by it.

@@ -16,7 +16,7 @@ use quorate_plan::spec::Spec;
 use tracing::info;
 
 use super::messages::{
-    FileAnswer, FileRequest, FileTold, FileTrial, FileTried, HandOverAnswer, IntentAnswer, IntentRequest,
+    FileAnswer, FileRequest, FileTold, FileTrial, FileTried, HandOverAnswer, IntentAnswer, IntentRequest, RestartAnswer,
 };
 use super::server::{Api, No, refuse};
 use super::{FROM_HEADER, OPERATOR};
@@ -98,10 +98,21 @@ pub(super) async fn intent(
 /// Hands leadership over now.
 pub(super) async fn hand_over(State(api): State<Api>) -> Result<Json<HandOverAnswer>, No> {
     own_etcd(&api)?;
-    match hand_over_now(&api.node).await {
+    let handed = hand_over_now(&api.node).await;
+    api.shared.expire_polls();
+    match handed {
         Ok(to) => Ok(Json(HandOverAnswer { to })),
         Err(fault) => Err(no(&fault)),
     }
+}
+
+/// Has an etcd that was taken over restarted in its turn. Nothing is written down: until then the agent shows that it waits.
+pub(super) async fn restart(State(api): State<Api>, headers: HeaderMap) -> Result<Json<RestartAnswer>, No> {
+    own_etcd(&api)?;
+    info!("{} asks for the restart that etcd waits for", asking(&headers));
+    let waits = api.shared.status().etcd.is_some_and(|etcd| !etcd.settings_current);
+    api.shared.allow_restart();
+    Ok(Json(RestartAnswer { waits }))
 }
 
 /// Members of an etcd that others run are theirs to change.

@@ -94,6 +94,16 @@ pub struct NodeAnswer {
     /// What time it is there, in ms since 1970. None from agents of earlier releases.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub clock_ms: Option<u64>,
+    /// Whether it holds the issuing keys, where its certificates are renewed by agents.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub issues_certificates: Option<bool>,
+}
+
+/// Whether etcd waited for a restart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RestartAnswer {
+    /// It did; it is restarted in its turn.
+    pub waits: bool,
 }
 
 /// How far a member was seen to have come.

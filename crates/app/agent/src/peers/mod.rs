@@ -20,7 +20,7 @@ pub(crate) use change::take;
 pub use client::{PeerError, Peers};
 pub use messages::{
     Acknowledged, FileAnswer, FileRequest, FileTold, FileTrial, FileTried, FoundingAnswer, HandOverAnswer,
-    IntentAnswer, IntentRequest, NodeAnswer, PlanAnswer, Refusal, StartedAnswer, StartedRequest, Upkeep,
+    IntentAnswer, IntentRequest, NodeAnswer, PlanAnswer, Refusal, RestartAnswer, StartedAnswer, StartedRequest, Upkeep,
 };
 pub(crate) use server::{Api, router};
 

@@ -5,7 +5,7 @@
 use serde_json::{Value, json};
 
 /// The paths, as `(method, path, summary)`.
-pub(super) const ROUTES: [(&str, &str, &str); 22] = [
+pub(super) const ROUTES: [(&str, &str, &str); 23] = [
     ("get", "/v1/node", "What a node tells of itself: how far its founding has come, what it remembers of others"),
     (
         "post",
@@ -27,6 +27,7 @@ pub(super) const ROUTES: [(&str, &str, &str); 22] = [
     ),
     ("post", "/v1/intent", "Writes down what the node is to become: whether it leaves the cluster"),
     ("post", "/v1/hand-over", "Hands leadership to another member, where the node's member leads"),
+    ("post", "/v1/restart", "Has an etcd that was taken over restarted with the settings of the file, in its turn"),
     ("post", "/v1/certificates", "Signs certificates for the node that asks, where the issuing keys are here"),
     (
         "post",
@@ -84,6 +85,7 @@ fn operation(method: &str, path: &str, summary: &str) -> Value {
         super::TRIAL => schema("FileTried"),
         "/v1/intent" => schema("IntentAnswer"),
         "/v1/hand-over" => schema("HandOverAnswer"),
+        "/v1/restart" => schema("RestartAnswer"),
         "/v1/peers" => schema("Peers"),
         "/v1/invite" => schema("InviteAnswer"),
         "/v1/detach" | "/v1/role" => schema("Operation"),
@@ -178,6 +180,7 @@ fn schemas() -> Value {
         "IntentRequest": object(&["why"], json!({ "intent": { "enum": ["leave", "teardown", null] }, "why": text })),
         "IntentAnswer": object(&[], json!({ "intent": { "type": ["object", "null"] } })),
         "HandOverAnswer": object(&[], json!({ "to": id })),
+        "RestartAnswer": object(&["waits"], json!({ "waits": { "type": "boolean" } })),
         "CertificatesAnswer": object(&["certificates"], json!({ "certificates": text })),
         "TrustRequest": object(&[], json!({
             "order": { "type": "object" }, "certificates": text, "lists": { "type": "object" },

@@ -32,7 +32,7 @@ use super::{
 use crate::certificates::{self, CertificatesAnswer, CertificatesRequest};
 use crate::peering::{self, Peering};
 use crate::serve::Peer;
-use crate::turn::{Book, CertificateNow, Node, Shared, Status, Wishes};
+use crate::turn::{Book, CertificateNow, Node, Poll, Shared, Status, Wishes};
 use crate::{recover, trust};
 
 /// How long one request may take, from its last header on: a write to the ledger is the slowest.
@@ -63,6 +63,7 @@ pub(crate) fn router(api: &Api) -> Router {
             TRIAL => router.route(path, post(change::trial)),
             "/v1/intent" => router.route(path, post(change::intent)),
             "/v1/hand-over" => router.route(path, post(change::hand_over)),
+            "/v1/restart" => router.route(path, post(change::restart)),
             certificates::PATH => router.route(path, post(sign)),
             trust::PATH => router.route(path, post(care::trust)),
             recover::REMAINS => router.route(path, post(care::remains)),
@@ -240,6 +241,7 @@ async fn node(State(api): State<Api>) -> Result<Json<NodeAnswer>, No> {
         differing: api.shared.differing(),
         role: role(&api),
         clock_ms: u64::try_from(Timestamp::now().as_millisecond()).ok(),
+        issues_certificates: certificates::folder(&api.node).ok().map(|dir| certificates::can_issue(&dir)),
     }))
 }
 
@@ -255,6 +257,7 @@ fn role(api: &Api) -> Option<Role> {
 }
 
 async fn status(State(api): State<Api>) -> Json<Status> {
+    Poll::new(&api.node, &api.book, &api.shared).refresh().await;
     let mut status = api.shared.status();
     let node = Arc::clone(&api.node);
     let seen = tokio::task::spawn_blocking(move || observe_node(&node.spec, &node.member, Timestamp::now())).await;

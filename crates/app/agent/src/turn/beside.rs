@@ -29,14 +29,14 @@ use super::cluster::{Heard, hear_all, listed_member, quorum_list};
 use super::compare::{Compared, compare};
 use super::data::{self, in_words};
 use super::drift;
-use super::etcd::{self, Program, TAKEN_WITH_OTHERS};
+use super::etcd::{self, Program, RESTART_PENDING, TAKEN_WITH_OTHERS};
 use super::execute::halted;
 use super::first_word::{self, FirstWord};
 use super::node::Node;
 use super::publish::{Shared, now_ms};
 use super::recovering;
 use super::role::Leader;
-use super::status::{ClusterNow, MemberNow, Notice};
+use super::status::Notice;
 use crate::peers::Peers;
 
 /// Between two surveys of a cluster that serves.
@@ -58,6 +58,8 @@ pub(super) struct Beside {
     pub(super) shared: Arc<Shared>,
     /// When hashes were last compared.
     pub(super) hashed: Option<Instant>,
+    /// The learner that was last seen, and since when.
+    pub(super) learner: Option<(MemberId, Instant)>,
     /// The program that the next start would take.
     program: Option<Program>,
     /// Since when this member knows no leader.
@@ -99,6 +101,7 @@ impl Beside {
             peers: Arc::clone(peers),
             shared: Arc::clone(shared),
             hashed: None,
+            learner: None,
             program: None,
             leaderless: None,
             client: None,
@@ -290,8 +293,9 @@ impl Beside {
         let Compared { restart, awaits } = compare(&self.node, &program, &config, &self.shared);
         self.program = Some(program);
         let notice = restart.as_ref().map(|Restart { why, .. }| match awaits {
-            true => Notice::new(Code::SettingsChanged, TAKEN_WITH_OTHERS),
-            false => Notice::new(Code::SettingsChanged, format!("etcd is started again in its turn: {why}")),
+            true => Notice::new(Code::SettingsChanged, TAKEN_WITH_OTHERS).way_out(RESTART_PENDING),
+            false => Notice::new(Code::SettingsChanged, format!("etcd is started again in its turn: {why}"))
+                .way_out("nothing: its agent restarts it; whose turn it is: `quorate cluster plan`"),
         });
         self.shared.warnings(&[Code::SettingsChanged], notice.into_iter().collect());
         self.shared.change(|status| {
@@ -336,7 +340,12 @@ impl Beside {
             revision: u64::try_from(header.revision).unwrap_or(0),
             members,
         };
-        self.show(&survey);
+        self.shared.confirmed(&survey.members, survey.leader);
+        let indexes = survey
+            .members
+            .iter()
+            .map(|(member, status)| (MemberId(member.id), status.as_ref().ok().map(|status| status.raft_index)));
+        self.shared.saw_indexes(&indexes.collect::<Vec<_>>());
         let leader = survey.members.iter().find(|(member, _)| MemberId(member.id) == survey.leader);
         self.shared.saw_leader(match leader {
             Some((member, _)) if MemberId(member.id) == survey.me => Leader::Me,
@@ -344,44 +353,6 @@ impl Beside {
             None => Leader::Unknown,
         });
         Ok(survey)
-    }
-
-    fn show(&self, survey: &Survey) {
-        let number = |value: i64| u64::try_from(value).ok();
-        let applied = |status: &StatusResponse| status.raft_applied_index.max(status.raft_index);
-        let answers = survey.members.iter().filter_map(|(_, status)| status.as_ref().ok());
-        let furthest = answers.map(applied).max().unwrap_or(0);
-        let members = survey.members.iter().map(|(member, status)| {
-            let role = match () {
-                () if MemberId(member.id) == survey.leader => "leader",
-                () if member.is_learner => "learner",
-                () => "voter",
-            };
-            let now = MemberNow {
-                id: MemberId(member.id).to_string(),
-                name: member.name.clone(),
-                role: role.to_owned(),
-                ..MemberNow::default()
-            };
-            match status {
-                Err(why) => MemberNow { why: Some(why.clone()), ..now },
-                Ok(status) => MemberNow {
-                    answers: true,
-                    version: Some(status.version.clone()),
-                    revision: status.header.as_ref().and_then(|header| number(header.revision)),
-                    lag: Some(furthest.saturating_sub(applied(status))),
-                    db_bytes: number(status.db_size),
-                    ..now
-                },
-            }
-        });
-        let now = ClusterNow { seen_ms: now_ms(), members: members.collect() };
-        self.shared.change(|status| status.cluster = Some(now));
-        let indexes = survey
-            .members
-            .iter()
-            .map(|(member, status)| (MemberId(member.id), status.as_ref().ok().map(|status| status.raft_index)));
-        self.shared.saw_indexes(&indexes.collect::<Vec<_>>());
     }
 
     /// Writes the confirmed list into the ledger, and who has started.

@@ -20,6 +20,7 @@ use super::execute::{Did, halt_of, halted, phase_of};
 use super::observe::{end_words, observe};
 use super::publish::now_ms;
 use super::{Agent, Finish, Found, Hindered, Wish};
+use crate::cluster_file;
 use crate::peers::PlanAnswer;
 
 /// Between two looks at something that does not change, at first and at most.
@@ -31,6 +32,9 @@ const FIRST_AMONG_PEERS: Duration = Duration::from_millis(50);
 const INVITED: (Duration, Duration) = (Duration::from_millis(25), Duration::from_secs(2));
 /// And at most: who was down tells us nothing, and is asked.
 const AMONG_PEERS: Duration = Duration::from_secs(2);
+
+/// How often an agent that cannot start etcd checks whether its file was changed.
+const FILE_EVERY: Duration = Duration::from_secs(1);
 
 pub(super) enum Adopted {
     Running(Found),
@@ -91,14 +95,14 @@ impl Agent {
                 },
                 Err(fault) => {
                     self.shared.halt(phase_of(&fault), &halt_of(&fault));
-                    if let Some(finish) = self.pause(&mut wait, fault.code()).await {
+                    if let Some(finish) = self.pause(&mut wait, fault.code(), true).await {
                         return Ok(Adopted::Finish(finish));
                     }
                     continue;
                 }
             };
             self.shared.halt(Phase::Refused, &halt);
-            if let Some(finish) = self.pause(&mut wait, halt.code).await {
+            if let Some(finish) = self.pause(&mut wait, halt.code, true).await {
                 return Ok(Adopted::Finish(finish));
             }
         }
@@ -189,7 +193,9 @@ impl Agent {
                         wait = INVITED.0;
                     }
                     // What was found in the data may be another thing the next time; only a verdict that led nowhere stays.
-                    if let Some(finish) = self.pause(&mut wait, halt.code).await {
+                    // What this node cannot do may be mended by another file; what it waits for is no fault of its file.
+                    let may_mend = phase == Phase::Refused || plan.waiting().is_none();
+                    if let Some(finish) = self.pause(&mut wait, halt.code, may_mend).await {
                         return Ok(Up::Finish(finish));
                     }
                 }
@@ -285,8 +291,10 @@ impl Agent {
                 let (phase, halt) = self.between_starts(&how, wait, crash_loop);
                 self.shared.halt(phase, &halt);
                 self.shared.next_try(Some(wait));
+                let changed = self.file_changed();
                 let finish = tokio::select! {
                     () = tokio::time::sleep(wait) => None,
+                    () = changed => Some(self.reread()),
                     wish = self.wished() => Some(self.leave(&wish)),
                 };
                 self.shared.next_try(None);
@@ -295,8 +303,11 @@ impl Agent {
             Restart::Never { code, why } => {
                 let way_out = format!("another start would end the same way; see `quorate explain {code}`");
                 self.shared.halt(Phase::Refused, &Halt { code, why, way_out, lost: None });
-                let wish = self.wished().await;
-                Gate::Finish(self.leave(&wish))
+                let changed = self.file_changed();
+                Gate::Finish(tokio::select! {
+                    wish = self.wished() => self.leave(&wish),
+                    () = changed => self.reread(),
+                })
             }
             Restart::No => {
                 let wish = self.wished().await;
@@ -318,6 +329,9 @@ impl Agent {
             return (*phase, Halt { why, ..halt.clone() });
         }
         let (code, again) = match (crash_loop, &self.hindered) {
+            (Some(times), Some(Hindered::Passing(code @ Code::CorruptAtStart))) => {
+                (*code, format!("etcd ended {times} times in a row"))
+            }
             (Some(times), _) => (Code::CrashLoop, format!("etcd ended {times} times in a row")),
             (None, Some(Hindered::Passing(code))) => (*code, "etcd ended again".to_owned()),
             (None, _) => (Code::EtcdEnded, "etcd ended again".to_owned()),
@@ -328,7 +342,7 @@ impl Agent {
     }
 
     /// Waits before the next look, each time longer. With `--once` there is none.
-    async fn pause(&mut self, wait: &mut Duration, code: Code) -> Option<Finish> {
+    async fn pause(&mut self, wait: &mut Duration, code: Code, may_mend: bool) -> Option<Finish> {
         if self.once {
             return Some(Finish::Halted(code));
         }
@@ -336,12 +350,37 @@ impl Agent {
         *wait = (*wait * 2).min(LOOK_AGAIN.1);
         let pause = if self.node.has_peers() { pause.min(AMONG_PEERS) } else { pause };
         let shared = std::sync::Arc::clone(&self.shared);
+        let changed = self.file_changed();
         tokio::select! {
             () = tokio::time::sleep(pause) => None,
             // Their news ends the wait; it does not make the next one shorter.
             () = shared.news() => None,
+            () = changed, if may_mend => Some(self.reread()),
             wish = self.wished() => Some(self.leave(&wish)),
         }
+    }
+
+    /// Returns when the cluster file was changed and can be used: what was refused may be mended by that. Only an agent
+    /// whose etcd could not be started reads it without being asked; one that serves has a file that was applied.
+    fn file_changed(&self) -> impl Future<Output = ()> + use<> {
+        let (file, written) = (self.node.file.clone(), self.node.written.clone());
+        async move {
+            loop {
+                tokio::time::sleep(FILE_EVERY).await;
+                let (file, written) = (file.clone(), written.clone());
+                let read = move || cluster_file::read(&file).is_ok_and(|(spec, _)| spec.hash() != written);
+                if tokio::task::spawn_blocking(read).await.is_ok_and(|changed| changed) {
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Has the file read again.
+    fn reread(&self) -> Finish {
+        let wish = Wish::reload("the cluster file, which has changed");
+        self.wishes.send_modify(|wishes| wishes.push(wish.clone()));
+        self.leave(&wish)
     }
 
     /// Ends without etcd having run.

@@ -26,7 +26,7 @@ pub(super) fn compare(node: &Node, program: &Program, config: &Config, shared: &
     let release = runs.filter(|runs| *runs != program.binary.version).map(|_| program.binary.version.clone());
     let running = shared.running_hash();
     let other = running.as_ref().is_some_and(|hash| !config.is_current(hash));
-    let awaits = running.as_ref().is_some_and(|hash| config.awaits_a_word(node, hash));
+    let awaits = !shared.may_restart() && running.as_ref().is_some_and(|hash| config.awaits_a_word(node, hash));
     let why = match (&release, other) {
         (Some(release), _) => Some(format!("etcd {release} is declared")),
         (None, true) => Some("its settings or its trust changed".to_owned()),

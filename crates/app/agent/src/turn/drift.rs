@@ -19,7 +19,8 @@ use super::beside::{Beside, Survey};
 use super::cluster::Heard;
 use super::publish::now_ms;
 use super::status::Notice;
-use crate::peers::FoundingAnswer;
+use crate::certificates;
+use crate::peers::{FoundingAnswer, NodeAnswer, PeerError};
 
 /// Between two comparisons of hashes: each reads all keys of every member.
 const HASHES_EVERY: Duration = Duration::from_secs(10 * 60);
@@ -28,13 +29,26 @@ const HASHES_AGAIN: Duration = Duration::from_secs(60);
 /// How long a member may take to hash all its keys.
 const HASH_LIMIT: Duration = Duration::from_secs(60);
 
+/// A learner becomes a voter within this long: it is promoted as soon as it has caught up.
+const LEARNS_WITHIN: Duration = Duration::from_secs(60);
+
 /// Looks, and shows what differs.
 pub(super) async fn look(beside: &mut Beside, survey: &Survey, heard: &Heard) {
-    let notices = [clusters(beside, survey, heard), members(beside, survey), files(beside, heard)];
+    let stuck = stuck(beside, survey);
+    let notices = [
+        clusters(beside, survey, heard),
+        members(beside, survey),
+        files(beside, heard),
+        stuck,
+        renewers(beside, heard),
+    ];
     let mut notices: Vec<Notice> = notices.into_iter().flatten().collect();
     // Users and roles have the same code, and are looked at elsewhere.
     notices.extend(beside.shared.auth());
-    beside.shared.warnings(&[Code::SplitBrain, Code::OtherMembers, Code::Drift], notices);
+    beside.shared.warnings(
+        &[Code::SplitBrain, Code::OtherMembers, Code::Drift, Code::LearnerStuck, Code::NobodyRenews],
+        notices,
+    );
     clocks(beside, heard);
     // Who found a difference looks again until it is gone: changes wait for it.
     let found = !beside.shared.differing().is_empty();
@@ -87,7 +101,10 @@ fn clusters(beside: &Beside, survey: &Survey, heard: &Heard) -> Option<Notice> {
     let (cluster, who) = elsewhere.into_iter().next()?;
     let (who, ours, token) = (names(who), survey.cluster, &beside.node.spec.token);
     let text = format!("two clusters are called `{token}`: this member is in `{ours}`, and {who} in `{cluster}`");
-    Some(Notice::new(Code::SplitBrain, text))
+    Some(
+        Notice::new(Code::SplitBrain, text)
+            .way_out("decide which one holds what clients wrote: `quorate explain Q0980`"),
+    )
 }
 
 /// Listed members that the file does not declare, and declared ones that are not listed.
@@ -122,7 +139,55 @@ fn members(beside: &Beside, survey: &Survey) -> Option<Notice> {
             names(missing)
         ),
     };
-    Some(Notice::new(Code::OtherMembers, text))
+    Some(
+        Notice::new(Code::OtherMembers, text)
+            .way_out("see `quorate cluster plan`, and apply the file that is meant: `quorate cluster apply`"),
+    )
+}
+
+/// A learner that does not become a voter.
+fn stuck(beside: &mut Beside, survey: &Survey) -> Option<Notice> {
+    let learner = survey.members.iter().find(|(member, _)| member.is_learner).map(|(member, _)| member);
+    let Some(learner) = learner else {
+        beside.learner = None;
+        return None;
+    };
+    let id = MemberId(learner.id);
+    let since = match beside.learner {
+        Some((known, since)) if known == id => since,
+        _ => beside.learner.insert((id, Instant::now())).1,
+    };
+    if since.elapsed() < LEARNS_WITHIN {
+        return None;
+    }
+    let name = if learner.name.is_empty() { "which never started" } else { learner.name.as_str() };
+    let text =
+        format!("learner {id} ({name}) has not become a voter for {} minutes or more", since.elapsed().as_secs() / 60);
+    Some(
+        Notice::new(Code::LearnerStuck, text)
+            .way_out("start its node, or take it out of the cluster file and apply that"),
+    )
+}
+
+/// No node can renew certificates: none that answers holds the issuing keys, and none is silent.
+fn renewers(beside: &Beside, heard: &Heard) -> Option<Notice> {
+    let dir = certificates::folder(&beside.node).ok()?;
+    let by_hand = beside.node.spec.tls_files().is_some_and(|tls| tls.renewed_by_hand);
+    if by_hand || certificates::can_issue(&dir) {
+        return None;
+    }
+    let lacks = |answer: &Result<NodeAnswer, PeerError>| {
+        answer.as_ref().is_ok_and(|answer| answer.issues_certificates == Some(false))
+    };
+    if !heard.values().all(lacks) {
+        return None;
+    }
+    let text = "no node can renew the certificates: none holds the issuing keys";
+    let way_out = format!(
+        "copy the issuing keys (`*-ca.key`) into `{}` of a node, or renew by hand before they end: `quorate explain Q1443`",
+        dir.display()
+    );
+    Some(Notice::new(Code::NobodyRenews, text).way_out(way_out))
 }
 
 /// Agents with another cluster file.
@@ -134,7 +199,7 @@ fn files(beside: &Beside, heard: &Heard) -> Option<Notice> {
         return None;
     }
     let text = format!("{} runs with another cluster file than this node", names(others));
-    Some(Notice::new(Code::Drift, text))
+    Some(Notice::new(Code::Drift, text).way_out("give every node the same file: `quorate cluster apply FILE`"))
 }
 
 /// Members that have a hash in common, each with its hash.
@@ -150,7 +215,8 @@ fn told(survey: &Survey, groups: (i64, Groups)) -> (Vec<Notice>, Vec<MemberId>) 
         |id: &MemberId| survey.members.iter().find(|(member, _)| member.id == id.0).map(|(member, _)| &*member.name);
     let shown = |(hash, who): &(u32, Vec<MemberId>)| format!("{} {hash:08x}", names(who.iter().filter_map(name)));
     let shown = groups.iter().map(shown).collect::<Vec<_>>().join(", ");
-    let notice = Notice::new(Code::HashesDiffer, format!("members hold other data at revision {revision}: {shown}"));
+    let notice = Notice::new(Code::HashesDiffer, format!("members hold other data at revision {revision}: {shown}"))
+        .way_out("see which one is wrong before anything else: `quorate explain Q0981`");
     let groups: Vec<Vec<MemberId>> = groups.into_iter().map(|(_, who)| who).collect();
     (vec![notice], differing(&groups).into_iter().collect())
 }

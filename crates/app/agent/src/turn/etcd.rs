@@ -18,7 +18,7 @@ use quorate_host::logs::Rotation;
 use quorate_host::shim::{self, ETCD_STOPPING, Rung, Running, Send, ShimSpec};
 use quorate_host::state::StateDir;
 use quorate_plan::change::upgrade::Release;
-use quorate_plan::etcd_config::{EtcdConfig, Minor, kept_level, render_for, render_plain_for};
+use quorate_plan::etcd_config::{EtcdConfig, Minor, kept_level, render_checked_for, render_for, render_plain_for};
 use quorate_plan::server_log::{self, Level};
 use quorate_plan::spec::Stop;
 use quorate_plan::start::{classify, hindrance};
@@ -179,8 +179,12 @@ fn for_release(binary: &str, version: Option<&str>) -> PathBuf {
 }
 
 /// Of an etcd that was taken over, and has other settings than the file.
-pub(super) const TAKEN_WITH_OTHERS: &str = "etcd was taken over with other settings than the cluster file has; it gets \
-    those with its next start, or in its turn once another file is applied";
+pub(super) const TAKEN_WITH_OTHERS: &str =
+    "etcd was taken over with other settings than the cluster file has, and waits for a restart to get those";
+
+/// The command that restarts it.
+pub(super) const RESTART_PENDING: &str =
+    "restart such members one at a time, while the others serve: `quorate cluster restart --pending`";
 
 /// The settings of one start.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -241,21 +245,33 @@ fn joining_config(node: &Node, program: &Program, join: Option<String>) -> Resul
     Ok(Config { text: text(join)?, hash, plain })
 }
 
+/// The same text with etcd's own comparisons of data. They are not part of the hash: no member is restarted for them.
+fn checked_text(node: &Node, program: &Program, join: Option<String>) -> Result<String, Fault> {
+    let trust = trusting::observe(node)?;
+    let config = EtcdConfig { spec: &node.spec, member: &node.member, join };
+    render_checked_for(&config, &program.binary.version).map(|text| text + &trust.lines)
+}
+
 /// What is kept of its log is the shim's affair, and part of the settings all the same.
 pub(super) fn level_mark(node: &Node) -> String {
     kept_level(&node.spec).map(|level| format!("log-level: {}\n", level.word())).unwrap_or_default()
 }
 
-/// Starts etcd through a shim, in its box. Returns when it has been executed. `join`: whom it joins, where it has no data.
+/// Starts etcd through a shim, in its box. Returns when it has been executed. `join`: whom it joins, where it has no data. `mixed`:
+/// other members run another release, whose hashes may differ for the same data.
 pub(super) fn start(
     node: &Node,
     state: &StateDir,
     program: &Program,
     shim: &Path,
     join: Option<String>,
+    mixed: bool,
 ) -> Result<Running, Fault> {
     let joining = join.is_some();
-    let config = joining_config(node, program, join)?;
+    let mut config = joining_config(node, program, join.clone())?;
+    if !mixed {
+        config.text = checked_text(node, program, join)?;
+    }
     trusting::remember(node);
     ensure_file(&RealDisk, &node.etcd_config(), config.text.as_bytes())?;
     let boxed = boxed::ensure_box(node, joining)?;

@@ -323,7 +323,9 @@ impl Agent {
         self.log_before = etcd::log_length(&self.node);
         self.take_port().await;
         let (node, state, shim) = (Arc::clone(&self.node), self.state.clone(), self.shim.clone());
-        let started = tokio::task::spawn_blocking(move || etcd::start(&node, &state, &program, &shim, join)).await;
+        let mixed = self.shared.another_release(&program.binary.version);
+        let started =
+            tokio::task::spawn_blocking(move || etcd::start(&node, &state, &program, &shim, join, mixed)).await;
         // Whatever comes of it, etcd may have touched the data.
         self.memory = super::observe::Memory::default();
         self.tell_ledger();

@@ -35,6 +35,10 @@ const LEADER_WAITS: Duration = Duration::from_secs(12);
 const UPKEEP_URGENT: Duration = Duration::from_secs(2);
 /// Between two attempts to follow.
 const FOLLOW_AGAIN: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(300));
+/// How often it is checked whether backups reach the store.
+const WATCH_EVERY: Duration = Duration::from_secs(1);
+/// Uploads that fail for longer than this are no hiccup of the store.
+const TROUBLE_LASTS: Duration = Duration::from_secs(15);
 /// How long the end of the agent may be put off for uploads.
 const FLUSH: Duration = Duration::from_secs(5);
 
@@ -148,10 +152,13 @@ pub(super) async fn backups(node: Arc<Node>, shared: Arc<Shared>, stop: Cancella
     };
     let mut wait = FOLLOW_AGAIN.0;
     let mut leaders = shared.leaders();
+    let mut stopped: Option<Notice> = None;
     while !stop.is_cancelled() {
         // The leader's agent backs up, and no other: a store has one writer at a time. Epochs hold where two believe to lead.
         let leader = leaders.borrow_and_update().clone();
         if !leader.is_me() {
+            stopped = None;
+            shared.warnings(&[Code::BackupsStopped], Vec::new());
             state(match leader {
                 Leader::Other(name) => format!("`{name}` leads, and its agent backs up"),
                 Leader::Me | Leader::Unknown => "waiting for a leader".to_owned(),
@@ -161,10 +168,18 @@ pub(super) async fn backups(node: Arc<Node>, shared: Arc<Shared>, stop: Cancella
                 () = stop.cancelled() => break,
             }
         }
-        state("following".to_owned());
+        // What has failed counts as stopped until it is seen to work.
+        if stopped.is_none() {
+            state("following".to_owned());
+        }
         let begun = Instant::now();
+        let watched =
+            Watched { shared: &shared, before: stopped.take(), since_ms: now_ms(), limit: behind_limit(backup) };
         let followed = match node.client().and_then(|etcd| settings(&node, backup, etcd)) {
-            Ok(settings) => follow_while_leading(settings, &shared, stop.child_token()).await,
+            Ok(settings) => tokio::select! {
+                followed = follow_while_leading(settings, &shared, stop.child_token()) => followed,
+                () = watched.run() => Ok(()),
+            },
             Err(fault) => Err(fault),
         };
         let Err(fault) = followed else { continue };
@@ -174,13 +189,68 @@ pub(super) async fn backups(node: Arc<Node>, shared: Arc<Shared>, stop: Cancella
         }
         let words = in_words(&fault);
         state(format!("stopped for now: {words} [{}]", fault.code()));
-        let text = format!("backups have stopped for {}: {words} [{}]", spec::duration_text(wait), fault.code());
-        shared.warnings(&[Code::BackupsStopped], vec![Notice::new(Code::BackupsStopped, text)]);
+        let notice = backups_stopped(&words, fault.code(), fault.hint_text());
+        shared.warnings(&[Code::BackupsStopped], vec![notice.clone()]);
+        stopped = Some(notice);
         tokio::select! { () = tokio::time::sleep(wait) => {}, () = stop.cancelled() => break }
         wait = (wait * 2).min(FOLLOW_AGAIN.1);
-        shared.warnings(&[Code::BackupsStopped], Vec::new());
     }
     state("stopped".to_owned());
+}
+
+fn backups_stopped(why: &str, code: Code, hint: Option<&str>) -> Notice {
+    let notice = Notice::new(Code::BackupsStopped, format!("backups have stopped: {why} [{code}]"));
+    notice.way_out(hint.filter(|hint| !hint.is_empty()).unwrap_or("see `quorate explain Q0969`"))
+}
+
+/// How far backups may be behind before that is a degraded cluster: several deltas are missing then.
+fn behind_limit(backup: &Backup) -> Duration {
+    backup.delta_period * 3 + Duration::from_secs(60)
+}
+
+/// Whether backups that are under way reach the store.
+struct Watched<'a> {
+    shared: &'a Shared,
+    /// Why they stopped before this attempt.
+    before: Option<Notice>,
+    since_ms: u64,
+    limit: Duration,
+}
+
+impl Watched<'_> {
+    /// Shows it for as long as it is polled.
+    async fn run(mut self) {
+        loop {
+            tokio::time::sleep(WATCH_EVERY).await;
+            let heard = self.shared.backups.position.heard_ms.load(std::sync::atomic::Ordering::Relaxed);
+            let trouble = self.shared.backups.trouble();
+            if trouble.is_none() && u64::try_from(heard).is_ok_and(|heard| heard > self.since_ms) {
+                self.before = None;
+            }
+            let lag = self.shared.backups.position.lag(i64::try_from(now_ms()).unwrap_or(i64::MAX));
+            let now = match trouble.filter(|trouble| trouble.since.elapsed() > TROUBLE_LASTS) {
+                Some(trouble) => Some(backups_stopped(&trouble.text, trouble.code, trouble.hint.as_deref())),
+                None if self.before.is_some() => self.before.clone(),
+                None if lag > self.limit => Some(behind(lag)),
+                None => None,
+            };
+            let state = now.as_ref().map_or_else(|| "following".to_owned(), |notice| notice.text.clone());
+            self.shared.change(|status| {
+                if let Some(backup) = &mut status.backup {
+                    backup.state = state;
+                }
+            });
+            self.shared.warnings(&[Code::BackupsStopped], now.into_iter().collect());
+        }
+    }
+}
+
+fn behind(lag: Duration) -> Notice {
+    // In steps, so that the same cause is not a new line each time.
+    let minutes = Duration::from_secs(lag.as_secs() / 60 * 60);
+    let text = format!("backups have stopped: nothing reached the store for {}", spec::duration_text(minutes));
+    Notice::new(Code::BackupsStopped, text)
+        .way_out("see whether the store takes writes: `quorate backup list`, and the agent's log")
 }
 
 async fn follow_while_leading(settings: FollowSettings, shared: &Shared, stop: CancellationToken) -> Result<(), Fault> {

@@ -23,13 +23,14 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
+use super::poll::Poll;
 use super::publish::Shared;
 use super::status::Status;
 use crate::serve::Peer;
 
 /// The socket's name in the state dir.
 const SOCKET: &str = "agent.sock";
-/// How long an agent may take to answer; it answers from memory.
+/// How long an agent may take to answer: from memory, and after a poll of the members.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Answers are a few kilobytes.
 const ANSWER_MAX: u64 = 1 << 20;
@@ -96,6 +97,7 @@ async fn may_measure(
 #[derive(Clone)]
 struct Api {
     shared: Arc<Shared>,
+    poll: Option<Poll>,
     wishes: Wishes,
 }
 
@@ -103,10 +105,14 @@ struct Api {
 pub(super) fn api(
     state: &StateDir,
     shared: &Arc<Shared>,
+    poll: Option<Poll>,
     wishes: &Wishes,
     stop: CancellationToken,
 ) -> Result<(), Fault> {
     async fn status(State(api): State<Api>) -> Json<Status> {
+        if let Some(poll) = &api.poll {
+            poll.refresh().await;
+        }
         Json(api.shared.status())
     }
     async fn end(State(api): State<Api>, Json(wish): Json<Wish>) -> Json<Status> {
@@ -121,7 +127,7 @@ pub(super) fn api(
     let listener = through(state.path(), |path| tokio::net::UnixListener::bind(path)).map_err(fail)?;
     let mode = std::fs::Permissions::from_mode(0o600);
     std::fs::set_permissions(state.path().join(SOCKET), mode).map_err(fail)?;
-    let api = Api { shared: Arc::clone(shared), wishes: wishes.clone() };
+    let api = Api { shared: Arc::clone(shared), poll, wishes: wishes.clone() };
     let router = Router::new().route("/status", get(status)).route("/stop", post(end)).with_state(api);
     tokio::spawn(async move {
         let _ = axum::serve(listener, router).with_graceful_shutdown(async move { stop.cancelled().await }).await;

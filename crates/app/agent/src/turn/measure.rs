@@ -11,12 +11,19 @@ use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Registry, Unit};
 use quorate_plan::phase::Phase;
 
+use super::status::{DEGRADED, Notice};
+
 /// Buckets of durations: a quick look takes milliseconds, a restore minutes.
 const SECONDS: [f64; 14] = [0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 900.0];
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct OfPhase {
     phase: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OfReason {
+    reason: &'static str,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -34,6 +41,7 @@ struct OfCheck {
 #[derive(Debug, Clone)]
 pub(super) struct Measures {
     phases: Family<OfPhase, Gauge>,
+    degraded: Family<OfReason, Gauge>,
     entered: Family<OfPhase, Counter>,
     starts: Counter,
     ends: Family<OfResult, Counter>,
@@ -52,6 +60,7 @@ impl Measures {
     pub(super) fn new(registry: &Arc<RwLock<Registry>>) -> Measures {
         let measures = Measures {
             phases: Family::default(),
+            degraded: Family::default(),
             entered: Family::default(),
             starts: Counter::default(),
             ends: Family::default(),
@@ -67,6 +76,11 @@ impl Measures {
         };
         let mut registry = registry.write().unwrap_or_else(PoisonError::into_inner);
         registry.register("quorate_phase", "1 for what the agent is doing, 0 for the rest", measures.phases.clone());
+        registry.register(
+            "quorate_degraded",
+            "1 where the cluster is degraded for this reason, as this node sees it, else 0",
+            measures.degraded.clone(),
+        );
         registry.register("quorate_phase_entered", "Times that a phase began", measures.entered.clone());
         registry.register("quorate_etcd_starts", "Times that etcd was started", measures.starts.clone());
         registry.register("quorate_etcd_ends", "Times that etcd ended, and how", measures.ends.clone());
@@ -97,7 +111,16 @@ impl Measures {
                 measures.entered.get_or_create(&OfPhase { phase: phase.word() }),
             );
         }
+        measures.degraded(&[]);
         measures
+    }
+
+    /// Every reason has a number, so that an alert can tell 0 from silence.
+    pub(super) fn degraded(&self, warnings: &[Notice]) {
+        for (code, reason) in DEGRADED {
+            let there = warnings.iter().any(|notice| notice.code == code.as_str());
+            self.degraded.get_or_create(&OfReason { reason }).set(i64::from(there));
+        }
     }
 
     pub(super) fn phase(&self, now: Phase) {

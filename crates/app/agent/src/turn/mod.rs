@@ -33,6 +33,7 @@ mod measure;
 mod membership;
 mod node;
 mod observe;
+mod poll;
 mod postgres;
 mod preview;
 mod probe;
@@ -40,6 +41,7 @@ mod programs;
 mod publish;
 mod recovering;
 mod remembered;
+mod repeats;
 mod restore;
 mod role;
 mod status;
@@ -82,10 +84,12 @@ pub(crate) use membership::may_remove;
 pub use node::Node;
 pub(crate) use node::client_of;
 pub(crate) use observe::{end_words, own_clusters};
+pub(crate) use poll::Poll;
 pub use preview::{Preview, offline_status, preview, stop_alone};
 pub(crate) use publish::{Shared, now_ms};
 pub use status::{
-    AgentNow, BackupNow, CertificateNow, CheckedNow, ClusterNow, EtcdNow, MemberNow, Notice, ProcessNow, Status,
+    AgentNow, BackupNow, CertificateNow, CheckedNow, ClusterNow, DEGRADED, EtcdNow, MemberNow, Notice, ProcessNow,
+    Status,
 };
 pub use takeover::{Adopted, Reset, adopt_member, reset_member};
 pub(crate) use tend::watched;
@@ -224,6 +228,7 @@ impl Life<'_> {
         let served = self.serve(&api, &stop).await?;
         tokio::spawn(certificates::keep(keep_certificates(&api), stop.clone()));
         if !once {
+            tokio::spawn(stop.clone().run_until_cancelled_owned(Poll::new(&node, &book, &shared).run()));
             peering::before_first_start(&api).await;
             tokio::spawn(peering::tend_proxy(api.clone(), stop.clone()));
             tokio::spawn(peering::keep(api, stop.clone()));
@@ -244,6 +249,7 @@ impl Life<'_> {
             state: state.clone(),
             shared,
             wished: wishes.subscribe(),
+            wishes: wishes.clone(),
             shim: shim.to_owned(),
             once,
             program: None,
@@ -276,7 +282,8 @@ impl Life<'_> {
         let bound = bind(&node.health()?, self.ports).await?;
         let mut served =
             vec![tokio::spawn(bound.serve(listen::health(&api.shared, node.has_open_metrics()), stop.clone()))];
-        listen::api(self.state, &api.shared, self.wishes, stop.clone())?;
+        let poll = Poll::new(&api.node, &api.book, &api.shared);
+        listen::api(self.state, &api.shared, Some(poll), self.wishes, stop.clone())?;
         match bind(&node.api()?, self.ports).await {
             Ok(bound) => served.push(tokio::spawn(bound.serve(peers::router(api), stop.clone()))),
             // A member alone needs nobody; operators then ask its socket.
@@ -381,6 +388,7 @@ struct Agent {
     state: StateDir,
     shared: Arc<Shared>,
     wished: watch::Receiver<Vec<Wish>>,
+    wishes: Wishes,
     shim: PathBuf,
     once: bool,
     program: Option<Program>,

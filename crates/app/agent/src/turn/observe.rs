@@ -119,7 +119,10 @@ async fn observe_store(node: &Arc<Node>) -> StoreSeen {
     let asked = tokio::task::spawn_blocking(move || Session::open(&url, &scratch).map(|session| seen(session, &own)));
     match tokio::time::timeout(STORE_LIMIT, asked).await {
         Ok(Ok(Ok(seen))) => seen,
-        Ok(Ok(Err(fault))) => StoreSeen::Unknown(in_words(&fault)),
+        Ok(Ok(Err(fault))) => StoreSeen::Unknown(match fault.hint_text() {
+            Some(hint) if !hint.is_empty() => format!("{} ({hint})", in_words(&fault)),
+            _ => in_words(&fault),
+        }),
         Ok(Err(error)) => StoreSeen::Unknown(format!("asking it came to a halt: {error}")),
         Err(_) => StoreSeen::Unknown(format!("no answer within {} s", STORE_LIMIT.as_secs())),
     }

@@ -134,7 +134,7 @@ impl Life<'_> {
     pub(super) async fn live_alone(self, node: Node) -> Result<Finish, Fault> {
         let shared = Shared::new(&node);
         let stop = CancellationToken::new();
-        listen::api(self.state, &shared, self.wishes, stop.clone())?;
+        listen::api(self.state, &shared, None, self.wishes, stop.clone())?;
         let mut kept = Postgres::begin(&node, &shared, self.shim, listen::health(&shared, node.has_open_metrics()));
         info!(node = node.name(), file = %node.file.display(), "the agent runs, without etcd");
         let mut wished = self.wishes.subscribe();

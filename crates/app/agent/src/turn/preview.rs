@@ -123,6 +123,7 @@ pub fn offline_status(name: &str, token: &str, state: &Path) -> Result<Status, F
         way_out: None,
         lost: None,
         next_try_ms: None,
+        read_age_ms: None,
         ledger,
         cluster_id: ids.map(|(cluster, _)| cluster.to_string()),
         member_id: ids.map(|(_, member)| member.to_string()),

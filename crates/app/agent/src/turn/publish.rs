@@ -11,10 +11,12 @@ use prometheus_client::registry::Registry;
 use quorate_faults::Code;
 use quorate_plan::phase::{Phase, PhaseNow};
 use quorate_plan::start::Halt;
-use tracing::{info, warn};
+use tracing::{debug, info, warn};
 
 use super::measure::Measures;
 use super::node::Node;
+use super::poll::Polls;
+use super::repeats::Repeats;
 use super::status::{AgentNow, BackupNow, Notice, ProcessNow, Status};
 use super::systemd;
 use super::talk::Talk;
@@ -34,6 +36,8 @@ pub(crate) struct Shared {
     pub(super) talk: Talk,
     pub(super) measures: Measures,
     pub(super) backups: backups::metrics::Metrics,
+    pub(super) polls: Polls,
+    repeats: Repeats,
     postgres: OnceLock<Arc<Board>>,
 }
 
@@ -53,6 +57,7 @@ impl Shared {
             way_out: None,
             lost: None,
             next_try_ms: None,
+            read_age_ms: None,
             ledger: "unknown".to_owned(),
             cluster_id: None,
             member_id: None,
@@ -88,6 +93,8 @@ impl Shared {
             talk: Talk::new(!node.has_peers()),
             measures,
             backups,
+            polls: Polls::default(),
+            repeats: Repeats::default(),
             postgres: OnceLock::new(),
         })
     }
@@ -105,6 +112,8 @@ impl Shared {
             backup.stored_revision = position.stored.load(Ordering::Relaxed);
             backup.lag_seconds = position.lag(Timestamp::now().as_millisecond()).as_secs_f64();
         }
+        self.polls.date(&mut status);
+        status.read_age_ms = self.read_age().map(|age| u64::try_from(age.as_millis()).unwrap_or(u64::MAX));
         status.postgres = self.postgres();
         let parts = status.postgres.iter().flat_map(|now| &now.parts);
         let rows: Vec<ProcessNow> = parts.map(ProcessNow::of_part).collect();
@@ -160,6 +169,11 @@ impl Shared {
         self.backups.registry()
     }
 
+    /// How long ago a read through this member last succeeded.
+    pub(super) fn read_age(&self) -> Option<Duration> {
+        lock(&self.read).map(|read| read.elapsed())
+    }
+
     /// A read succeeded, or did not.
     pub(super) fn read(&self, succeeded: bool) {
         *lock(&self.read) = succeeded.then(Instant::now);
@@ -189,6 +203,9 @@ impl Shared {
             next
         };
         self.measures.phase(phase);
+        if phase == Phase::Serving {
+            self.repeats.works();
+        }
         self.change(|status| {
             status.phase = phase.word().to_owned();
             status.cause = next.cause.clone();
@@ -198,13 +215,35 @@ impl Shared {
             status.lost = halt.and_then(|halt| halt.lost.clone());
         });
         match halt {
+            // Between two lines about the same failure, the steps that lead to it again are no news.
+            None if self.repeats.is_holding()
+                && !matches!(phase, Phase::Serving | Phase::Stopped | Phase::Draining) =>
+            {
+                debug!(%phase, "{}", next.cause);
+            }
             None => info!(%phase, "{}", next.cause),
             Some(halt) => {
                 let lost = halt.lost.as_ref().map(|lost| format!("; going on would lose: {lost}")).unwrap_or_default();
-                warn!(%phase, code = %halt.code, "{}{lost}; {}", next.cause, halt.way_out);
+                if let Some(more) = self.repeats.halt(halt.code.as_str(), &next.cause) {
+                    warn!(%phase, code = %halt.code, "{}{more}{lost}; {}", next.cause, halt.way_out);
+                }
             }
         }
         systemd::tell(phase, &next.cause);
+    }
+
+    /// The warning with this code, where there is one.
+    pub(super) fn warning(&self, code: Code) -> Option<Notice> {
+        lock(&self.status).warnings.iter().find(|notice| notice.code == code.as_str()).cloned()
+    }
+
+    /// Logs what is new, with its way out; the same cause once a minute.
+    pub(super) fn log(&self, notice: &Notice) {
+        let Some(more) = self.repeats.pass(&notice.code, &notice.text) else { return };
+        match &notice.way_out {
+            Some(way_out) => warn!(code = %notice.code, "{}{more}; {way_out}", notice.text),
+            None => warn!(code = %notice.code, "{}{more}", notice.text),
+        }
     }
 
     /// Something was done to the data that an operator should know of.
@@ -221,9 +260,10 @@ impl Shared {
             fresh.extend(now.iter().filter(|notice| !status.warnings.contains(notice)).cloned());
             status.warnings.retain(|notice| !is_about(notice));
             status.warnings.extend(now);
+            self.measures.degraded(&status.warnings);
         });
         for notice in fresh {
-            warn!(code = %notice.code, "{}", notice.text);
+            self.log(&notice);
         }
     }
 }

@@ -113,7 +113,10 @@ pub(super) async fn auth(node: Arc<Node>, shared: Arc<Shared>, stop: Cancellatio
                 Err(fault) => {
                     pause = AUTH_AGAIN;
                     warn!(code = %fault.code(), "users and roles: {}", in_words(&fault));
-                    vec![Notice::new(fault.code(), format!("users and roles: {}", in_words(&fault)))]
+                    {
+                        let notice = Notice::of(&fault);
+                        vec![Notice { text: format!("users and roles: {}", notice.text), ..notice }]
+                    }
                 }
             };
             shared.set_auth(notices);

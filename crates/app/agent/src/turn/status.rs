@@ -2,9 +2,10 @@
 //!
 //! **Rule:** one document for all of them; whoever shows it adds nothing.
 
-use quorate_faults::Code;
+use quorate_faults::{Code, Fault};
 use serde::{Deserialize, Serialize};
 
+use super::data::in_words;
 use crate::pg::{PartStatus, PgStatus};
 use crate::proxy::ProxyNow;
 
@@ -33,6 +34,9 @@ pub struct Status {
     /// When etcd is started again, in ms since 1970, while that is waited for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next_try_ms: Option<u64>,
+    /// How long ago a read that a quorum confirms last succeeded through this member, in ms.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub read_age_ms: Option<u64>,
     /// How far the ledger says that this node has come.
     pub ledger: String,
     /// The cluster that it is in.
@@ -94,8 +98,14 @@ pub struct CertificateNow {
 /// The whole cluster.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClusterNow {
-    /// When a quorum confirmed it, in ms since 1970.
+    /// When a quorum last confirmed the list of members, in ms since 1970; 0: not since the agent runs.
     pub seen_ms: u64,
+    /// When every member was last polled, in ms since 1970.
+    #[serde(default)]
+    pub polled_ms: u64,
+    /// How long ago that was when this document was made, in ms, by a clock that cannot be set.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub age_ms: Option<u64>,
     /// Its members.
     pub members: Vec<MemberNow>,
 }
@@ -109,8 +119,17 @@ pub struct MemberNow {
     pub name: String,
     /// `leader`, `voter` or `learner`.
     pub role: String,
-    /// Whether it answered.
+    /// Whether it answered when it was last polled.
     pub answers: bool,
+    /// Whether it answered and sees a leader.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub takes_part: Option<bool>,
+    /// Its raft term.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub term: Option<u64>,
+    /// How long ago it last answered, in ms, where it does not now and has before.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub silent_ms: Option<u64>,
     /// Why not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
@@ -253,14 +272,51 @@ pub struct Notice {
     pub code: String,
     /// In a line.
     pub text: String,
+    /// What to do about it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub way_out: Option<String>,
 }
 
 impl Notice {
     /// With its page.
     pub fn new(code: Code, text: impl Into<String>) -> Notice {
-        Notice { code: code.as_str().to_owned(), text: text.into() }
+        Notice { code: code.as_str().to_owned(), text: text.into(), way_out: None }
+    }
+
+    /// A fault, with its hint.
+    pub fn of(fault: &Fault) -> Notice {
+        let notice = Notice::new(fault.code(), in_words(fault));
+        Notice { way_out: fault.hint_text().map(str::to_owned), ..notice }
+    }
+
+    /// The same, with what to do about it.
+    #[must_use]
+    pub fn way_out(self, way_out: impl Into<String>) -> Notice {
+        Notice { way_out: Some(way_out.into()), ..self }
+    }
+
+    /// Whether the cluster is not as it should be because of it, in one word for alerts: it serves, and something that it needs
+    /// tomorrow is missing. `None`: worth a look, and no more.
+    pub fn degrades(&self) -> Option<&'static str> {
+        DEGRADED.iter().find(|(code, _)| code.as_str() == self.code).map(|(_, reason)| *reason)
     }
 }
+
+/// The warnings that make a cluster degraded, and the label `reason` of `quorate_degraded`.
+pub const DEGRADED: &[(Code, &str)] = &[
+    (Code::QuorumLost, "quorum_lost"),
+    (Code::SplitBrain, "two_clusters"),
+    (Code::HashesDiffer, "data_differs"),
+    (Code::CorruptAlarm, "data_corrupt"),
+    (Code::NoSpace, "no_space"),
+    (Code::BackupsStopped, "backups_stopped"),
+    (Code::RenewalFailed, "certificates_not_renewed"),
+    (Code::NobodyRenews, "nobody_renews_certificates"),
+    (Code::CertificateEnding, "certificates_end"),
+    (Code::CertificateExpired, "certificates_ended"),
+    (Code::OtherMembers, "members_unbalanced"),
+    (Code::LearnerStuck, "learner_stuck"),
+];
 
 /// The agent.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -35,6 +35,8 @@ pub(super) struct Talk {
     restart: watch::Sender<Option<String>>,
     /// Whether it is this member's turn to be started again.
     restarting: AtomicBool,
+    /// Whether an operator has asked for the restart that an etcd which was taken over waits for.
+    may_restart: AtomicBool,
     /// Why the running etcd has to be restarted.
     stale: Mutex<Option<Restart>>,
     /// The schema of its database.
@@ -81,6 +83,7 @@ impl Talk {
             auth: Mutex::default(),
             restart: watch::Sender::new(None),
             restarting: AtomicBool::new(false),
+            may_restart: AtomicBool::new(false),
             stale: Mutex::default(),
             storage: Mutex::default(),
             v2_entries: Mutex::default(),
@@ -144,6 +147,17 @@ impl Shared {
                 return why;
             }
         }
+    }
+
+    /// Whether an operator has asked for the restart that an etcd which was taken over waits for.
+    pub(super) fn may_restart(&self) -> bool {
+        self.talk.may_restart.load(Ordering::Relaxed)
+    }
+
+    /// An operator asks for it: it comes in this member's turn.
+    pub(crate) fn allow_restart(&self) {
+        self.talk.may_restart.store(true, Ordering::Relaxed);
+        self.wake();
     }
 
     /// Why the running etcd has to be restarted, where it has to.
@@ -252,6 +266,7 @@ impl Shared {
 
     /// etcd was found or started with these settings.
     pub(super) fn runs_with(&self, hash: &str) {
+        self.talk.may_restart.store(false, Ordering::Relaxed);
         *lock(&self.talk.runs_with) = Some(hash.to_owned());
         *lock(&self.talk.stale) = None;
         *lock(&self.talk.since) = None;
@@ -300,7 +315,7 @@ impl Shared {
             status.warnings.extend(now);
         });
         for notice in fresh {
-            tracing::warn!(code = %notice.code, "{}", notice.text);
+            self.log(&notice);
         }
     }
 

@@ -18,7 +18,7 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tracing::{info, warn};
 
-use super::etcd::TAKEN_WITH_OTHERS;
+use super::etcd::{RESTART_PENDING, TAKEN_WITH_OTHERS};
 use super::observe::end_words;
 use super::probe::{Answer, Probe};
 use super::publish::now_ms;
@@ -102,6 +102,10 @@ impl Agent {
         prober.abort();
         drop(beside);
         self.shared.read(false);
+        // A member that does not run does not lead.
+        if self.node.has_peers() {
+            self.shared.saw_leader(role::Leader::Unknown);
+        }
         Ok(tended)
     }
 
@@ -122,6 +126,7 @@ impl Agent {
             Probe::Serves(answer) => match self.mistaken(answer) {
                 None => {
                     self.shared.read(true);
+                    self.shared.warnings(&[Code::QuorumLost], Vec::new());
                     if self.shared.readiness().0 != Phase::Serving {
                         if let Some(began) = began.filter(|_| self.shared.readiness().0 == Phase::Starting) {
                             self.shared.measures.ready(began.elapsed());
@@ -141,16 +146,30 @@ impl Agent {
                 self.shared.read(false);
                 // While it starts that is no news.
                 if self.shared.readiness().0 != Phase::Starting {
-                    let halt = Halt {
-                        code: Code::EtcdUnreachable,
-                        why: format!("reads through this member do not succeed: {why}"),
-                        way_out: format!("etcd runs; its log is in `{}`", self.node.log_dir().display()),
-                        lost: None,
-                    };
+                    let halt = self.reads_fail(&why);
                     self.shared.halt(Phase::Waiting, &halt);
                 }
                 false
             }
+        }
+    }
+
+    /// Why reads fail: for want of a quorum, where that is known.
+    fn reads_fail(&self, why: &str) -> Halt {
+        let corrupt = || self.shared.warning(Code::CorruptAlarm);
+        match self.shared.quorum_lost().or_else(corrupt) {
+            Some(lost) if lost.code == Code::CorruptAlarm.as_str() => {
+                Halt { code: Code::CorruptAlarm, why: lost.text, way_out: lost.way_out.unwrap_or_default(), lost: None }
+            }
+            Some(lost) => {
+                Halt { code: Code::QuorumLost, why: lost.text, way_out: lost.way_out.unwrap_or_default(), lost: None }
+            }
+            None => Halt {
+                code: Code::EtcdUnreachable,
+                why: format!("reads through this member do not succeed: {why}"),
+                way_out: format!("etcd runs; its log is in `{}`", self.node.log_dir().display()),
+                lost: None,
+            },
         }
     }
 
@@ -198,7 +217,10 @@ impl Agent {
         let notice = (!current).then(|| {
             let earlier =
                 "etcd runs with earlier settings than the cluster file has now; it is started again in its turn";
-            Notice::new(Code::SettingsChanged, if awaits { TAKEN_WITH_OTHERS } else { earlier })
+            match awaits {
+                true => Notice::new(Code::SettingsChanged, TAKEN_WITH_OTHERS).way_out(RESTART_PENDING),
+                false => Notice::new(Code::SettingsChanged, earlier),
+            }
         });
         let taken = running.is_taken_over().then(|| {
             let pid = running.child().pid;
@@ -206,7 +228,7 @@ impl Agent {
                 "etcd (process {pid}) was taken over while it ran: until its next start its log is not kept, nobody can \
                  record how it ends, and it has no box"
             );
-            Notice::new(Code::TakenOver, text)
+            Notice::new(Code::TakenOver, text).way_out(RESTART_PENDING)
         });
         let held = boxed::notices(&self.node, running);
         let about = [Code::SettingsChanged, Code::ShimSilent, Code::TakenOver];
@@ -284,7 +306,13 @@ impl Agent {
     fn orphaned(&self, running: &Running) {
         let pid = running.child().pid;
         let text = format!("the shim of etcd (process {pid}) is gone; etcd goes on, and its log is not kept any more");
-        self.shared.warnings(&[Code::ShimSilent], vec![Notice::new(Code::ShimSilent, text)]);
+        self.shared.warnings(
+            &[Code::ShimSilent],
+            vec![
+                Notice::new(Code::ShimSilent, text)
+                    .way_out("restart the member when that suits you: `quorate stop`, then `quorate run`"),
+            ],
+        );
     }
 
     /// Ends: backups first, then etcd, unless it is to go on.

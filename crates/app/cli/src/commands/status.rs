@@ -3,9 +3,10 @@
 use std::path::{Path, PathBuf};
 
 use jiff::Timestamp;
+use owo_colors::OwoColorize;
 use quorate_agent::pg::PgStatus;
 use quorate_agent::turn::{self, ProcessNow, Status};
-use quorate_faults::{Exit, Fault};
+use quorate_faults::{Code, Exit, Fault};
 use quorate_plan::spec::{duration_text, size_text};
 
 use super::run::NodeArgs;
@@ -20,7 +21,8 @@ Examples:
   quorate status --config cluster.yaml --name n1
   quorate status --state-dir /var/lib/quorate/n1 --output json
 
-Exit code 0: it serves. 3: it does not serve now. 5: it refuses to go on.")]
+Exit code 0: it serves. 1: it serves, and something is degraded. 3: it does not serve now.
+5: it refuses to start. 6: the quorum is lost.")]
 pub(crate) struct Args {
     /// The cluster file [default: /etc/quorate/cluster.yaml]
     #[arg(long, value_name = "FILE", env = "QUORATE_CONFIG")]
@@ -52,9 +54,12 @@ pub(crate) fn run(args: &Args, printer: &mut Printer) -> Result<Exit, Fault> {
         }
     };
     let status = ask(&state, &name, &token)?;
+    let lost = status.warnings.iter().any(|notice| notice.code == Code::QuorumLost.as_str());
     let exit = match status.phase.as_str() {
+        "serving" if status.warnings.iter().any(|notice| notice.degrades().is_some()) => Exit::CannotMeet,
         "serving" => Exit::Done,
         "refused" => Exit::Refused,
+        _ if lost => Exit::Unreachable,
         _ => Exit::Waiting,
     };
     printer.report(&Shown(status));
@@ -154,7 +159,11 @@ impl Report for Shown {
         }
         page.pairs(pairs);
         for warning in &status.warnings {
-            page.line(format!("warning: {} [{}]", warning.text, warning.code));
+            let what = if warning.degrades().is_some() { "degraded" } else { "warning" };
+            page.line(format!("{}: {} [{}]", what.yellow().bold(), warning.text, warning.code));
+            if let Some(way_out) = &warning.way_out {
+                page.line(format!("  do: {way_out}"));
+            }
         }
     }
 }

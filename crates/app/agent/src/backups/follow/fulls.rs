@@ -74,6 +74,7 @@ impl Fulls {
                     Err(_) if self.quit.is_cancelled() => return,
                     Err(fault) => {
                         self.run.metrics.failed(Kind::full, began.elapsed());
+                        self.run.metrics.hindered(&fault);
                         let (pause, say) = patience.failed(&fault);
                         if say {
                             let hint = fault.hint_text().unwrap_or_default();

@@ -99,6 +99,7 @@ impl Uploads {
                 _ => {}
             }
             self.run.metrics.failed(Kind::delta, began.elapsed());
+            self.run.metrics.hindered(&fault);
             let (wait, say) = patience.failed(&fault);
             let (first, last) = (segment.first, segment.last);
             let wait = match is_temporary(&fault) {

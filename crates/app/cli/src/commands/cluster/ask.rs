@@ -49,6 +49,7 @@ pub(crate) fn file_or_default(named: Option<&Path>) -> Result<PathBuf, Fault> {
 /// A cluster that can be asked.
 pub(crate) struct Cluster {
     pub(crate) spec: Spec,
+    pub(crate) file: PathBuf,
     peers: Arc<Peers>,
     runtime: tokio::runtime::Runtime,
 }
@@ -62,7 +63,7 @@ impl Cluster {
             printer.warning(warning.code, &warning.text);
         }
         let peers = Arc::new(Peers::for_operator(&spec, name));
-        Ok(Cluster { spec, peers, runtime: runtime()? })
+        Ok(Cluster { spec, file: file.to_owned(), peers, runtime: runtime()? })
     }
 
     /// Puts a question to every agent.

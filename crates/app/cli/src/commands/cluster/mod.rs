@@ -12,6 +12,7 @@ pub(crate) mod page;
 pub(crate) mod plan;
 pub(crate) mod recover;
 pub(crate) mod resolve;
+pub(crate) mod restart;
 pub(crate) mod schema;
 pub(crate) mod status;
 pub(crate) mod teardown;
@@ -50,6 +51,8 @@ pub(crate) enum Verb {
     Drain(drain::Args),
     /// Bring every member to another release of etcd, one at a time
     Upgrade(upgrade::Args),
+    /// Restart members whose settings wait for it, one at a time
+    Restart(restart::Args),
     /// End a whole cluster; every byte is kept
     Teardown(teardown::Args),
     /// What clients and joining members need: endpoints, CA, certificate
@@ -75,6 +78,7 @@ pub(crate) fn run(verb: Verb, printer: &mut Printer) -> Result<Exit, Fault> {
         Verb::Apply(args) => apply::run(&args, printer),
         Verb::Drain(args) => drain::run(&args, printer),
         Verb::Upgrade(args) => upgrade::run(&args, printer),
+        Verb::Restart(args) => restart::run(&args, printer),
         Verb::Teardown(args) => teardown::run(&args, printer),
         Verb::Links(args) => links::run(&args, printer),
         Verb::Schema(args) => schema::run(&args, printer),

@@ -22,7 +22,7 @@ use quorate_plan::spec::duration_text;
 use tokio_util::sync::CancellationToken;
 
 use super::ask::{Cluster, ClusterArgs};
-use super::status::{self, Node, Shown, size};
+use super::status::{self, Node, Shown, State as Verdict, size};
 use crate::printer::Printer;
 
 /// Flags of `cluster page`.
@@ -86,7 +86,7 @@ async fn answer(State(cluster): State<Arc<Cluster>>, headers: HeaderMap) -> Resp
     if !is_own_name(host) {
         return (StatusCode::FORBIDDEN, "this page is for this machine alone").into_response();
     }
-    let shown = status::shown(&cluster.spec, &cluster.ask_now("/v1/status").await);
+    let shown = status::shown(&cluster.spec, &cluster.file, &cluster.ask_now("/v1/status").await);
     match html(&shown, true) {
         Ok(page) => ([(header::CACHE_CONTROL, "no-store")], Html(page)).into_response(),
         Err(fault) => (StatusCode::INTERNAL_SERVER_ERROR, fault.to_string()).into_response(),
@@ -115,9 +115,14 @@ struct View {
     cluster_id: String,
     headline: String,
     tone: &'static str,
+    verdict: String,
+    code: String,
+    way_out: String,
+    command: String,
     rows: Vec<Row>,
     waits: Vec<Line>,
     warnings: Vec<Line>,
+    silent: Vec<String>,
     quorum: String,
     backups: String,
     certificates: String,
@@ -142,36 +147,41 @@ struct Line {
     who: String,
     text: String,
     code: String,
+    way_out: String,
 }
 
 impl View {
     fn new(shown: &Shown, live: bool, now: Timestamp) -> View {
         let serving = shown.nodes.iter().filter(|node| node.phase == "serving").count();
-        let (tone, all) = (tone_of(shown), shown.nodes.len());
-        let headline = match (serving, shown.nodes.iter().any(|node| node.phase == "refused")) {
-            (_, true) => format!("{serving} of {all} serve, one refuses to go on"),
-            (serving, false) if serving == all => format!("all {all} serve"),
-            (serving, false) => format!("{serving} of {all} serve"),
-        };
+        let verdict = shown.verdict.clone();
+        let all = shown.nodes.len();
+        let headline = format!("{}, {serving} of {all} serve", verdict.state.words().to_lowercase());
         let line = |node: &Node| Line {
             who: node.name.clone(),
             text: node.cause.clone(),
             code: node.code.clone().unwrap_or_default(),
+            way_out: node.status.as_ref().and_then(|status| status.way_out.clone()).unwrap_or_default(),
         };
         let warning = |warned: &status::Warned| Line {
             who: warned.by.join(", "),
             text: warned.notice.text.clone(),
             code: warned.notice.code.clone(),
+            way_out: warned.notice.way_out.clone().unwrap_or_default(),
         };
         View {
             live,
             token: shown.token.clone(),
             cluster_id: shown.cluster_ids(),
             headline,
-            tone,
+            tone: tone_of(verdict.state),
+            verdict: verdict.text,
+            code: verdict.code.unwrap_or_default(),
+            way_out: verdict.way_out.unwrap_or_default(),
+            command: verdict.command.unwrap_or_default(),
             rows: shown.nodes.iter().map(|node| row(shown, node, now)).collect(),
             waits: shown.nodes.iter().filter(|node| node.phase != "serving").map(line).collect(),
             warnings: shown.warnings.iter().map(warning).collect(),
+            silent: shown.silent().collect(),
             quorum: shown.quorum().unwrap_or_else(|| "no quorum has confirmed its members yet".to_owned()),
             backups: shown.backups().unwrap_or_else(|| "the cluster file declares none".to_owned()),
             certificates: shown.first_end(now).unwrap_or_else(|| "none: everything is in the clear".to_owned()),
@@ -180,11 +190,11 @@ impl View {
     }
 }
 
-fn tone_of(shown: &Shown) -> &'static str {
-    match () {
-        () if shown.all_serve() => "good",
-        () if shown.has_quorum() => "wait",
-        () => "bad",
+fn tone_of(state: Verdict) -> &'static str {
+    match state {
+        Verdict::Healthy => "good",
+        Verdict::Degraded | Verdict::Waiting => "wait",
+        Verdict::Refused | Verdict::NoLeader | Verdict::QuorumLost | Verdict::Unreachable => "bad",
     }
 }
 
@@ -236,7 +246,15 @@ mod tests {
     #[test]
     fn what_agents_say_is_text_and_never_markup() {
         let node = Node::silent("n1", Code::PeerSilent, "<script>alert(1)</script>".to_owned());
-        let shown = Shown { token: "t".to_owned(), nodes: vec![node], members: Vec::new(), warnings: Vec::new() };
+        let verdict = status::Verdict {
+            state: Verdict::Unreachable,
+            text: String::new(),
+            code: None,
+            way_out: None,
+            command: None,
+        };
+        let token = "t".to_owned();
+        let shown = Shown { verdict, token, nodes: vec![node], members: Vec::new(), warnings: Vec::new() };
         let page = html(&shown, false).unwrap();
         assert!(page.contains("0 of 1 serve") && page.contains("&#60;script&#62;"), "{page}");
         assert!(!page.contains("<script>"), "{page}");

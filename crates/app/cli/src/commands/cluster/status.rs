@@ -2,15 +2,20 @@
 //!
 //! **Rule:** what is shown comes from the agents alone; one that does not answer is shown as such.
 
+mod verdict;
+
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 use std::time::Duration;
 
 use jiff::Timestamp;
+use owo_colors::OwoColorize;
 use quorate_agent::turn::{BackupNow, MemberNow, Notice, Status};
 use quorate_faults::{Code, Exit, Fault};
 use quorate_plan::spec::{Spec, duration_text, size_text};
 use serde::Serialize;
 
+pub(super) use self::verdict::{State, Verdict};
 use super::ask::{Cluster, ClusterArgs};
 use crate::printer::Printer;
 use crate::render::{Page, Report};
@@ -26,8 +31,11 @@ Examples:
   quorate cluster status --config cluster.yaml
   quorate cluster status --config cluster.yaml --output json
 
-Every declared agent is asked over mutual TLS. Exit code 0: all serve. 3: some do not, and it
-says what they wait for. 5: one refuses to go on. 6: no agent answers.")]
+Every declared agent is queried over mutual TLS, and each polls all members. The first line says how
+the cluster is, the next one what to do.
+
+Exit code 0: healthy. 1: all serve, and something is degraded. 3: some do not serve.
+5: one refuses to start. 6: the quorum is lost, or no agent answers.")]
 pub(crate) struct Args {
     #[command(flatten)]
     cluster: ClusterArgs,
@@ -37,18 +45,18 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args, printer: &mut Printer) -> Result<Exit, Fault> {
     let cluster = Cluster::open(&args.cluster.file()?, args.cluster.name.as_deref(), printer)?;
     let shown = look(&cluster);
-    let exit = shown.exit();
+    let exit = shown.verdict.state.exit();
     printer.report(&shown);
     Ok(exit)
 }
 
 /// Asks all of them.
 pub(crate) fn look(cluster: &Cluster) -> Shown {
-    shown(&cluster.spec, &cluster.ask("/v1/status"))
+    shown(&cluster.spec, &cluster.file, &cluster.ask("/v1/status"))
 }
 
 /// Puts their answers together.
-pub(super) fn shown(spec: &Spec, answers: &BTreeMap<String, Result<Status, Fault>>) -> Shown {
+pub(super) fn shown(spec: &Spec, file: &Path, answers: &BTreeMap<String, Result<Status, Fault>>) -> Shown {
     let mut nodes = Vec::new();
     for member in &spec.members {
         let node = match answers.get(&member.name) {
@@ -58,10 +66,8 @@ pub(super) fn shown(spec: &Spec, answers: &BTreeMap<String, Result<Status, Fault
         };
         nodes.push(node);
     }
-    let statuses = nodes.iter().filter_map(|node| node.status.as_ref());
-    // The one that a quorum confirmed last.
-    let seen = statuses.clone().filter_map(|status| status.cluster.as_ref()).max_by_key(|seen| seen.seen_ms);
-    let members = seen.map(|seen| seen.members.clone()).unwrap_or_default();
+    let statuses: Vec<&Status> = nodes.iter().filter_map(|node| node.status.as_ref()).collect();
+    let members = verdict::merged(&statuses);
     let mut warnings: Vec<Warned> = Vec::new();
     for status in statuses {
         for notice in &status.warnings {
@@ -71,16 +77,24 @@ pub(super) fn shown(spec: &Spec, answers: &BTreeMap<String, Result<Status, Fault
             }
         }
     }
-    Shown { token: spec.token.clone(), nodes, members, warnings }
+    // What each node sees of the quorum is said once, by the verdict.
+    warnings.retain(|warned| warned.notice.code != Code::QuorumLost.as_str());
+    warnings.sort_by_key(|warned| warned.notice.degrades().is_none());
+    let healthy = Verdict { state: State::Healthy, text: String::new(), code: None, way_out: None, command: None };
+    let mut shown = Shown { verdict: healthy, token: spec.token.clone(), nodes, members, warnings };
+    shown.verdict = verdict::verdict(&shown, file);
+    shown
 }
 
 /// What is printed.
 #[derive(Serialize)]
 pub(crate) struct Shown {
+    /// How the cluster is.
+    pub(super) verdict: Verdict,
     pub(super) token: String,
     /// The declared nodes.
     pub(super) nodes: Vec<Node>,
-    /// The members, as a quorum last confirmed them to one of the agents.
+    /// The members that a quorum last confirmed to one of the agents, as observed within seconds.
     pub(super) members: Vec<MemberNow>,
     pub(super) warnings: Vec<Warned>,
 }
@@ -132,16 +146,6 @@ impl Shown {
         self.nodes.iter().filter(|node| node.phase != "serving").map(|node| (node.name.as_str(), node.cause.as_str()))
     }
 
-    fn exit(&self) -> Exit {
-        let any = |phase: &str| self.nodes.iter().any(|node| node.phase == phase);
-        match () {
-            () if self.all_serve() => Exit::Done,
-            () if self.nodes.iter().all(|node| node.phase == "silent") => Exit::Unreachable,
-            () if any("refused") => Exit::Refused,
-            () => Exit::Waiting,
-        }
-    }
-
     pub(super) fn listed(&self, node: &Node) -> Option<&MemberNow> {
         let id = node.status.as_ref().and_then(|status| status.member_id.as_ref());
         self.members
@@ -153,7 +157,9 @@ impl Shown {
     pub(super) fn row(&self, node: &Node) -> [String; 7] {
         let none = || "–".to_owned();
         let listed = self.listed(node);
-        let etcd = node.status.as_ref().and_then(|status| status.etcd.as_ref());
+        // What a member reported before it fell silent is not how it is.
+        let there = listed.is_none_or(|member| member.answers);
+        let etcd = node.status.as_ref().and_then(|status| status.etcd.as_ref()).filter(|_| there);
         let version = listed.and_then(|member| member.version.clone());
         let db = listed.and_then(|member| member.db_bytes).or(etcd.and_then(|etcd| etcd.db_bytes));
         [
@@ -171,16 +177,13 @@ impl Shown {
     }
 
     pub(super) fn quorum(&self) -> Option<String> {
-        let voters: Vec<_> = self.members.iter().filter(|member| member.role != "learner").collect();
-        let (all, needed) = (voters.len(), voters.len() / 2 + 1);
-        let answer = voters.iter().filter(|member| member.answers).count();
-        if all == 0 {
-            return None;
-        }
-        let spare = answer.saturating_sub(needed);
-        Some(match answer >= needed {
-            true => format!("{answer} of {all} voters answer, {needed} are needed: {spare} more may be lost"),
-            false => format!("{answer} of {all} voters answer, {needed} are needed: there is none"),
+        let count = verdict::count(&self.members)?;
+        let (alive, all, needed) = (count.alive, count.voters, count.needed());
+        let spare = alive.saturating_sub(needed);
+        let failures = if spare == 1 { "failure" } else { "failures" };
+        Some(match count.has_quorum() {
+            true => format!("{alive} of {all} voters answer, {needed} are needed: tolerates {spare} more {failures}"),
+            false => format!("{alive} of {all} voters answer, {needed} are needed: lost"),
         })
     }
 }
@@ -192,11 +195,19 @@ impl Shown {
         ids.collect::<BTreeSet<&str>>().into_iter().collect::<Vec<_>>().join(", ")
     }
 
-    /// Whether enough voters answer.
-    pub(super) fn has_quorum(&self) -> bool {
-        let voters: Vec<_> = self.members.iter().filter(|member| member.role != "learner").collect();
-        let answer = voters.iter().filter(|member| member.answers).count();
-        !voters.is_empty() && answer > voters.len() / 2
+    /// The members that do not answer, when they last did, and why.
+    pub(super) fn silent(&self) -> impl Iterator<Item = String> {
+        self.members.iter().filter(|member| !member.answers).map(|member| {
+            let why = member.why.as_deref().unwrap_or("no answer");
+            let name = if member.name.is_empty() { "a member without a name" } else { member.name.as_str() };
+            match member.silent_ms {
+                Some(ms) => {
+                    let ago = duration_text(Duration::from_secs(ms / 1000));
+                    format!("{name} ({}): last seen {ago} ago; {why}", member.id)
+                }
+                None => format!("{name} ({}): {why}", member.id),
+            }
+        })
     }
 
     /// Who backs up, and how far that is.
@@ -247,12 +258,7 @@ impl Shown {
 
 impl Report for Shown {
     fn render(&self, page: &mut Page) {
-        let ids = self.cluster_ids();
-        page.line(format!(
-            "cluster {}{}",
-            self.token,
-            if ids.is_empty() { String::new() } else { format!(" ({ids})") }
-        ));
+        self.render_verdict(page);
         page.gap();
         let headers = ["member", "role", "phase", "etcd", "lag", "db", "waits for"];
         page.table(headers, self.nodes.iter().map(|node| self.row(node)));
@@ -261,10 +267,7 @@ impl Report for Shown {
         if let Some(quorum) = self.quorum() {
             pairs.push(("quorum", quorum));
         }
-        for member in self.members.iter().filter(|member| !member.answers) {
-            let why = member.why.clone().unwrap_or_default();
-            pairs.push(("silent", format!("{} ({}): {why}", member.name, member.id)));
-        }
+        pairs.extend(self.silent().map(|line| ("silent", line)));
         if let Some(backups) = self.backups() {
             pairs.push(("backups", backups));
         }
@@ -279,10 +282,40 @@ impl Report for Shown {
             let code = node.code.as_ref().map(|code| format!(" [{code}]")).unwrap_or_default();
             let age = if since > 0 { format!(" ({age})") } else { String::new() };
             pairs.push(("turn of", format!("{}: {}{code}{age}", node.name, node.cause)));
+            let way_out = node.status.as_ref().and_then(|status| status.way_out.clone());
+            pairs.extend(way_out.map(|way_out| ("", way_out)));
         }
         page.pairs(pairs);
         for Warned { by, notice } in &self.warnings {
-            page.line(format!("warning: {} [{}] ({})", notice.text, notice.code, by.join(", ")));
+            let what = if notice.degrades().is_some() { "degraded" } else { "warning" };
+            page.line(format!("{}: {} [{}] ({})", what.yellow().bold(), notice.text, notice.code, by.join(", ")));
+            if let Some(way_out) = &notice.way_out {
+                page.line(format!("  do: {way_out}"));
+            }
+        }
+    }
+}
+
+impl Shown {
+    fn render_verdict(&self, page: &mut Page) {
+        let ids = self.cluster_ids();
+        let ids = if ids.is_empty() { String::new() } else { format!(" ({ids})") };
+        let Verdict { state, text, code, way_out, command } = &self.verdict;
+        let words = match state {
+            State::Healthy => state.words().green().bold().to_string(),
+            State::Degraded | State::Waiting => state.words().yellow().bold().to_string(),
+            State::Refused | State::NoLeader | State::QuorumLost | State::Unreachable => {
+                state.words().red().bold().to_string()
+            }
+        };
+        let text = if text.is_empty() { String::new() } else { format!(": {text}") };
+        let code = code.as_ref().map(|code| format!(" [{code}]")).unwrap_or_default();
+        page.line(format!("cluster {}{ids}: {words}{text}{code}", self.token));
+        if let Some(way_out) = way_out {
+            page.line(format!("  do: {way_out}"));
+        }
+        if let Some(command) = command {
+            page.line(format!("      {command}"));
         }
     }
 }
