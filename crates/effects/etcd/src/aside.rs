@@ -11,7 +11,16 @@ use quorate_host::durable::{Access, Disk, DiskFile, partial_path};
 /// How much is copied at a time.
 const PIECE_BYTES: usize = 1 << 20;
 
-/// Renames `path` to `<path>.replaced-<stamp>` and returns the new name. `None`: there is nothing.
+/// Part of the name of everything that was renamed.
+const REPLACED: &str = ".replaced-";
+
+/// Whether this name in a data dir is that of a `member` that was renamed.
+pub fn is_replaced_member(name: &std::ffi::OsStr) -> bool {
+    name.as_encoded_bytes().strip_prefix(b"member").is_some_and(|rest| rest.starts_with(REPLACED.as_bytes()))
+}
+
+/// Renames `path` to `<path>.replaced-<stamp>` and returns the new name. `None`: there is nothing. A data dir that is a mount
+/// point keeps its name; its `member` is renamed.
 pub fn ensure_set_aside<D: Disk>(disk: &D, path: &Path, stamp: &str) -> Result<Option<PathBuf>, Fault> {
     match path.symlink_metadata() {
         Ok(_) => {}
@@ -21,7 +30,7 @@ pub fn ensure_set_aside<D: Disk>(disk: &D, path: &Path, stamp: &str) -> Result<O
     for attempt in 0..100 {
         let more = if attempt == 0 { String::new() } else { format!("-{attempt}") };
         let mut name = path.as_os_str().to_owned();
-        name.push(format!(".replaced-{stamp}{more}"));
+        name.push(format!("{REPLACED}{stamp}{more}"));
         let new = PathBuf::from(name);
         match disk.rename_new(path, &new) {
             Ok(()) => {
@@ -29,11 +38,31 @@ pub fn ensure_set_aside<D: Disk>(disk: &D, path: &Path, stamp: &str) -> Result<O
                 return Ok(Some(new));
             }
             Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
+            Err(error) if error.kind() == std::io::ErrorKind::ResourceBusy && !path.ends_with(MEMBER) => {
+                return if holds_wal(path) {
+                    Err(busy(error))
+                } else {
+                    ensure_set_aside(disk, &path.join(MEMBER), stamp)
+                };
+            }
             Err(error) => return Err(error.into()),
         }
     }
     Err(Fault::new(Code::Io, format!("cannot find a new name for `{}`", path.display()))
         .hint("there are a hundred `.replaced-` names beside it: move some of them away"))
+}
+
+/// What etcd keeps below a data dir.
+const MEMBER: &str = "member";
+
+/// etcd empties a WAL dir that it makes anew: nothing may be left in one.
+fn holds_wal(dir: &Path) -> bool {
+    let names = std::fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.file_name());
+    names.into_iter().any(|name| name.as_encoded_bytes().ends_with(b".wal"))
+}
+
+fn busy(error: quorate_host::durable::DiskError) -> Fault {
+    Fault::from(error).hint("a WAL dir that is a mount point cannot be renamed: name a directory below it as `wal-dir`")
 }
 
 /// Cuts a file to `length` bytes and keeps the whole of it as `<file>.broken`, which etcd passes over. Returns that name.

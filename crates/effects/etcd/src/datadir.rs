@@ -13,6 +13,8 @@ use quorate_etcd_formats::{ReadAt, ReadError};
 use quorate_faults::{Code, Fault, Result};
 use quorate_host::locks::{self, Lock, LockState};
 
+use crate::place::is_marker;
+
 /// A file that is read at any place.
 #[derive(Debug)]
 pub struct FileSource {
@@ -156,7 +158,8 @@ fn list(entries: &mut Vec<OpenEntry>, dir: &Path, name: &str) {
         }
         return;
     };
-    let mut names: Vec<_> = files.flatten().map(|file| file.file_name()).take(FILES_MAX).collect();
+    let names = files.flatten().map(|file| file.file_name()).filter(|name| !is_marker(name));
+    let mut names: Vec<_> = names.take(FILES_MAX).collect();
     names.sort();
     for file in names {
         add(entries, &dir.join(&file), format!("{name}/{}", file.to_string_lossy()));

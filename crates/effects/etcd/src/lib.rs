@@ -9,4 +9,5 @@ pub mod engine;
 mod identity;
 pub mod init;
 pub mod ledger;
+pub mod place;
 pub mod restore;

@@ -11,6 +11,7 @@ pub mod facts;
 pub mod locks;
 pub mod logs;
 pub mod memory;
+pub mod mounts;
 pub mod owners;
 pub mod process;
 pub mod root;

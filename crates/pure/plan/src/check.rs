@@ -16,7 +16,7 @@ use quorate_etcd_formats::membership::ClusterId;
 
 use crate::ledger::{Generation, IntentKind, Ledger, LedgerSeen, State};
 use crate::spec::Spec;
-use crate::start::{ClusterSeen, DataSeen, Observed, PeerAnswer, PeerFounding, PeerSeen, StartPlan, Step};
+use crate::start::{ClusterSeen, DataSeen, Observed, PeerAnswer, PeerFounding, PeerSeen, PlaceState, StartPlan, Step};
 
 /// Says what the plan of the node `name` would break. An executor must not run a plan that was not found in order.
 pub fn check(spec: &Spec, name: &str, seen: &Observed, plan: &StartPlan) -> Result<(), Vec<String>> {
@@ -79,6 +79,7 @@ impl Audit<'_> {
             matches!(self.seen.data, DataSeen::Unknown(_)) || matches!(self.seen.ledger, LedgerSeen::Unreadable(_));
         let idle = plan.steps.iter().all(|step| matches!(step, Step::Wait(_) | Step::Refuse(_)));
         self.rule(!blind || idle, "where data or ledger cannot be seen, nothing is done");
+        self.mounted(plan);
         let told = |number: u64, of: Option<ClusterId>| {
             self.answers().any(|(_, peer)| (peer.generation, peer.generation_of) == (number, of))
         };
@@ -118,6 +119,24 @@ impl Audit<'_> {
         );
         let unknown = self.ledger.state == State::Empty && matches!(self.seen.data, DataSeen::There(_));
         self.rule(!unknown || !acts, "data that the ledger does not know is not run");
+    }
+
+    /// A directory in a file system that is not mounted says nothing about the data.
+    fn mounted(&mut self, plan: &StartPlan) {
+        let hidden = matches!(self.seen.place, PlaceState::NotMounted { .. } | PlaceState::Unknown(_));
+        let again = self.spec.member(self.name).is_some();
+        let gone = matches!(&self.ledger.state, State::Tombstone(stone) if !(stone.undeclared && again));
+        let acts = plan.steps.iter().any(|step| match step {
+            Step::Restore { .. } | Step::Init { .. } | Step::RemoveMember(_) | Step::AddLearner => true,
+            Step::Start { .. } | Step::RepairTail | Step::TellPeers | Step::Promote => true,
+            Step::Archive => !gone,
+            Step::Validate(_) | Step::Write(_) | Step::WriteGeneration(_) | Step::WriteOutdated(_) => false,
+            Step::Wait(_) | Step::Refuse(_) => false,
+        });
+        self.rule(
+            !hidden || !acts,
+            "while the file system of the data is not mounted, nothing is made, removed or added",
+        );
     }
 
     fn answers(&self) -> impl Iterator<Item = (&str, &PeerAnswer)> {

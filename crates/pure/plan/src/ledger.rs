@@ -4,6 +4,8 @@
 //! **Invariant:** a ledger that does not match its checksum is unreadable, never empty; and what has been started is never
 //! forgotten by encoding and decoding.
 
+mod places;
+
 use std::collections::BTreeMap;
 
 use quorate_etcd_formats::hex::hex;
@@ -11,8 +13,10 @@ use quorate_etcd_formats::membership::{ClusterId, MemberId};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
+pub use places::{AcceptedEmpty, Place, Places};
+
 /// The newest form that is written; readers refuse a newer one.
-pub const VERSION: u32 = 3;
+pub const VERSION: u32 = 4;
 
 /// Longest ledger that is read: thousands of peers fit.
 pub const BYTES_MAX: usize = 4 << 20;
@@ -57,6 +61,15 @@ pub struct Ledger {
     /// The learner that the cluster has, and since when this node knows of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub learner: Option<LearnerSince>,
+    /// Where the data was when etcd last started.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub places: Option<Places>,
+    /// The operator accepted that the data dir is empty on another file system; used up by the next start.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub accepted_empty: Option<AcceptedEmpty>,
+    /// The data dir and the separate WAL dir are being renamed: one of them may be gone already.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub archiving: bool,
 }
 
 /// A generation of the cluster: what an operator made of its remains, or what was there before that.
@@ -313,7 +326,8 @@ impl Ledger {
     fn version(&self) -> u32 {
         let undeclared = matches!(&self.state, State::Tombstone(stone) if stone.undeclared);
         match () {
-            () if self.outdated_by.is_some() => VERSION,
+            () if self.places.is_some() || self.accepted_empty.is_some() || self.archiving => VERSION,
+            () if self.outdated_by.is_some() => 3,
             () if self.intent.is_some() || self.learner.is_some() || undeclared => 2,
             () => 1,
         }

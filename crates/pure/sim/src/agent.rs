@@ -7,8 +7,8 @@ use quorate_plan::check::check;
 use quorate_plan::ledger::{Confirmed, ConfirmedMember, Generation, LedgerSeen, State};
 use quorate_plan::peers::{self, Told};
 use quorate_plan::start::{
-    ClusterSeen, DataFacts, DataSeen, EndSeen, Health, ListedMember, Observed, PeerAnswer, PeerSeen, StoreSeen,
-    Verdict, plan_start, plan_start_without,
+    ClusterSeen, DataFacts, DataSeen, EndSeen, Health, ListedMember, Observed, PeerAnswer, PeerSeen, PlaceState,
+    StoreSeen, Verdict, plan_start, plan_start_without,
 };
 
 use crate::etcd::{Config, Data};
@@ -83,7 +83,9 @@ impl World {
     /// Looks at everything, as an agent does.
     fn look(&self, node: usize) -> Observed {
         let it = &self.nodes[node];
+        let unmounted = it.data_unreadable && it.unmounted;
         let data = match &it.data {
+            _ if unmounted => DataSeen::Absent,
             _ if it.data_unreadable => DataSeen::Unknown("input/output error".to_owned()),
             None => DataSeen::Absent,
             Some(data) => DataSeen::There(DataFacts {
@@ -114,7 +116,12 @@ impl World {
             }),
         };
         let cluster = self.observe_cluster(node);
-        Observed { data, ledger, end: EndSeen::Absent, cluster, peers, store }
+        let (dir, mount_point, fs_type) = ("/data".to_owned(), "/data".to_owned(), "ext4".to_owned());
+        let place = match () {
+            () if unmounted && !it.ledger_unreadable => PlaceState::NotMounted { dir, mount_point, fs_type },
+            () => PlaceState::NotCompared,
+        };
+        Observed { data, place, ledger, end: EndSeen::Absent, cluster, peers, store }
     }
 
     pub(crate) fn index_of(&self, name: &str) -> Option<usize> {

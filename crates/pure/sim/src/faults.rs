@@ -268,12 +268,18 @@ impl World {
     fn hide_data(&mut self, node: usize) {
         if !self.nodes[node].runs {
             let hidden = !self.nodes[node].data_unreadable;
+            // A place is recorded with the first data. Every other time, so that no chance is drawn for it.
+            let recorded = self.nodes[node].data.is_some() && self.state(node) != State::Empty;
+            let unmounted = hidden && recorded && self.now.is_multiple_of(2);
             self.nodes[node].data_unreadable = hidden;
+            self.nodes[node].unmounted = unmounted;
             self.nodes[node].plan = None;
-            self.tell(
-                Some(node),
-                if hidden { "its data dir cannot be read" } else { "its data dir can be read" }.to_owned(),
-            );
+            let what = match (hidden, unmounted) {
+                (true, true) => "the file system of its data is not mounted",
+                (true, false) => "its data dir cannot be read",
+                (false, _) => "its data dir can be read",
+            };
+            self.tell(Some(node), what.to_owned());
         }
     }
 

@@ -46,6 +46,8 @@ pub(crate) struct Node {
     pub(crate) ledger_unreadable: bool,
     pub(crate) data: Option<Data>,
     pub(crate) data_unreadable: bool,
+    /// It cannot be read because its file system is not mounted: its directory looks empty.
+    pub(crate) unmounted: bool,
     /// The highest index that its agent saw of each member.
     pub(crate) noted: BTreeMap<MemberId, u64>,
     /// An old snapshot of its disk.
@@ -339,6 +341,7 @@ impl Node {
             ledger_unreadable: false,
             data: None,
             data_unreadable: false,
+            unmounted: false,
             noted: BTreeMap::new(),
             snapshot: None,
             damaged: false,

@@ -3,13 +3,17 @@
 //! **Invariant:** nothing here changes a byte; what cannot be read is unknown, never absent and never damaged. When a
 //! function returns, no lock on the data is held any more.
 
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
 
+use quorate_etcd::aside::is_replaced_member;
 use quorate_etcd::datadir::{self, FileSource, Found};
 use quorate_etcd::init::Target;
+use quorate_etcd::place::is_marker;
 use quorate_etcd_formats::bolt::Db;
 use quorate_etcd_formats::database::Facts;
 use quorate_etcd_formats::dir::{DB, DataDir, InUse, Kind};
@@ -19,6 +23,7 @@ use quorate_etcd_formats::verify::{self, Report, Settings, V2Entries};
 use quorate_etcd_formats::wal::{self, ScanOptions, WalFile};
 use quorate_faults::{Code, Fault, Finding, Severity};
 use quorate_host::durable::PARTIAL_MARK;
+use quorate_host::locks::{self, LockState};
 use quorate_plan::start::{DataFacts, DataSeen, Mode, Verdict};
 
 use super::remembered::Stamp;
@@ -65,11 +70,13 @@ pub(super) struct Checked {
 /// written or replaced since then is unchecked.
 pub(super) fn observe_data(target: &Target, checked: Option<&Checked>) -> DataSeen {
     let dir = target.data_dir();
-    match is_empty(dir) {
-        Ok(true) => return DataSeen::Absent,
-        Ok(false) => {}
-        Err(error) => return DataSeen::Unknown(format!("`{}`: {error}", dir.display())),
-    }
+    let half = match parts(target) {
+        Ok(Parts::None) => return DataSeen::Absent,
+        Ok(Parts::WalOnly { segments }) => return wal_alone(target, &segments),
+        Ok(Parts::DataOnly(wal)) => Some(half(dir, &wal)),
+        Ok(Parts::Whole) => None,
+        Err(why) => return DataSeen::Unknown(why),
+    };
     let open = match datadir::open(dir, target.wal_dir()) {
         Ok(Found::DataDir(open)) => open,
         Ok(Found::File(_)) => {
@@ -85,7 +92,65 @@ pub(super) fn observe_data(target: &Target, checked: Option<&Checked>) -> DataSe
     let verdict = checked.map_or(Verdict::Unchecked, |checked| checked.verdict.clone());
     let last_index = checked.and_then(|checked| checked.last_index);
     let readable = checked.and_then(|checked| checked.readable);
+    let verdict = half.map_or(verdict, Verdict::Half);
     DataSeen::There(DataFacts { ids: ids(&view), last_index, verdict, readable })
+}
+
+/// Which of the two directories of a member hold something.
+enum Parts {
+    None,
+    /// All that there is to see, also where the WAL has no directory of its own.
+    Whole,
+    /// Nothing of the WAL is in this directory.
+    DataOnly(PathBuf),
+    WalOnly {
+        segments: Vec<PathBuf>,
+    },
+}
+
+fn parts(target: &Target) -> Result<Parts, String> {
+    let shown = |dir: &Path, error: io::Error| format!("`{}`: {error}", dir.display());
+    let data_empty = is_empty_data(target).map_err(|error| shown(target.data_dir(), error))?;
+    let Some(wal) = target.wal_dir() else { return Ok(if data_empty { Parts::None } else { Parts::Whole }) };
+    let names = names(wal).map_err(|error| shown(wal, error))?;
+    let mut segments: Vec<PathBuf> =
+        names.iter().filter(|name| name.as_encoded_bytes().ends_with(b".wal")).map(|name| wal.join(name)).collect();
+    segments.sort();
+    match (data_empty, segments.is_empty()) {
+        (true, true) if names.is_empty() => Ok(Parts::None),
+        // etcd empties a directory before it makes its WAL there.
+        (true, true) => Err(format!("`{}` holds files that are no WAL", wal.display())),
+        (true, false) => Ok(Parts::WalOnly { segments }),
+        (false, true) => Ok(Parts::DataOnly(wal.to_owned())),
+        (false, false) => Ok(Parts::Whole),
+    }
+}
+
+fn half(there: &Path, empty: &Path) -> String {
+    format!("`{}` holds nothing, and `{}` does", empty.display(), there.display())
+}
+
+/// A WAL without its data dir: whose it is can be read, and whether someone works on it.
+fn wal_alone(target: &Target, segments: &[PathBuf]) -> DataSeen {
+    if let Some(why) = held_segment(segments) {
+        return DataSeen::Unknown(why);
+    }
+    let wal = target.wal_dir().unwrap_or(target.data_dir());
+    let first = segments.first().and_then(|first| FileSource::open(first).ok());
+    let metadata = first.and_then(|first| wal::head(&first).ok()?.metadata);
+    let ids = metadata.map(|metadata| (ClusterId(metadata.cluster_id()), MemberId(metadata.node_id())));
+    let verdict = Verdict::Half(half(wal, target.data_dir()));
+    DataSeen::There(DataFacts { ids, last_index: None, verdict, readable: None })
+}
+
+/// Why these segments cannot be called idle.
+fn held_segment(segments: &[PathBuf]) -> Option<String> {
+    segments.iter().find_map(|segment| match File::open(segment).map(|file| locks::probe_ofd(&file)) {
+        Ok(LockState::Free) => None,
+        Ok(LockState::Held { pid: Some(pid) }) => Some(format!("process {pid} works on it")),
+        Ok(LockState::Held { pid: None }) => Some("another process works on it".to_owned()),
+        Ok(LockState::Unknown(error)) | Err(error) => Some(format!("`{}`: {error}", segment.display())),
+    })
 }
 
 /// Checks the data. A fault: it could not be checked.
@@ -121,8 +186,13 @@ pub(super) fn validate(target: &Target, mode: Mode) -> Result<Checked, Fault> {
 /// Whether the data may be renamed or cut: nobody works on it. Asked right before, whatever was found minutes ago.
 pub(super) fn must_be_idle(target: &Target) -> Result<(), Fault> {
     let dir = target.data_dir();
-    if is_empty(dir).unwrap_or(false) {
-        return Ok(());
+    if is_empty_data(target).unwrap_or(false) {
+        let Ok(Parts::WalOnly { segments }) = parts(target) else { return Ok(()) };
+        let held = held_segment(&segments).map(|why| {
+            let attempt = format!("`{}` is left as it is: {why}", target.wal_dir().unwrap_or(dir).display());
+            Fault::new(Code::DataInUse, attempt).hint("nothing was changed; it is looked at again by itself")
+        });
+        return held.map_or(Ok(()), Err);
     }
     let attempt = || format!("`{}` is left as it is", dir.display());
     let Ok(Found::DataDir(open)) = datadir::open(dir, target.wal_dir()) else {
@@ -216,21 +286,25 @@ fn how_far(readable: Option<u64>) -> String {
     readable.map(|revision| format!("; its newest readable revision is {revision}")).unwrap_or_default()
 }
 
-/// Whether there is nothing: no directory, or one that holds only what an unfinished run or a file system leaves.
-fn is_empty(dir: &Path) -> io::Result<bool> {
+/// Whether the data dir holds nothing. A separate WAL dir below it is not its own.
+pub(super) fn is_empty_data(target: &Target) -> io::Result<bool> {
+    let wal = target.wal_name_in_data();
+    let names = names(target.data_dir())?;
+    Ok(names.iter().all(|name| wal.as_ref().is_some_and(|wal| name == wal.as_os_str())))
+}
+
+/// What a directory holds, but for what an unfinished run, a rename, a file system or a record of its place leaves in it.
+fn names(dir: &Path) -> io::Result<Vec<OsString>> {
     let entries = match std::fs::read_dir(dir) {
         Ok(entries) => entries,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         Err(error) => return Err(error),
     };
-    for entry in entries {
-        let name = entry?.file_name();
-        let unfinished = name.to_string_lossy().contains(PARTIAL_MARK);
-        if name != "lost+found" && !unfinished {
-            return Ok(false);
-        }
-    }
-    Ok(true)
+    let names: io::Result<Vec<OsString>> = entries.map(|entry| Ok(entry?.file_name())).collect();
+    let unfinished = |name: &OsStr| name.to_string_lossy().contains(PARTIAL_MARK);
+    let counts =
+        |name: &OsString| name != "lost+found" && !unfinished(name) && !is_marker(name) && !is_replaced_member(name);
+    Ok(names?.into_iter().filter(counts).collect())
 }
 
 fn cannot_look(view: &DataDir<'_>) -> Option<String> {
@@ -278,7 +352,6 @@ fn examine(view: &DataDir<'_>, mode: verify::Mode, until: Option<Instant>) -> Re
 
 #[cfg(test)]
 mod tests {
-    use std::fs::File;
     use std::io::Write as _;
 
     use super::*;

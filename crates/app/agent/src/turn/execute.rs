@@ -135,7 +135,7 @@ impl Agent {
                 }
             },
             Verdict::RepairableTail(what) => ("torn", format!("whole but for its end: {what}")),
-            Verdict::Corrupt(what) => ("corrupt", format!("damaged: {what}")),
+            Verdict::Corrupt(what) | Verdict::Half(what) => ("corrupt", format!("damaged: {what}")),
             Verdict::Unchecked => ("unchecked", "not checked".to_owned()),
         };
         // What fitted into its time was checked in full.
@@ -212,17 +212,29 @@ impl Agent {
             return Ok(Some(did));
         }
         let stamp = stamp();
-        let dirs = std::iter::once(self.node.target.data_dir()).chain(self.node.target.wal_dir());
+        self.set_archiving(true).await?;
+        // One that cannot be renamed is found before anything was.
+        let dirs = self.node.target.wal_dir().into_iter().chain([self.node.target.data_dir()]);
         let mut renamed = Vec::new();
         for dir in dirs {
-            if let Some(new) = ensure_set_aside(&RealDisk, dir, &stamp)? {
-                point("set-aside");
-                renamed.push(format!("renamed `{}` to `{}`", dir.display(), new.display()));
+            match ensure_set_aside(&RealDisk, dir, &stamp) {
+                Ok(Some(new)) => {
+                    point("set-aside");
+                    renamed.push(format!("renamed `{}` to `{}`", dir.display(), new.display()));
+                }
+                Ok(None) => {}
+                Err(fault) => {
+                    if renamed.is_empty() {
+                        self.set_archiving(false).await?;
+                    }
+                    return Err(fault);
+                }
             }
         }
         for what in renamed {
             self.shared.done(what);
         }
+        self.set_archiving(false).await?;
         self.memory.checked = None;
         Ok(None)
     }
@@ -259,6 +271,7 @@ impl Agent {
         let result = if restored.is_ok() { "done" } else { "failed" };
         self.shared.measures.restored(result, begun.elapsed());
         let outcome = restored?;
+        self.record_places().await;
         self.memory.fresh = true;
         self.memory.checked = None;
         let short = outcome.short.map(|why| format!("; the store mentions more and cannot prove it: {why}"));
@@ -279,6 +292,7 @@ impl Agent {
             Ok(made) => made?,
             Err(wish) => return Ok(Some(Did::Wished(wish))),
         }
+        self.record_places().await;
         self.memory.fresh = true;
         Ok(None)
     }
@@ -321,6 +335,7 @@ impl Agent {
         let version = program.binary.version.clone();
         self.shared.phase(Phase::Starting, format!("etcd {version} starts"));
         self.log_before = etcd::log_length(&self.node);
+        self.record_places().await;
         self.take_port().await;
         let (node, state, shim) = (Arc::clone(&self.node), self.state.clone(), self.shim.clone());
         let mixed = self.shared.another_release(&program.binary.version);

@@ -33,6 +33,7 @@ mod measure;
 mod membership;
 mod node;
 mod observe;
+mod place;
 mod poll;
 mod postgres;
 mod preview;
@@ -84,6 +85,7 @@ pub(crate) use membership::may_remove;
 pub use node::Node;
 pub(crate) use node::client_of;
 pub(crate) use observe::{end_words, own_clusters};
+pub use place::{EmptyAccepted, accept_empty_member};
 pub(crate) use poll::Poll;
 pub use preview::{Preview, offline_status, preview, stop_alone};
 pub(crate) use publish::{Shared, now_ms};
@@ -433,6 +435,10 @@ impl Agent {
                     bring::Up::Finish(finish) => return self.end_untended(finish).await,
                 },
             };
+            if adopted {
+                // An agent of an earlier release started it, and recorded nothing.
+                self.record_places().await;
+            }
             if let Some(finish) = self.tend(*running, adopted).await? {
                 return Ok(finish);
             }

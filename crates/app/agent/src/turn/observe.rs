@@ -13,11 +13,12 @@ use quorate_etcd_formats::membership::ClusterId;
 use quorate_host::exit_record::{self, ExitRecord, Reason, Recorded};
 use quorate_plan::chain::Target;
 use quorate_plan::ledger::LedgerSeen;
-use quorate_plan::start::{ClusterSeen, DataSeen, EndSeen, Held, Observed, StoreSeen, Verdict};
+use quorate_plan::start::{ClusterSeen, DataSeen, EndSeen, Held, Observed, PlaceState, StoreSeen, Verdict};
 
 use super::cluster;
 use super::data::{Checked, in_words, observe_data};
 use super::node::Node;
+use super::place::observe_place;
 use crate::peers::Peers;
 
 /// How long the store may take to be listed before it counts as silent.
@@ -45,20 +46,21 @@ impl Memory {
 
 /// Looks at all of it.
 pub(super) async fn observe(node: &Arc<Node>, peers: &Arc<Peers>, memory: &Memory) -> Observed {
-    let (there, known) = (Arc::clone(node), memory.clone());
+    let ledger = observe_ledger(&node.ledger());
+    let (there, known, recorded) = (Arc::clone(node), memory.clone(), ledger.clone());
     let local = tokio::task::spawn_blocking(move || {
         let data = observe_data(&there.target, known.checked.as_ref());
+        let place = observe_place(&there, &recorded, &data);
         let end = if known.fresh { EndSeen::NeverRan } else { end_seen(&there) };
-        (data, end)
+        (data, place, end)
     });
-    let ledger = observe_ledger(&node.ledger());
     let here = async {
-        let (data, end) = local.await.unwrap_or_else(|error| {
+        let (data, place, end) = local.await.unwrap_or_else(|error| {
             let why = format!("looking at it came to a halt: {error}");
-            (DataSeen::Unknown(why.clone()), EndSeen::Unreadable(why))
+            (DataSeen::Unknown(why.clone()), PlaceState::NotCompared, EndSeen::Unreadable(why))
         });
-        let store = if store_matters(&data) { observe_store(node).await } else { not_asked(node) };
-        (data, end, store)
+        let store = if store_matters(&data, &place) { observe_store(node).await } else { not_asked(node) };
+        (data, place, end, store)
     };
     let elsewhere = async {
         if !node.has_peers() {
@@ -68,8 +70,8 @@ pub(super) async fn observe(node: &Arc<Node>, peers: &Arc<Peers>, memory: &Memor
         let confirmed = cluster::observe_cluster(node, &heard, &ledger).await;
         (confirmed, cluster::seen(&heard, node.name(), &ledger))
     };
-    let ((data, end, store), (cluster, peers)) = tokio::join!(here, elsewhere);
-    Observed { data, ledger, end, cluster, peers, store }
+    let ((data, place, end, store), (cluster, peers)) = tokio::join!(here, elsewhere);
+    Observed { data, place, ledger, end, cluster, peers, store }
 }
 
 /// How etcd last ended, in a few words.
@@ -98,8 +100,9 @@ fn end_seen(node: &Node) -> EndSeen {
     }
 }
 
-fn store_matters(data: &DataSeen) -> bool {
+fn store_matters(data: &DataSeen, place: &PlaceState) -> bool {
     match data {
+        _ if matches!(place, PlaceState::NotMounted { .. } | PlaceState::Unknown(_)) => false,
         DataSeen::Absent => true,
         DataSeen::Unknown(_) => false,
         DataSeen::There(facts) => matches!(facts.verdict, Verdict::Corrupt(_)),

@@ -14,7 +14,7 @@ use quorate_host::durable::RealDisk;
 use quorate_host::shim::{self, Adoption};
 use quorate_host::state::StateDir;
 use quorate_plan::ledger::{Identity, Ledger, LedgerSeen, Origin, State};
-use quorate_plan::start::DataSeen;
+use quorate_plan::start::{DataSeen, PlaceState};
 use quorate_plan::taken::Difference;
 use serde::Serialize;
 
@@ -22,6 +22,7 @@ use super::data::{facts, observe_data};
 use super::execute::stamp;
 use super::in_place::{self, Holder, Ids};
 use super::node::Node;
+use super::place::{not_mounted, observe_place};
 
 /// A member that was taken over.
 #[derive(Debug, Clone, Serialize)]
@@ -156,13 +157,18 @@ fn remember(node: &Node, ledger: Ledger, ids: Ids) -> Result<bool, Fault> {
 pub fn reset_member(node: &Node) -> Result<Reset, Fault> {
     let state = node.state()?;
     let _lock = state.lock()?;
-    if let DataSeen::Unknown(why) = observe_data(&node.target, None) {
+    let data = observe_data(&node.target, None);
+    if let DataSeen::Unknown(why) = &data {
         let attempt = format!("cannot reset `{}`: {why}", node.target.data_dir().display());
         return Err(Fault::new(Code::DataInUse, attempt).hint("stop etcd first: `quorate stop`"));
     }
     let (stamp, mut renamed) = (stamp(), Vec::new());
     // The ledger's copy first: cut off here, the data is there and the ledger knows it.
     let ledger = observe_ledger(&node.ledger());
+    if let PlaceState::NotMounted { mount_point, .. } = observe_place(node, &ledger, &data) {
+        let attempt = format!("cannot reset `{}`", node.target.data_dir().display());
+        return Err(not_mounted(attempt, &mount_point));
+    }
     let dirs = std::iter::once(node.target.data_dir()).chain(node.target.wal_dir());
     for path in dirs.map(std::path::Path::to_owned).chain([node.ledger()]) {
         if let Some(new) = ensure_set_aside(&RealDisk, &path, &stamp)? {

@@ -14,8 +14,10 @@ use quorate_host::locks::{self, LockState};
 use quorate_plan::init::{SeenData, SeenMember, SeenTarget, SeenWal, Used};
 
 use super::paths::Target;
+use crate::aside::is_replaced_member;
 use crate::datadir::FileSource;
 use crate::identity;
+use crate::place::is_marker;
 
 /// At most this many names of strangers' files are shown.
 const SHOWN_MAX: usize = 3;
@@ -49,7 +51,7 @@ fn observe_data(dir: &Path, wal_inside: Option<PathBuf>) -> SeenData {
     names.retain(|name| {
         let of_wal =
             wal_inside.as_ref().is_some_and(|wal| name == wal.as_os_str() || is_partial_of(name, wal.as_os_str()));
-        !of_wal && name != "lost+found" && !is_partial_of(name, member)
+        !of_wal && name != "lost+found" && !is_partial_of(name, member) && !is_marker(name) && !is_replaced_member(name)
     });
     if names.is_empty() {
         return SeenData::Empty;
@@ -100,7 +102,7 @@ fn observe_wal(dir: &Path, ours: &NamedFile, db: &Path) -> SeenWal {
         Listing::Unknown(why) => return SeenWal::Unknown(why),
         Listing::Names(names) => names,
     };
-    names.retain(|name| name != "lost+found" && !is_partial_of(name, OsStr::new(&ours.name)));
+    names.retain(|name| name != "lost+found" && !is_partial_of(name, OsStr::new(&ours.name)) && !is_marker(name));
     if names.is_empty() {
         return SeenWal::Empty;
     }

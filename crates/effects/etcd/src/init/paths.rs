@@ -42,7 +42,7 @@ impl Target {
     }
 
     /// The name in the data dir under which the WAL dir lies, where it lies there (`--wal-dir DATA/wal`).
-    pub(super) fn wal_name_in_data(&self) -> Option<PathBuf> {
+    pub fn wal_name_in_data(&self) -> Option<PathBuf> {
         let wal = resolve(self.wal_dir.as_ref()?);
         let below = wal.strip_prefix(resolve(&self.data_dir)).ok()?;
         below.iter().next().map(PathBuf::from)

@@ -211,6 +211,14 @@ macro_rules! systems {
         /// The agent of a node ended right after it was started.
         PgAgentEnded = "Q1311", Failed;
 
+        /// The file system that holds the data of a member is not mounted.
+        DataNotMounted = "Q1401", Waiting;
+        /// The directory of the only member is empty and in another file system than its data was.
+        DataElsewhere = "Q1402", Refused;
+        /// Either the data dir or the separate WAL dir of the only member holds nothing.
+        DataHalf = "Q1403", Refused;
+        /// There is no empty data dir to accept.
+        NothingToAccept = "Q1404", CannotMeet;
         /// A member whose agent is silent answers at the URLs of its etcd: a quorum may serve.
         RecoverMemberAnswers = "Q1420", Refused;
         /// A member is silent, and the operator did not state that its machine is off.

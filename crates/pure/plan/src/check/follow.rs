@@ -5,7 +5,7 @@ use quorate_etcd_formats::membership::{ClusterId, MemberId};
 use super::Audit;
 use crate::ledger::{IntentKind, Ledger, Promise, State};
 use crate::start::{
-    ClusterSeen, DataFacts, DataSeen, Health, Held, ListedMember, PeerFounding, Step, StoreSeen, Verdict,
+    ClusterSeen, DataFacts, DataSeen, Health, Held, ListedMember, PeerFounding, PlaceState, Step, StoreSeen, Verdict,
 };
 
 /// What stands on the disk.
@@ -79,6 +79,16 @@ impl Paper {
         audit.rule(alone, "only the only member is restored from a backup");
         audit.rule(matches!(self.ledger.state, State::Started(_)), "only what has run is restored");
         audit.rule(self.data == Data::None, "data is set aside before other data takes its place");
+        let accepted = match &audit.seen.place {
+            PlaceState::OtherFileSystem { mount_point, .. } => {
+                audit.ledger.accepted_empty.as_ref().is_some_and(|it| it.mount_point == *mount_point)
+            }
+            PlaceState::NotCompared | PlaceState::Same => true,
+            PlaceState::NotMounted { .. } | PlaceState::Unknown(_) => false,
+        };
+        audit.rule(accepted, "the only member is restored on another file system only where that is accepted");
+        let half = matches!(&audit.seen.data, DataSeen::There(facts) if matches!(facts.verdict, Verdict::Half(_)));
+        audit.rule(!half, "half of the only member is not restored over");
         let proven = matches!(audit.seen.store, StoreSeen::Chain { revision: Some(_), .. });
         audit.rule(proven, "a backup is proven before it is restored");
         if let DataSeen::There(DataFacts { readable: Some(readable), .. }) = &audit.seen.data {

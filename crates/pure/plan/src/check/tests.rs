@@ -8,13 +8,13 @@ use quorate_etcd_formats::membership::{ClusterId, MemberId};
 
 use super::check;
 use crate::ledger::{
-    Dropped, Generation, Identity, Intent, IntentKind, Ledger, LedgerSeen, Origin, PeerMemory, PendingAdd, Promise,
-    State, Tombstone,
+    AcceptedEmpty, Dropped, Generation, Identity, Intent, IntentKind, Ledger, LedgerSeen, Origin, PeerMemory,
+    PendingAdd, Promise, State, Tombstone,
 };
 use crate::spec::Spec;
 use crate::start::{
     ClusterSeen, DataFacts, DataSeen, EndSeen, Guard, Health, Held, ListedMember, Observed, PeerAnswer, PeerFounding,
-    PeerSeen, StoreSeen, Verdict, plan_start, plan_start_without,
+    PeerSeen, PlaceState, StoreSeen, Verdict, plan_start, plan_start_without,
 };
 
 /// Sights that are put together at random, from a seed: most of them could not be, which is no excuse.
@@ -58,6 +58,17 @@ fn promise(spec: &Spec) -> Option<Promise> {
         members,
         over: false,
     })
+}
+
+fn place(random: &mut Random) -> PlaceState {
+    let (dir, mount_point) = ("/d".to_owned(), random.of(&["/", "/d"]).to_owned());
+    match random.below(10) {
+        0 => PlaceState::NotMounted { dir, mount_point, fs_type: "xfs".to_owned() },
+        1 => PlaceState::Unknown("u".to_owned()),
+        2 | 3 => PlaceState::OtherFileSystem { dir, mount_point },
+        4 | 5 => PlaceState::Same,
+        _ => PlaceState::NotCompared,
+    }
 }
 
 struct Foundings {
@@ -121,6 +132,9 @@ impl Foundings {
                 PeerMemory { started: random.one_in(2), member: None, cluster: None, tombstone: random.one_in(8) };
             ledger.peers.insert("n2".into(), memory);
         }
+        let empty = || AcceptedEmpty { mount_point: "/".to_owned(), at_ms: 1 };
+        ledger.accepted_empty = random.one_in(4).then(empty);
+        ledger.archiving = random.one_in(8);
         LedgerSeen::There(Box::new(ledger))
     }
 
@@ -137,6 +151,7 @@ impl Foundings {
                     Verdict::Valid,
                     Verdict::RepairableTail("t".into()),
                     Verdict::Corrupt("c".into()),
+                    Verdict::Half("h".into()),
                 ]),
                 readable: random.of(&[None, Some(5), Some(5_000)]),
             }),
@@ -206,6 +221,7 @@ impl Foundings {
         }
         Observed {
             data: self.data(random),
+            place: place(random),
             ledger: self.ledger(random),
             end: EndSeen::Absent,
             cluster: self.cluster_seen(random),
@@ -256,7 +272,7 @@ fn whatever_is_seen_no_plan_breaks_a_rule() {
     }
     let wrong: Vec<String> = wrong.into_iter().map(|(broken, what)| format!("{broken:?} {what}")).collect();
     assert!(wrong.is_empty(), "{}", wrong.join("\n\n"));
-    assert!(rows.len() >= 28, "only these rows were met: {rows:?}");
+    assert!(rows.len() >= 31, "only these rows were met: {rows:?}");
 }
 
 #[test]

@@ -121,8 +121,8 @@ fn the_file_is_text_that_a_person_can_read() {
 
 #[test]
 fn a_newer_ledger_is_refused_and_not_taken_for_damage() {
-    let text = String::from_utf8(Ledger::default().encode()).unwrap().replacen(" 1 ", " 4 ", 1);
-    assert_eq!(Ledger::decode(text.as_bytes()), Err(LedgerError::Newer(4)));
+    let text = String::from_utf8(Ledger::default().encode()).unwrap().replacen(" 1 ", " 5 ", 1);
+    assert_eq!(Ledger::decode(text.as_bytes()), Err(LedgerError::Newer(5)));
 }
 
 #[test]
@@ -134,6 +134,8 @@ fn an_earlier_program_reads_what_it_can_understand() {
     let learner = Some(LearnerSince { member: MemberId(7), since_ms: 5 });
     assert_eq!(version(&Ledger { learner, ..Ledger::default() }), "quorate-ledger 2");
     assert_eq!(version(&Ledger::default().outdated_by(Generation { number: 1, cluster: None })), "quorate-ledger 3");
+    let accepted_empty = Some(AcceptedEmpty { mount_point: "/data".into(), at_ms: 5 });
+    assert_eq!(version(&Ledger { accepted_empty, ..Ledger::default() }), "quorate-ledger 4");
 }
 
 #[test]

@@ -8,6 +8,7 @@
 pub enum Guard {
     UnknownData,
     UnreadableLedger,
+    SameFileSystem,
     Tombstone,
     ForeignData,
     NewerGeneration,
@@ -42,9 +43,10 @@ pub enum Guard {
 
 impl Guard {
     /// All of them.
-    pub const ALL: [Guard; 32] = [
+    pub const ALL: [Guard; 33] = [
         Guard::UnknownData,
         Guard::UnreadableLedger,
+        Guard::SameFileSystem,
         Guard::Tombstone,
         Guard::ForeignData,
         Guard::NewerGeneration,
@@ -97,6 +99,9 @@ impl Guard {
         match self {
             Guard::UnknownData => "data that cannot be seen is not taken for absent",
             Guard::UnreadableLedger => "a ledger that cannot be read is not taken for empty",
+            Guard::SameFileSystem => {
+                "data is taken for lost only in the file system that held it, or where that is accepted"
+            }
             Guard::Tombstone => "a node that was removed for good does nothing",
             Guard::ForeignData => "data with other ids than the ledger's is not touched",
             Guard::NewerGeneration => "a node of an older generation does nothing",

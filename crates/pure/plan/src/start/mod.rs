@@ -9,6 +9,7 @@ mod halts;
 mod last_words;
 mod members;
 mod observed;
+mod place;
 mod restart;
 mod rows;
 mod step;
@@ -22,7 +23,7 @@ pub use guards::Guard;
 pub use last_words::{classify, hindrance};
 pub use observed::{
     ClusterSeen, DataFacts, DataSeen, EndSeen, Health, Held, ListedMember, Observed, PeerAnswer, PeerFounding,
-    PeerSeen, StoreSeen, Verdict,
+    PeerSeen, PlaceState, StoreSeen, Verdict,
 };
 pub use restart::{Ended, Restart, RestartPolicy, Run, plan_restart};
 pub use step::{Depth, Halt, Mode, Step};
@@ -33,6 +34,7 @@ pub use step::{Depth, Halt, Mode, Step};
 pub enum Row {
     DataUnknown,
     LedgerUnknown,
+    NotMounted,
     Tombstone,
     TornDown,
     Foreign,
@@ -49,12 +51,14 @@ pub enum Row {
     ReplaceCorrupt,
     RestoreOnly,
     CorruptAlone,
+    HalfOnly,
     RedoInit,
     SetAside,
     GiveUp,
     ResumeAdd,
     DiskLost,
     LostAlone,
+    OtherFileSystem,
     Disagree,
     BackupExists,
     Found,
@@ -70,6 +74,7 @@ impl Row {
         match self {
             Row::DataUnknown => "the data cannot be seen",
             Row::LedgerUnknown => "the ledger cannot be read",
+            Row::NotMounted => "the file system that held the data is not mounted",
             Row::Tombstone => "this node was removed for good",
             Row::TornDown => "the cluster was torn down",
             Row::Foreign => "the data is not this member's",
@@ -86,12 +91,16 @@ impl Row {
             Row::ReplaceCorrupt => "the data is damaged, and the others have a quorum",
             Row::RestoreOnly => "the data of the only member is damaged or gone",
             Row::CorruptAlone => "the data is damaged, and the others do not answer",
+            Row::HalfOnly => "one of the two directories of the only member holds nothing",
             Row::RedoInit => "the data is damaged, and etcd never ran on it",
             Row::SetAside => "the data is of no use to the member that this node is to be",
             Row::GiveUp => "nobody has started on what was promised, and something else is declared or there",
             Row::ResumeAdd => "the cluster has added this node, and it has not started",
             Row::DiskLost => "the data of a member that ran is gone",
             Row::LostAlone => "the data of a member that ran is gone, and the others do not answer",
+            Row::OtherFileSystem => {
+                "the only member has no data, and its directory is in another file system than before"
+            }
             Row::Disagree => "nodes disagree on what is to be founded",
             Row::BackupExists => "there is no data, but a backup of this cluster",
             Row::Found => "a founding is declared, and everyone agrees",

@@ -12,6 +12,8 @@ use crate::ledger::{LedgerSeen, Promise};
 pub struct Observed {
     /// The data dir.
     pub data: DataSeen,
+    /// Whether directories without data are where the data was.
+    pub place: PlaceState,
     /// This node's ledger.
     pub ledger: LedgerSeen,
     /// How etcd last ended here.
@@ -48,6 +50,33 @@ pub struct DataFacts {
     pub readable: Option<u64>,
 }
 
+/// Whether the directories that hold no data are where the member's data was when etcd last started.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum PlaceState {
+    /// Nothing to compare: the data is there, or no place is recorded.
+    NotCompared,
+    /// The recorded file system is mounted and holds the marker: the data was removed from it.
+    Same,
+    /// No file system is mounted at the recorded mount point.
+    NotMounted {
+        /// The directory without data.
+        dir: String,
+        /// The recorded mount point.
+        mount_point: String,
+        /// The recorded type of its file system.
+        fs_type: String,
+    },
+    /// The directory is in a file system that does not hold the marker.
+    OtherFileSystem {
+        /// The directory without data.
+        dir: String,
+        /// Where the file system that holds it is mounted.
+        mount_point: String,
+    },
+    /// It could not be found out.
+    Unknown(String),
+}
+
 /// What checking the data gave.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Verdict {
@@ -59,6 +88,8 @@ pub enum Verdict {
     RepairableTail(String),
     /// etcd would fail or lose data on it.
     Corrupt(String),
+    /// Either the data dir or the separate WAL dir holds nothing, and which.
+    Half(String),
 }
 
 /// How etcd last ended here.

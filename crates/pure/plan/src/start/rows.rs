@@ -39,6 +39,7 @@ pub(super) fn decide<G: Guards>(spec: &Spec, name: &str, seen: &Observed, guards
     };
     let case = Case { spec, name, seen, ledger, guards };
     let rows = [
+        Case::not_mounted,
         Case::torn_down,
         Case::tombstone,
         Case::foreign,
@@ -301,6 +302,8 @@ impl<G: Guards> Case<'_, G> {
                 return StartPlan::new(Row::Check, vec![Step::Validate(self.depth())]);
             }
             Verdict::Corrupt(what) => return self.corrupt(&what),
+            Verdict::Half(what) if self.is_only_started() => return self.half_only(&what),
+            Verdict::Half(what) => return self.corrupt(&what),
             Verdict::RepairableTail(_) => Some(Step::RepairTail),
             Verdict::Valid | Verdict::Unchecked => None,
         };
@@ -392,7 +395,8 @@ impl<G: Guards> Case<'_, G> {
         match &self.ledger.state {
             State::Started(identity) => {
                 if self.only_member() || !self.guards.hold(Guard::OnlyMemberRestores) {
-                    return self.restore_only("the data of the only member is gone");
+                    let restore = || self.restore_only("the data of the only member is gone");
+                    return self.other_file_system().unwrap_or_else(restore);
                 }
                 match self.confirmed() {
                     Some(members) => self.replace(Row::DiskLost, members, Some(identity.member)),
@@ -530,6 +534,11 @@ impl<G: Guards> Case<'_, G> {
 
     pub(super) fn is_mine(&self, member: &ListedMember) -> bool {
         member.name == self.name || member.peer_urls.iter().any(|url| self.peer_urls().contains(url))
+    }
+
+    /// It has run, and there is no other member that holds the same.
+    fn is_only_started(&self) -> bool {
+        matches!(self.ledger.state, State::Started(_)) && self.only_member()
     }
 
     /// Nobody else is declared, was ever confirmed, or is listed now.

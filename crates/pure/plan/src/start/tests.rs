@@ -48,6 +48,7 @@ fn there(spec: &Spec, verdict: Verdict) -> DataSeen {
 fn seen(data: DataSeen, state: State) -> Observed {
     Observed {
         data,
+        place: PlaceState::NotCompared,
         ledger: LedgerSeen::There(Box::new(Ledger { state, ..Ledger::default() })),
         end: EndSeen::Clean,
         cluster: ClusterSeen::Unreachable("nobody answered".into()),

@@ -5,13 +5,13 @@ use std::collections::BTreeMap;
 use quorate_etcd_formats::delta::quorate::Declared;
 use quorate_etcd_formats::membership::{ClusterId, MemberId};
 use quorate_plan::ledger::{
-    Dropped, Generation, Identity, Intent, IntentKind, Ledger, LedgerSeen, Origin, PeerMemory, PendingAdd, Promise,
-    State, Tombstone,
+    AcceptedEmpty, Dropped, Generation, Identity, Intent, IntentKind, Ledger, LedgerSeen, Origin, PeerMemory,
+    PendingAdd, Promise, State, Tombstone,
 };
 use quorate_plan::spec::Spec;
 use quorate_plan::start::{
     ClusterSeen, DataFacts, DataSeen, EndSeen, Health, Held, ListedMember, Observed, PeerAnswer, PeerFounding,
-    PeerSeen, StoreSeen, Verdict,
+    PeerSeen, PlaceState, StoreSeen, Verdict,
 };
 
 use crate::golden;
@@ -39,6 +39,7 @@ impl Fixture {
             name: "n1".to_owned(),
             seen: Observed {
                 data: DataSeen::Absent,
+                place: PlaceState::NotCompared,
                 ledger: LedgerSeen::Absent,
                 end: EndSeen::Clean,
                 cluster: ClusterSeen::Unreachable("no quorum answers".to_owned()),
@@ -52,6 +53,7 @@ impl Fixture {
             match *what {
                 "file" => {}
                 "data" => it.seen.data = it.data(parts),
+                "place" => it.seen.place = place(parts[0]),
                 "ledger" => it.seen.ledger = it.ledger(parts),
                 "cluster" => it.seen.cluster = it.cluster_seen(parts),
                 "store" => it.seen.store = it.store(parts[0]),
@@ -109,6 +111,7 @@ impl Fixture {
             "unchecked" => Verdict::Unchecked,
             "torn" => Verdict::RepairableTail("a torn record".to_owned()),
             "damaged" => Verdict::Corrupt("page 7".to_owned()),
+            "half" => Verdict::Half("`/wal/n1` holds nothing, and `/data/n1` holds data".to_owned()),
             other => panic!("no data: {other}"),
         };
         let mut ids = self.promise(1);
@@ -156,6 +159,10 @@ impl Fixture {
                     let kind = if what == "leave" { IntentKind::Leave } else { IntentKind::Teardown };
                     ledger.intent = Some(Intent { kind, why: "ops asked for it".to_owned(), at_ms: 1 });
                 }
+                ("accepted", mount_point) => {
+                    ledger.accepted_empty = Some(AcceptedEmpty { mount_point: mount_point.to_owned(), at_ms: 1 });
+                }
+                ("being", "renamed") => ledger.archiving = true,
                 ("used", id) => ledger.consumed.push(id.parse().unwrap()),
                 ("gave up", id) => {
                     let bootstrap = id.parse().unwrap();
@@ -258,6 +265,17 @@ impl Fixture {
             "chain" => chain(self.cluster("1"), Some(120), Some(1)),
             other => panic!("no store: {other}"),
         }
+    }
+}
+
+fn place(word: &str) -> PlaceState {
+    let (dir, mount_point) = ("/data/n1".to_owned(), "/data".to_owned());
+    match word {
+        "same" => PlaceState::Same,
+        "not mounted" => PlaceState::NotMounted { dir, mount_point, fs_type: "xfs".to_owned() },
+        "another file system" => PlaceState::OtherFileSystem { dir, mount_point },
+        "unknown" => PlaceState::Unknown("/proc/self/mountinfo: permission denied".to_owned()),
+        other => panic!("no place: {other}"),
     }
 }
 

@@ -1,5 +1,6 @@
 //! `quorate data`: an etcd data dir or snapshot file, offline.
 
+pub(crate) mod accept_empty;
 pub(crate) mod defrag;
 pub(crate) mod init;
 pub(crate) mod inspect;
@@ -32,6 +33,8 @@ pub(crate) enum Verb {
     Defrag(defrag::Args),
     /// Show what is in a data dir or snapshot file
     Inspect(inspect::Args),
+    /// Accept that the data of the only member is lost, so that its newest backup is restored
+    AcceptEmpty(accept_empty::Args),
     /// Let a member go: rename its data dir and clear its ledger
     Reset(reset::Args),
     /// Check that a data dir or snapshot file is whole
@@ -45,6 +48,7 @@ pub(crate) fn run(verb: Verb, printer: &mut Printer) -> Result<Exit, Fault> {
         Verb::Restore(args) => restore::run(*args, printer),
         Verb::Defrag(args) => defrag::run(&args, printer),
         Verb::Inspect(args) => inspect::run(args, printer),
+        Verb::AcceptEmpty(args) => accept_empty::run(&args, printer),
         Verb::Reset(args) => reset::run(&args, printer),
         Verb::Verify(args) => verify::run(args, printer),
     }
