@@ -28,7 +28,7 @@ use serde::{Deserialize, Serialize};
 use super::copy;
 use super::journal::{RecoveryNow, observe_progress};
 use crate::peers::Acknowledged;
-use crate::turn::Node;
+use crate::turn::{Node, unmounted};
 
 /// How long its etcd may take for one answer; without a quorum, reads never come.
 const ASK_LIMIT: Duration = Duration::from_secs(2);
@@ -150,9 +150,17 @@ pub(crate) async fn observe_remains(node: &Arc<Node>, ledger: &LedgerSeen, saw: 
         LedgerSeen::Absent => (Ledger::default(), true),
         LedgerSeen::Unreadable(_) => (Ledger::default(), false),
     };
-    let there = Arc::clone(node);
-    let files = tokio::task::spawn_blocking(move || (observe_files(&there.target), observe_spool(&there))).await;
-    let (mut seen, spool) = files.unwrap_or_else(|_| (unknown("looking at it came to a halt"), None));
+    let (there, recorded) = (Arc::clone(node), ledger.clone());
+    let files = tokio::task::spawn_blocking(move || {
+        let seen = observe_files(&there.target);
+        // What is on a disk that is not mounted may be the furthest of all.
+        let seen = match unmounted(&there, &recorded).filter(|_| !matches!(seen, Seen::There(_))) {
+            Some(why) => unknown(why),
+            None => seen,
+        };
+        (seen, observe_spool(&there))
+    });
+    let (mut seen, spool) = files.await.unwrap_or_else(|_| (unknown("looking at it came to a halt"), None));
     if let Seen::There(standing) = &mut seen {
         standing.saw = saw;
         if standing.runs {

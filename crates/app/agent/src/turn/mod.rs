@@ -85,6 +85,7 @@ pub(crate) use membership::may_remove;
 pub use node::Node;
 pub(crate) use node::client_of;
 pub(crate) use observe::{end_words, own_clusters};
+pub(crate) use place::unmounted;
 pub use place::{EmptyAccepted, accept_empty_member};
 pub(crate) use poll::Poll;
 pub use preview::{Preview, offline_status, preview, stop_alone};

@@ -43,6 +43,17 @@ pub(super) fn observe_place(node: &Node, ledger: &LedgerSeen, data: &DataSeen) -
     place::observe_places(places, &node.target, empty)
 }
 
+/// Why nothing can be said about the data, where its file system is not mounted.
+pub(crate) fn unmounted(node: &Node, ledger: &LedgerSeen) -> Option<String> {
+    match observe_place(node, ledger, &observe_data(&node.target, None)) {
+        PlaceState::NotMounted { mount_point, fs_type, .. } => {
+            Some(format!("the {fs_type} file system at `{mount_point}` is not mounted"))
+        }
+        PlaceState::Unknown(why) => Some(why),
+        PlaceState::NotCompared | PlaceState::Same | PlaceState::OtherFileSystem { .. } => None,
+    }
+}
+
 /// Writes down that the data dir is empty because its data is lost. The agent must not run.
 pub fn accept_empty_member(node: &Node) -> Result<EmptyAccepted, Fault> {
     let state = node.state()?;
