@@ -22,7 +22,7 @@ use tracing::{debug, info, warn};
 
 use crate::certificates::folder;
 use crate::peers::Peers;
-use crate::turn::{Node, Shared, trust_is_current};
+use crate::turn::{ClientConnections, Node, Shared, trust_is_current};
 
 /// Where it is asked and told.
 pub(crate) const PATH: &str = "/v1/trust";
@@ -48,6 +48,9 @@ pub struct TrustRequest {
     /// The number of the last order that the asking node carried out: a later one is wanted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub order_after: Option<u64>,
+    /// Whether the connections to client ports are wanted.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub wants_clients: bool,
 }
 
 /// What holds afterwards.
@@ -78,6 +81,9 @@ pub struct TrustAnswer {
     /// Whether a quorum confirms them now.
     #[serde(default)]
     pub members_confirmed: bool,
+    /// Connections to client ports, where they were asked for and could be read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub clients: Option<ClientConnections>,
 }
 
 impl TrustAnswer {
@@ -110,6 +116,7 @@ fn observe(node: &Node, shared: &Shared, ledger: &LedgerSeen) -> Result<TrustAns
         declares: node.spec.members.iter().map(|member| member.name.clone()).collect(),
         members: node.spec.external.is_none().then_some(members),
         members_confirmed: confirmed.is_some(),
+        clients: None,
     })
 }
 
@@ -245,5 +252,6 @@ pub(crate) fn change(
         Some(_) | None => None,
     };
     let order = request.order_after.and_then(|number| read_order_after(&dir, number));
-    Ok(TrustAnswer { requests, lists, order, ..now })
+    let clients = request.wants_clients.then(|| shared.client_connections(node)).flatten();
+    Ok(TrustAnswer { requests, lists, order, clients, ..now })
 }

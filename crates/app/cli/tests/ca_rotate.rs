@@ -19,7 +19,7 @@ use quorate_pki::{
     Authorities, Keys, NodeNames, Policy, ensure_advanced, ensure_authorities, ensure_installed, ensure_requests,
     issue, observe_rotation, record_issued, with_trust,
 };
-use quorate_testkit::{Clocks, VERSIONS, kill_hard, quorate, wait_until};
+use quorate_testkit::{Clocks, Running, VERSIONS, kill_hard, quorate, wait_until};
 
 /// Certificates for `name` in `dir`, by the authorities in `ca`.
 fn equip(ca: &Path, dir: &Path, name: &str) {
@@ -100,6 +100,8 @@ fn rotate(cluster: &Declared, more: &[&str]) -> Command {
         command.args(["--wait", "90s"]);
     }
     command.arg("--config").arg(cluster.path("cluster.yaml")).args(more);
+    // What these tests connect with has both authorities.
+    command.arg("--clients-updated");
     command
 }
 
@@ -249,6 +251,40 @@ fn the_authority_of_peers_or_of_clients_alone_is_changed_on_other_releases_too()
 }
 
 #[test]
+fn a_rotation_stops_before_it_locks_out_a_client_that_is_connected() {
+    let cluster = serving("3.5.30", 1);
+    let (old, pki) = (cluster.path("old"), pki(&cluster, "n1"));
+    keep_copy(&pki, &old);
+    let (dir, config) = (cluster.path("ca").display().to_string(), cluster.path("cluster.yaml").display().to_string());
+    let words = ["ca", "rotate", "--dir", &dir, "--config", &config, "--authority", "client", "--wait", "90s"];
+    // A client as a control plane is one: connected all the time, with the authority that it read once.
+    let file = |name: &str| old.join(name).display().to_string();
+    let (ca, cert, key) = (file("client-ca.crt"), file("admin.crt"), file("admin.key"));
+    let watch = ["--cacert", &ca, "--cert", &cert, "--key", &key, "watch", "k"].map(str::to_owned);
+    let endpoint = ["--endpoints".to_owned(), cluster.client_url(0)];
+    let client = Running::start(&cluster.tools.etcdctl, &[&endpoint[..], &watch[..]].concat(), &[]);
+    wait_until("a watch", LIMIT, || {
+        let _ = ctl(&cluster, 0, &old, &old, &["put", "k", "v"]);
+        client.log().contains("PUT")
+    });
+    for exit in [3, 3] {
+        let output = cluster.quorate(&words);
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert_eq!(output.status.code(), Some(exit), "{output:?}");
+        assert!(said.contains("127.0.0.1  n1") && said.contains("--clients-updated"), "{said}");
+        admits(&cluster, 0, &old, &old);
+    }
+    succeeds(&cluster.quorate(&[&words[..], &["--clients-updated", "--pause-after", "issue"]].concat()));
+    let refused = cluster.quorate(&words);
+    assert_eq!(refused.status.code(), Some(5), "{refused:?}");
+    // With no client but the agent, nothing has to be stated. What was connected is remembered for ten minutes.
+    drop(client);
+    succeeds(&cluster.quorate(&[&words[..], &["--clients-updated"]].concat()));
+    admits(&cluster, 0, &pki, &pki);
+    assert!(ctl(&cluster, 0, &old, &pki, &["get", "k"]).is_err());
+}
+
+#[test]
 fn a_node_that_is_cut_off_in_a_rotation_is_waited_for_and_nobody_is_refused() {
     let mut net = Net::new("3.5.30", 3);
     let ca = net.path("ca");
@@ -271,7 +307,7 @@ fn a_node_that_is_cut_off_in_a_rotation_is_waited_for_and_nobody_is_refused() {
     let load = Load::start(Arc::clone(&net.hosts), 0, settings(urls, &net.path("pki-n1")), true);
     load.goes_on(10);
     let (dir, config) = (net.shown("ca"), net.shown("n1.yaml"));
-    let words = ["ca", "rotate", "--dir", &dir, "--config", &config, "--name", "n1", "--wait"];
+    let words = ["ca", "rotate", "--dir", &dir, "--config", &config, "--clients-updated", "--name", "n1", "--wait"];
     for phase in ["trust", "drop"] {
         net.hosts.partition(2, &[0, 1]);
         let output = net.quorate(0, &[&words[..], &["2s"]].concat());
@@ -296,7 +332,8 @@ fn a_node_that_is_cut_off_in_a_rotation_is_waited_for_and_nobody_is_refused() {
 #[track_caller]
 fn waits_for_n2(cluster: &Declared, which: &[&str], phase: &str) {
     let (ca, config) = (cluster.path("ca").display().to_string(), cluster.path("cluster.yaml").display().to_string());
-    let words = ["ca", "rotate", "--dir", &ca, "--config", &config, "--name", "n1", "--wait", "1s"];
+    let words =
+        ["ca", "rotate", "--dir", &ca, "--config", &config, "--clients-updated", "--name", "n1", "--wait", "1s"];
     let output = cluster.quorate(&[&words[..], which].concat());
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(3), "{text}");

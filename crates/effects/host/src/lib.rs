@@ -4,6 +4,7 @@
 //! appended and synced by that.
 
 pub mod audit;
+pub mod connections;
 pub mod durable;
 pub mod enter;
 pub mod exit_record;

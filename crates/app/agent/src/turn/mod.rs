@@ -18,6 +18,7 @@ mod change;
 mod client;
 mod cluster;
 mod compare;
+mod connections;
 mod data;
 mod drift;
 mod etcd;
@@ -75,6 +76,7 @@ pub(crate) use book::Book;
 pub use boxed::describe_box;
 pub(crate) use boxed::{ensure_recovery_box, level_of, usual_level};
 pub(crate) use compare::restart_by;
+pub use connections::{ClientConnection, ClientConnections};
 pub(crate) use data::in_words;
 pub(crate) use etcd::Asked;
 pub use execute::stamp;
@@ -230,6 +232,8 @@ impl Life<'_> {
         };
         let served = self.serve(&api, &stop).await?;
         tokio::spawn(certificates::keep(keep_certificates(&api), stop.clone()));
+        let watched = connections::watch_clients(Arc::clone(&api.node), Arc::clone(&api.shared));
+        tokio::spawn(stop.clone().run_until_cancelled_owned(watched));
         if !once {
             tokio::spawn(stop.clone().run_until_cancelled_owned(Poll::new(&node, &book, &shared).run()));
             peering::before_first_start(&api).await;

@@ -11,6 +11,7 @@ use quorate_etcd_formats::membership::MemberId;
 use quorate_plan::change::Restart;
 use tokio::sync::{Notify, watch};
 
+use super::connections::Samples;
 use super::publish::{Shared, now_ms};
 use super::role::Leader;
 use super::status::Notice;
@@ -55,6 +56,8 @@ pub(super) struct Talk {
     /// Tells that what is recorded is to be in the store now, and when that was last asked for.
     backup: Notify,
     backup_asked: Mutex<Option<(u64, Instant)>>,
+    /// Connections to client ports.
+    connections: Mutex<Samples>,
 }
 
 /// A revision that was seen, when, and until when all that was written is known to be in the store.
@@ -94,11 +97,16 @@ impl Talk {
             differing: Mutex::default(),
             backup: Notify::new(),
             backup_asked: Mutex::default(),
+            connections: Mutex::default(),
         }
     }
 }
 
 impl Shared {
+    pub(super) fn samples(&self) -> MutexGuard<'_, Samples> {
+        lock(&self.talk.connections)
+    }
+
     /// The highest index that each member was seen at.
     pub(crate) fn acknowledged(&self) -> Vec<Acknowledged> {
         let known = lock(&self.talk.acknowledged);

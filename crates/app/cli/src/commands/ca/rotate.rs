@@ -4,6 +4,7 @@
 //! to the cluster, which `plan` decides; and what was cut off is gone on with by the same command.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -39,7 +40,9 @@ Examples:
 
 First every node trusts the old authority and the new one, then every node gets
 certificates of the new one, then the old one is dropped. Agents restart their members
-in turn where etcd needs it. Stopped at any point, the same command goes on.")]
+in turn where etcd needs it. Stopped at any point, the same command goes on. While clients
+other than agents are connected, a rotation of the client authority stops before `issue` and
+before `drop`, and lists them: give them their part, then add --clients-updated.")]
 pub(crate) struct Args {
     /// The folder of `ca init`
     #[arg(long, value_name = "DIR")]
@@ -60,6 +63,10 @@ pub(crate) struct Args {
     /// Stop when this phase is done, so that clients can be given their part
     #[arg(long, value_name = "PHASE", value_enum)]
     pause_after: Option<Pause>,
+
+    /// State that every client outside has its part: the new authority before `issue`, a new certificate before `drop`
+    #[arg(long)]
+    clients_updated: bool,
 
     /// How many days the certificates of nodes hold
     #[arg(long, default_value_t = LEAF_DAYS)]
@@ -120,7 +127,14 @@ pub(crate) fn run(args: &Args, printer: &mut Printer) -> Result<Exit, Fault> {
     let chosen = (!which.is_empty()).then_some(which.as_slice());
     let mut rotation = ensure_rotation(&args.dir, chosen, passphrase.as_ref(), Timestamp::now())?;
     let work = Work { args, cluster: &cluster, passphrase: passphrase.as_ref() };
+    // Restarts of the first phase end connections: the nodes have to see who is connected before it.
+    work.clients();
     while rotation.is_open() {
+        if let Some(clients) = work.outside(&rotation) {
+            let exit = if rotation.phase == RotationPhase::Drop { Exit::Refused } else { Exit::Waiting };
+            printer.report(&Shown { rotation: Some(rotation), clients });
+            return Ok(exit);
+        }
         printer.note(&format!("{}: {}", rotation.phase.word(), in_words(rotation.phase)));
         work.phase(&rotation)?;
         let pause = match (args.pause_after, rotation.phase) {
@@ -135,14 +149,14 @@ pub(crate) fn run(args: &Args, printer: &mut Printer) -> Result<Exit, Fault> {
     if !rotation.is_open() {
         work.all_serve()?;
     }
-    printer.report(&Shown { rotation: Some(rotation) });
+    printer.report(&Shown { rotation: Some(rotation), clients: Clients::default() });
     Ok(Exit::Done)
 }
 
 fn status(args: &Args, printer: &mut Printer) -> Result<Exit, Fault> {
     let rotation = observe_rotation(&args.dir)?;
     let exit = if rotation.as_ref().is_some_and(Rotation::is_open) { Exit::Waiting } else { Exit::Done };
-    printer.report(&Shown { rotation });
+    printer.report(&Shown { rotation, clients: Clients::default() });
     Ok(exit)
 }
 
@@ -206,6 +220,38 @@ impl Looked {
 }
 
 impl Work<'_> {
+    /// Clients outside that the next phase would lock out, where nobody has stated that they have their part. `None`: it may begin.
+    fn outside(&self, rotation: &Rotation) -> Option<Clients> {
+        let client = rotation.authorities.iter().any(|word| word == Authority::Client.word());
+        let locks_out = matches!(rotation.phase, RotationPhase::Issue | RotationPhase::Drop);
+        if !client || !locks_out || self.args.clients_updated {
+            return None;
+        }
+        let clients = self.clients();
+        (!clients.connected.is_empty() || !clients.unknown.is_empty()).then_some(clients)
+    }
+
+    /// Who is connected, or was in the last minutes, and is no agent of a declared node.
+    fn clients(&self) -> Clients {
+        let (mut incoming, mut own, mut unknown) = (Vec::new(), BTreeSet::new(), Vec::new());
+        for member in &self.cluster.spec.members {
+            let request = TrustRequest { wants_clients: true, ..TrustRequest::default() };
+            match self.tell(&member.name, &request).map(|answer| answer.clients) {
+                Ok(Some(clients)) => {
+                    own.extend(clients.own);
+                    incoming.extend(clients.incoming.into_iter().map(|one| (member.name.clone(), one.from)));
+                }
+                Ok(None) | Err(_) => unknown.push(member.name.clone()),
+            }
+        }
+        let mut connected: BTreeMap<IpAddr, BTreeSet<String>> = BTreeMap::new();
+        for (node, from) in incoming.into_iter().filter(|(_, from)| !own.contains(from)) {
+            connected.entry(from.ip()).or_default().insert(node);
+        }
+        let connected = connected.into_iter().map(|(from, to)| Outside { from, to: to.into_iter().collect() });
+        Clients { connected: connected.collect(), unknown }
+    }
+
     /// Brings every node through a phase: looks at all of them, tells one, and looks again. Whose turn it is, and when the phase
     /// is over, is for the decision to say.
     fn phase(&self, rotation: &Rotation) -> Result<(), Fault> {
@@ -340,9 +386,27 @@ fn waiting(rotation: &Rotation, lacks: &BTreeMap<String, String>) -> Fault {
         .caused_by(list.join("; "))
 }
 
+/// Clients that are not agents.
+#[derive(Default, Serialize)]
+struct Clients {
+    /// Those that were connected in the last ten minutes.
+    connected: Vec<Outside>,
+    /// Nodes that do not report who is connected to them.
+    unknown: Vec<String>,
+}
+
+/// One address that clients connect from.
+#[derive(Serialize)]
+struct Outside {
+    from: IpAddr,
+    /// The nodes that it is connected to.
+    to: Vec<String>,
+}
+
 #[derive(Serialize)]
 struct Shown {
     rotation: Option<Rotation>,
+    clients: Clients,
 }
 
 impl Report for Shown {
@@ -364,6 +428,23 @@ impl Report for Shown {
             }
         }
         page.pairs([("phase", phase_word(rotation)), ("begun", rotation.began.clone())]);
+        let Clients { connected, unknown } = &self.clients;
+        if connected.is_empty() && unknown.is_empty() {
+            return;
+        }
+        page.gap();
+        let lose = match rotation.phase {
+            RotationPhase::Drop => "certificates of the old client authority stop working in the next phase",
+            RotationPhase::Trust | RotationPhase::Issue | RotationPhase::Done => {
+                "clients without the new client authority lose etcd in the next phase"
+            }
+        };
+        page.line(format!("stopped: {lose}"));
+        page.table(["client", "connected to"], connected.iter().map(|one| [one.from.to_string(), one.to.join(", ")]));
+        for node in unknown {
+            page.line(format!("`{node}` does not report who is connected to it"));
+        }
+        page.line("when every client has its part, run the same command with `--clients-updated`");
     }
 }
 

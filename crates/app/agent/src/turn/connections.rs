@@ -1,0 +1,151 @@
+//! Who is connected to the client port of this node's etcd: sampled, so that a rotation of the client authority knows which
+//! clients are outside.
+//!
+//! **Rule:** connections of agents and of etcd itself are not clients; those of other agents are subtracted by the command that
+//! has the answers of all nodes.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use quorate_host::connections::{Connection, observe_connections, observe_sockets};
+use serde::{Deserialize, Serialize};
+
+use super::node::Node;
+use super::publish::{Shared, now_ms};
+
+/// Between two samples: clients of a control plane stay connected.
+const EVERY: Duration = Duration::from_secs(10);
+/// A connection that was not seen for so long is dropped from the list.
+const REMEMBERED: Duration = Duration::from_secs(600);
+/// More are not kept; the newest are.
+const MAX: usize = 4096;
+
+/// What a node has seen of connections to client ports.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ClientConnections {
+    /// Connections to this node's etcd, without those of its own agent and of etcd itself.
+    pub incoming: Vec<ClientConnection>,
+    /// Own ends of this agent's connections to any etcd.
+    pub own: Vec<SocketAddr>,
+}
+
+/// One connection.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ClientConnection {
+    /// The client's end.
+    pub from: SocketAddr,
+    /// When it was first seen, in ms since 1970; `None`: it was there when sampling began.
+    pub since_ms: Option<u64>,
+    /// Whether it is open now.
+    pub open: bool,
+}
+
+/// The samples: by the client's end, or by the own end.
+#[derive(Debug, Default)]
+pub(super) struct Samples {
+    incoming: BTreeMap<SocketAddr, Sample>,
+    own: BTreeMap<SocketAddr, Sample>,
+    begun: bool,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Sample {
+    since_ms: Option<u64>,
+    last_ms: u64,
+}
+
+impl Samples {
+    fn add(&mut self, incoming: Vec<SocketAddr>, own: Vec<SocketAddr>, now: u64) {
+        let since_ms = self.begun.then_some(now);
+        let kept = u64::try_from(REMEMBERED.as_millis()).unwrap_or(u64::MAX);
+        for (known, seen) in [(&mut self.incoming, incoming), (&mut self.own, own)] {
+            for end in seen {
+                known.entry(end).or_insert(Sample { since_ms, last_ms: now }).last_ms = now;
+            }
+            known.retain(|_, sample| now.saturating_sub(sample.last_ms) <= kept);
+            while known.len() > MAX {
+                let oldest = known.iter().min_by_key(|(_, sample)| sample.last_ms).map(|(end, _)| *end);
+                oldest.and_then(|end| known.remove(&end));
+            }
+        }
+        self.begun = true;
+    }
+
+    fn report(&self, now: u64) -> ClientConnections {
+        let one = |(from, sample): (&SocketAddr, &Sample)| ClientConnection {
+            from: *from,
+            since_ms: sample.since_ms,
+            open: sample.last_ms == now,
+        };
+        ClientConnections { incoming: self.incoming.iter().map(one).collect(), own: self.own.keys().copied().collect() }
+    }
+}
+
+impl Shared {
+    /// Samples now, and reports what was seen in the last minutes. Blocks for a moment.
+    pub(crate) fn client_connections(&self, node: &Node) -> Option<ClientConnections> {
+        let etcd = self.status().etcd.map(|etcd| etcd.pid);
+        let (incoming, own) = sample(node, etcd)?;
+        let now = now_ms();
+        let mut samples = self.samples();
+        samples.add(incoming, own, now);
+        Some(samples.report(now))
+    }
+}
+
+/// Samples until the agent ends.
+pub(super) async fn watch_clients(node: Arc<Node>, shared: Arc<Shared>) {
+    loop {
+        let (at, to) = (Arc::clone(&node), Arc::clone(&shared));
+        // What cannot be read now is read at the next sample.
+        let _ = tokio::task::spawn_blocking(move || to.client_connections(&at).is_some()).await;
+        tokio::time::sleep(EVERY).await;
+    }
+}
+
+/// The clients' ends of connections to this node's etcd, and the own ends of this agent's connections to client ports.
+fn sample(node: &Node, etcd: Option<u32>) -> Option<(Vec<SocketAddr>, Vec<SocketAddr>)> {
+    let port_of = |url: &String| url.trim_end_matches('/').rsplit_once(':')?.1.parse::<u16>().ok();
+    let here: Vec<u16> =
+        node.member.listen_client_urls.iter().chain(&node.member.client_urls).filter_map(port_of).collect();
+    let anywhere: Vec<u16> =
+        node.spec.members.iter().flat_map(|member| &member.client_urls).filter_map(port_of).collect();
+    let all = observe_connections().ok()?;
+    let mut ours = observe_sockets(std::process::id()).ok()?;
+    // etcd's HTTP gateway is a client of its own port.
+    ours.extend(etcd.and_then(|pid| observe_sockets(pid).ok()).into_iter().flatten());
+    let is_ours = |one: &&Connection| ours.contains(&one.inode);
+    let own: Vec<SocketAddr> = all
+        .iter()
+        .filter(is_ours)
+        .filter(|one| anywhere.contains(&one.remote.port()) && !here.contains(&one.local.port()))
+        .map(|one| one.local)
+        .collect();
+    let incoming = all.iter().filter(|one| here.contains(&one.local.port()) && !own.contains(&one.remote));
+    Some((incoming.map(|one| one.remote).collect(), own))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(port: u16) -> SocketAddr {
+        SocketAddr::from(([10, 0, 0, 9], port))
+    }
+
+    #[test]
+    fn keeps_when_a_connection_was_first_seen_and_drops_old_ones() {
+        let mut samples = Samples::default();
+        samples.add(vec![at(1)], vec![at(9)], 1_000);
+        samples.add(vec![at(1), at(2)], Vec::new(), 2_000);
+        let report = samples.report(2_000);
+        assert_eq!(report.own, [at(9)]);
+        let shown: Vec<_> = report.incoming.iter().map(|one| (one.from.port(), one.since_ms, one.open)).collect();
+        assert_eq!(shown, [(1, None, true), (2, Some(2_000), true)]);
+        samples.add(vec![at(2)], Vec::new(), 700_000);
+        let shown: Vec<_> = samples.report(700_000).incoming.iter().map(|one| one.from.port()).collect();
+        assert_eq!(shown, [2]);
+    }
+}
