@@ -10,7 +10,7 @@ use quorate_faults::{Code, Fault};
 use quorate_host::durable::{Access, Disk, DiskFile, Owner, RealDisk, partial_path};
 use quorate_host::root::root;
 use quorate_plan::Warning;
-use quorate_plan::spec::{Spec, below_root};
+use quorate_plan::spec::{Spec, below_root, without_root};
 
 /// Where the cluster file is when nobody says.
 pub const DEFAULT_FILE: &str = "/etc/quorate/cluster.yaml";
@@ -99,6 +99,15 @@ pub fn place(path: &str) -> Result<PathBuf, Fault> {
     Ok(match root()? {
         Some(root) => PathBuf::from(below_root(path, &root)),
         None => PathBuf::from(path),
+    })
+}
+
+/// The same path as a cluster file declares it, so that nodes with another root, or none, share the file.
+pub fn declared_path(path: &Path) -> Result<String, Fault> {
+    let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned()).display().to_string();
+    Ok(match root()? {
+        Some(root) => without_root(&absolute, &root),
+        None => absolute,
     })
 }
 

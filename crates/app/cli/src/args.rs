@@ -12,7 +12,7 @@ use quorate_faults::{Code, Exit, Fault};
 
 use crate::commands::{
     audit, backup, box_, ca, cluster, completions, ctl, data, demo, drain, enter, exec, explain, fence, logs, man,
-    peer, pg, pid, plan, ps, run, shell, shim, sidecar, status, stop, trace, wrap,
+    peer, pg, pid, plan, ps, run, self_, shell, shim, sidecar, status, stop, trace, wrap,
 };
 use crate::printer::Printer;
 
@@ -134,6 +134,9 @@ pub(crate) enum Command {
     Wrap(wrap::Args),
     /// Stand in for Gardener's etcd-backup-restore: validate, restore, back up
     Sidecar(sidecar::Args),
+    /// Check this machine before the first start of a node
+    #[command(name = "self", subcommand)]
+    SelfCheck(self_::Verb),
     /// What a fault code means and what to do about it
     Explain(explain::Args),
     /// A completion script for your shell

@@ -50,12 +50,17 @@ impl Hosts {
     /// Makes hosts `h1` to `h<count>` with addresses from 10.77.0.1 on. Every call makes a net of its own, so tests that run at
     /// once never meet.
     pub fn new(count: u8) -> Hosts {
+        Hosts::in_network([10, 77, 0], count)
+    }
+
+    /// The same with addresses of another network: guides name theirs.
+    pub fn in_network(network: [u8; 3], count: u8) -> Hosts {
         assert!(rustix::process::geteuid().is_root(), "hosts of network namespaces need root: run the tests as root");
         end_leftovers();
         let hub = Space::new();
         hub.ip(&["link", "add", "switch", "type", "bridge"]);
         hub.ip(&["link", "set", "switch", "up"]);
-        let hosts = (1..=count).map(|number| Host::new(number, &hub)).collect();
+        let hosts = (1..=count).map(|number| Host::new(network, number, &hub)).collect();
         Hosts { hosts, hub }
     }
 
@@ -126,10 +131,10 @@ impl Drop for Hosts {
 }
 
 impl Host {
-    fn new(number: u8, hub: &Space) -> Host {
+    fn new([a, b, c]: [u8; 3], number: u8, hub: &Space) -> Host {
         let space = Space::new();
         let (port, link) = (format!("port{number}"), link_name(std::process::id(), number));
-        let host = Host { name: format!("h{number}"), address: Ipv4Addr::new(10, 77, 0, number), link, space };
+        let host = Host { name: format!("h{number}"), address: Ipv4Addr::new(a, b, c, number), link, space };
         let holder = host.space.holder.pid().to_string();
         hub.ip(&["link", "add", &port, "type", "veth", "peer", "name", &host.link, "netns", &holder]);
         hub.ip(&["link", "set", &port, "master", "switch", "up"]);
@@ -147,6 +152,11 @@ impl Host {
     /// Where the other hosts reach it.
     pub fn address(&self) -> Ipv4Addr {
         self.address
+    }
+
+    /// What `nsenter` takes to be in its network.
+    pub(crate) fn network_namespace(&self) -> String {
+        self.space.enter()
     }
 
     /// A program on this host, not yet run. Its process id is the program's own.

@@ -8,6 +8,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use crate::hosts::Host;
 use crate::ports::{Port, free_port};
 use crate::process::{Running, wait_until};
 use crate::programs::project_root;
@@ -190,9 +191,31 @@ S3Response.put_object = one_at_a_time
 moto.server.main()
 ";
 
-fn start() -> Server {
+/// A server on a host of its own with this bucket, and the environment of clients on other hosts.
+pub fn s3_on(host: &Host, bucket: &str) -> (Running, Vec<(String, String)>) {
+    const PORT: u16 = 9000;
+    let (python, port) = (python(), PORT.to_string());
+    let args = ["-c", ONE_AT_A_TIME, "-H", "0.0.0.0", "-p", &port].map(str::to_owned);
+    let running = host.start(&python, &args, &[]);
+    host.within(|| {
+        wait_until("the S3 server to answer", Duration::from_secs(60), || {
+            TcpStream::connect(("127.0.0.1", PORT)).is_ok()
+        });
+        let made = request(PORT, "PUT", &format!("/{bucket}"), "", b"");
+        assert!(made.starts_with("HTTP/1.1 200"), "a bucket can be made: {made}");
+    });
+    let s3 = S3 { port: PORT, bucket: bucket.to_owned() };
+    (running, s3.env_at(&format!("http://{}:{PORT}", host.address())))
+}
+
+fn python() -> std::path::PathBuf {
     let python = project_root().join(".tools/s3/bin/python");
     assert!(python.exists(), "`{}` is missing: run `make tools`", python.display());
+    python
+}
+
+fn start() -> Server {
+    let python = python();
     let port = free_port();
     let args = ["-c", ONE_AT_A_TIME, "-H", "127.0.0.1", "-p", &port.to_string()].map(str::to_owned);
     let running = Running::start(&python, &args, &[]);

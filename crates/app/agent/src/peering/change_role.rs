@@ -12,7 +12,7 @@ use quorate_plan::peering::{
     API_VERSIONS, Kind, Newcomer, Role, Side, objections, with_member, without_member, workload,
 };
 
-use super::facts::{Guest, Ports, guest};
+use super::facts::{Guest, Ports, declared_state, guest};
 use super::keep::{busy, start, take_back, unknown};
 use super::messages::{OperationShown, RoleRequest, VetoAnswer, VetoRequest};
 use super::pinned::refusal;
@@ -80,7 +80,8 @@ async fn to_client(api: &Api, name: &str) -> Result<OperationShown, Fault> {
     }
     let member = spec.member(name).ok_or_else(|| unknown(name))?;
     let address = member.peer_urls.first().and_then(|url| host_of(url)).unwrap_or_default().to_owned();
-    let node = Newcomer { name: name.to_owned(), address, data_dir: member.data_dir.clone() };
+    let data_dir = cluster_file::declared_path(Path::new(&member.data_dir))?;
+    let node = Newcomer { name: name.to_owned(), address, data_dir };
     if let Some(why) = workload(spec, name) {
         return Err(Fault::new(Code::DetachVetoed, format!("`{name}` is no node without work: {why}"))
             .hint("nothing was changed; see to it first"));
@@ -107,7 +108,7 @@ async fn to_server(api: &Api, node: Newcomer) -> Result<OperationShown, Fault> {
         // It looked at its clock at some moment since it was asked.
         now_ms: side.now_ms.clamp(begun, now_ms().max(begun)),
         cluster: Some(spec.token.clone()),
-        state_dir: spec.agent.state_dir.clone(),
+        state_dir: declared_state(spec),
         taken: Vec::new(),
         unfit: Vec::new(),
         fsync_ms: Some(0),

@@ -27,6 +27,7 @@ use sha2::{Digest, Sha256};
 use tracing::{info, warn};
 
 use super::client;
+use super::facts::declared_state;
 use super::keep::begin;
 use super::messages::{JoinAsk, JoinTerms, Turn};
 use super::pinned::fill_random;
@@ -218,7 +219,7 @@ async fn here(node: &Node, api: &Api, name: &str, at_ms: u64) -> Side {
         etcd: api.shared.status().etcd.and_then(|etcd| etcd.version),
         now_ms: at_ms,
         cluster: Some(node.spec.token.clone()),
-        state_dir: node.spec.agent.state_dir.clone(),
+        state_dir: declared_state(&node.spec),
         taken: Vec::new(),
         unfit: Vec::new(),
         fsync_ms: Some(0),

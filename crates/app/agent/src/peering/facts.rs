@@ -7,7 +7,9 @@ use std::time::{Duration, Instant};
 
 use quorate_host::durable::{Access, Disk, DiskFile, RealDisk, partial_path};
 use quorate_plan::peering::{API_VERSIONS, Side};
+use quorate_plan::spec::Spec;
 
+use crate::cluster_file;
 use crate::turn::now_ms;
 
 /// Writes that are timed; the best of them counts, since a busy moment says nothing of a disk.
@@ -41,7 +43,7 @@ pub(super) fn guest(guest: Guest<'_>) -> Side {
         etcd: guest.etcd,
         now_ms: now_ms(),
         cluster: guest.cluster,
-        state_dir: guest.state_dir.display().to_string(),
+        state_dir: declared_or_shown(guest.state_dir),
         taken: ports.taken,
         unfit: ports.unfit,
         fsync_ms: fsync_ms(if guest.is_member { guest.data_dir } else { guest.state_dir }),
@@ -49,18 +51,28 @@ pub(super) fn guest(guest: Guest<'_>) -> Side {
     }
 }
 
+/// Where agents keep their state, as the file declares it for nodes with any root.
+pub(super) fn declared_state(spec: &Spec) -> String {
+    declared_or_shown(Path::new(&spec.agent.state_dir))
+}
+
+/// A root that cannot be used was reported when the file was read.
+fn declared_or_shown(path: &Path) -> String {
+    cluster_file::declared_path(path).unwrap_or_else(|_| path.display().to_string())
+}
+
 /// What was found out about ports that are needed. Etcd listens on the address itself, the agent on all.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Ports {
+pub(crate) struct Ports {
     /// Somebody else listens on these.
-    pub(super) taken: Vec<String>,
+    pub(crate) taken: Vec<String>,
     /// What else keeps a port from being used: what is not known is told.
-    pub(super) unfit: Vec<String>,
+    pub(crate) unfit: Vec<String>,
 }
 
 impl Ports {
     /// Tries them. A name is looked up first. Blocks for a moment.
-    pub(super) fn look(address: &str, ports: &[u16]) -> Ports {
+    pub(crate) fn look(address: &str, ports: &[u16]) -> Ports {
         let mut found = Ports::default();
         for port in ports {
             let needed = match (address, *port).to_socket_addrs() {
@@ -85,7 +97,7 @@ impl Ports {
         found
     }
 
-    pub(super) fn and(&mut self, more: Ports) -> &mut Ports {
+    pub(crate) fn and(&mut self, more: Ports) -> &mut Ports {
         self.taken.extend(more.taken);
         self.unfit.extend(more.unfit);
         self
@@ -93,7 +105,7 @@ impl Ports {
 }
 
 /// How long a synced write of a page takes where the data is to lie: in that folder, or in the nearest one that is there.
-fn fsync_ms(data_dir: &Path) -> Option<u64> {
+pub(crate) fn fsync_ms(data_dir: &Path) -> Option<u64> {
     let dir = data_dir.ancestors().find(|dir| dir.is_dir())?;
     let path = partial_path(&dir.join(".quorate-fsync"), std::process::id())?;
     let mut best = None;

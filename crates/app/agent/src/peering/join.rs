@@ -121,8 +121,8 @@ impl Attempt {
         };
         let absolute = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
         let (state_dir, data_dir) = (absolute(&settings.state_dir), absolute(&settings.data_dir));
-        let newcomer =
-            Newcomer { name: place.name.clone(), address: address.clone(), data_dir: data_dir.display().to_string() };
+        let declared = cluster_file::declared_path(&data_dir)?;
+        let newcomer = Newcomer { name: place.name.clone(), address: address.clone(), data_dir: declared };
         let objection = veto(&place.dir(), "join", &place.name).await;
         let belongs = before.as_ref().filter(|local| match local.role {
             Role::Detached => false,
@@ -184,6 +184,12 @@ impl Attempt {
         let own = objections_to(code.role, &terms.side, &spec, &side, &self.request.newcomer);
         let mut found = terms.objections.clone();
         found.extend(own.into_iter().filter(|one| !terms.objections.contains(one)));
+        // A file that was written for one root alone does not fit a node with another.
+        let own_state = std::path::absolute(&self.place.state_dir).unwrap_or_else(|_| self.place.state_dir.clone());
+        if Path::new(&spec.agent.state_dir) != own_state {
+            let (own, theirs) = (own_state.display(), &spec.agent.state_dir);
+            found.push(format!("the cluster file keeps the agents' state in `{theirs}`, and this node in `{own}`"));
+        }
         if spec.external.is_some()
             && let Err(fault) = self.reach(&spec).await
         {
@@ -201,7 +207,8 @@ impl Attempt {
     async fn carry_out(self, code: &JoinCode, terms: &JoinTerms) -> Result<Joined, Fault> {
         let mut notes = Vec::new();
         if self.before.as_ref().is_some_and(|local| local.role == Role::Detached) {
-            notes.push(set_aside(&self.place, Path::new(&self.request.newcomer.data_dir))?);
+            let data_dir = cluster_file::place(&self.request.newcomer.data_dir)?;
+            notes.push(set_aside(&self.place, &data_dir)?);
         }
         let state = StateDir::open(&self.place.dir())?;
         let _lock = state.lock()?;

@@ -43,6 +43,7 @@ pub use standalone::{StandaloneSettings, Stands, ensure_standalone};
 pub(crate) use change_role::{answer_veto, set_role};
 pub(crate) use client::{PASSING_PORT, client_members, own_member, passing, tend_proxy};
 pub(crate) use detach::detach;
+pub(crate) use facts::{Ports, fsync_ms};
 pub(crate) use keep::{invite, keep};
 pub(crate) use keys::hand_keys;
 pub(crate) use points::point;

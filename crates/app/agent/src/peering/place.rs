@@ -13,6 +13,8 @@ use quorate_plan::peering::LocalState;
 const STATE: &str = "node";
 /// The cluster file that agents write themselves.
 const FILE: &str = "cluster.yaml";
+/// In the names of folders that an earlier membership of the node left behind.
+const QUARANTINED: &str = ".replaced-";
 
 /// The folder of one node.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -83,9 +85,9 @@ pub fn find(state_dir: &Path, name: Option<&str>) -> Result<Option<(Place, Local
         Err(error) => return Err(Fault::io(format!("cannot list `{}`", state_dir.display()), error)),
     };
     for entry in entries.flatten() {
-        // What was set aside bears the time after its name.
+        // A quarantined folder has the time in its name.
         let name = entry.file_name().to_string_lossy().into_owned();
-        if checked(&name).is_err() || name.contains(".detached-") || !entry.path().join(STATE).is_file() {
+        if checked(&name).is_err() || name.contains(QUARANTINED) || !entry.path().join(STATE).is_file() {
             continue;
         }
         let place = at(&name);

@@ -37,8 +37,8 @@ pub struct StandaloneSettings {
     pub name: Option<String>,
     /// Where others reach it: an IP address or a host name; by default the one towards the default route.
     pub address: Option<String>,
-    /// Where the data lies.
-    pub data_dir: PathBuf,
+    /// Where the data lies; by default `/var/lib/etcd`.
+    pub data_dir: Option<PathBuf>,
     /// The etcd program, if not the one on the PATH.
     pub etcd_binary: Option<PathBuf>,
     /// How long a newcomer may take.
@@ -65,17 +65,20 @@ pub struct Stands {
 /// Makes a cluster of one, or finds the one that was made.
 pub fn ensure_standalone(settings: &StandaloneSettings) -> Result<Stands, Fault> {
     let known = find(&settings.state_dir, settings.name.as_deref())?;
-    let mut notes = Vec::new();
+    let (mut notes, mut detached) = (Vec::new(), None);
     if let Some((place, state)) = known {
         match state.role {
-            Role::Standalone | Role::Server | Role::External => return found(place, state),
-            Role::Detached => notes.push(set_aside(&place, &settings.data_dir)?),
+            Role::Standalone | Role::Server | Role::External => {
+                must_agree(settings, &place)?;
+                return found(place, state);
+            }
+            Role::Detached => detached = Some(place),
             Role::Client if state.cluster == GLUSTERD_TOKEN => return found(place, state),
             Role::Client => return Err(elsewhere(&place, &state)),
         }
     }
     // Who begins anew, or names another etcd, has said what is to be.
-    let imported = match (&settings.external, notes.is_empty()) {
+    let imported = match (&settings.external, detached.is_none()) {
         (None, true) => glusterd(&settings.glusterd_dir)?,
         (Some(_), _) | (None, false) => Imported { mode: Mode::Standalone, notes: Vec::new() },
     };
@@ -85,21 +88,31 @@ pub fn ensure_standalone(settings: &StandaloneSettings) -> Result<Stands, Fault>
         Mode::Client { endpoints, .. } => return Err(was_proxy(&settings.glusterd_dir, &endpoints)),
         Mode::Standalone => {}
     }
-    let name = match &settings.name {
-        Some(name) => checked(name)?.to_owned(),
-        None => hostname()?,
+    let name = match (&settings.name, &detached) {
+        (Some(name), _) => checked(name)?.to_owned(),
+        (None, Some(place)) => place.name.clone(),
+        (None, None) => hostname()?,
     };
     let place = Place { state_dir: settings.state_dir.clone(), name };
-    let state = StateDir::open(&place.dir())?;
-    let _lock = state.lock()?;
-    if place.dir().join(quorate_etcd::ledger::FILE_NAME).exists() && !place.file().exists() {
+    if detached.is_none() && place.dir().join(quorate_etcd::ledger::FILE_NAME).exists() && !place.file().exists() {
         let what = format!("`{}` is the state of a member that a cluster file declares", place.dir().display());
         return Err(
             Fault::new(Code::NodeElsewhere, what).hint("run it with `--config FILE`, or give this node another name")
         );
     }
-    if !place.file().exists() {
-        let text = standalone_text(&file(settings, &place)?);
+    // Nothing is written before all of it is valid: a corrected command finds nothing of the wrong one.
+    let text = if detached.is_none() && place.file().exists() {
+        must_agree(settings, &place)?;
+        None
+    } else {
+        Some(checked_text(settings, &place)?)
+    };
+    if let Some(earlier) = detached {
+        notes.push(set_aside(&earlier, &data_dir(settings)?)?);
+    }
+    let state = StateDir::open(&place.dir())?;
+    let _lock = state.lock()?;
+    if let Some(text) = text.filter(|_| !place.file().exists()) {
         ensure_file(&RealDisk, &place.file(), text.as_bytes())?;
     }
     let (spec, _) = cluster_file::read(&place.file())?;
@@ -113,6 +126,49 @@ pub fn ensure_standalone(settings: &StandaloneSettings) -> Result<Stands, Fault>
         LocalState { role, name: place.name.clone(), cluster, address, since_ms: now_ms(), notes: notes.clone() };
     place.ensure_local(&local)?;
     Ok(Stands { place, notes, adopts: false })
+}
+
+/// The text of the file, read back: flags that make no valid file are reported before anything is written.
+fn checked_text(settings: &StandaloneSettings, place: &Place) -> Result<String, Fault> {
+    let text = standalone_text(&file(settings, place)?);
+    let (spec, _) = cluster_file::parse(text.as_bytes(), "the flags of `quorate run --standalone`")?;
+    NodeNames::of(&spec, spec.local(Some(&place.name), "the cluster file")?)?;
+    Ok(text)
+}
+
+/// Flags that contradict the file of a node that exists are an error: neither is ignored.
+fn must_agree(settings: &StandaloneSettings, place: &Place) -> Result<(), Fault> {
+    let (spec, _) = cluster_file::read(&place.file())?;
+    let Some(member) = spec.member(&place.name) else { return Ok(()) };
+    let mut differ: Vec<(&str, String, String)> = Vec::new();
+    let mut compare = |flag, given: Option<String>, declared: Option<String>| {
+        if let Some(given) = given.filter(|given| Some(given) != declared.as_ref()) {
+            differ.push((flag, given, declared.unwrap_or_else(|| "nothing".to_owned())));
+        }
+    };
+    let agent = spec.agent_url_of(member);
+    compare("--listen", settings.address.clone(), quorate_plan::certificates::host_of(&agent).map(str::to_owned));
+    let shown = |path: &PathBuf| std::path::absolute(path).unwrap_or_else(|_| path.clone()).display().to_string();
+    compare("--data-dir", settings.data_dir.as_ref().map(shown), Some(member.data_dir.clone()));
+    compare("--etcd-binary", settings.etcd_binary.as_ref().map(shown), spec.agent.etcd_binary.clone());
+    let timeout = spec.maintenance.join_timeout;
+    compare("--join-timeout", settings.join_timeout.map(duration_text), Some(duration_text(timeout)));
+    let level = spec.box_.level.map(|level| level.name().to_owned());
+    compare("--box", settings.box_level.clone(), level);
+    let endpoints = |external: &quorate_plan::spec::External| external.endpoints.join(",");
+    let given = settings.external.as_ref().map(|given| endpoints(&given.external));
+    compare("--etcd-endpoints", given, spec.external.as_ref().map(endpoints));
+    if differ.is_empty() {
+        return Ok(());
+    }
+    let each = differ.iter().map(|(flag, given, declared)| format!("`{flag} {given}`, the file has `{declared}`"));
+    let attempt = format!("the flags differ from `{}`", place.file().display());
+    Err(Fault::new(Code::Usage, format!("{attempt}: {}", each.collect::<Vec<_>>().join("; ")))
+        .hint("leave the flags out, or change the file: `quorate cluster apply FILE`"))
+}
+
+fn data_dir(settings: &StandaloneSettings) -> Result<PathBuf, Fault> {
+    settings.data_dir.clone().map_or_else(|| cluster_file::place("/var/lib/etcd"), Ok)
 }
 
 /// One that stands already; what was imported is told once.
@@ -144,7 +200,7 @@ fn take_over(
         return Err(Fault::new(Code::GlusterdLeft, what).hint("leave `--name` out, or move the files away"));
     }
     let place = Place { state_dir: settings.state_dir.clone(), name: checked(name)?.to_owned() };
-    let text = glusterd_text(members, &places(settings));
+    let text = glusterd_text(members, &places(settings)?);
     let (spec, _) = cluster_file::parse(text.as_bytes(), "what GlusterD 2 left")?;
     let member = spec.local(Some(name), "what GlusterD 2 left")?;
     let address = member.peer_urls.first().and_then(|url| quorate_plan::certificates::host_of(url));
@@ -184,9 +240,10 @@ fn carry_on(
         None => hostname()?,
     };
     let place = Place { state_dir: settings.state_dir.clone(), name };
-    let text = glusterd_text(members, &places(settings));
+    let places = places(settings)?;
+    let text = glusterd_text(members, &places);
     let (spec, _) = cluster_file::parse(text.as_bytes(), "what GlusterD 2 left")?;
-    let own = Newcomer { name: place.name.clone(), address: address(settings), data_dir: places(settings).data_dir };
+    let own = Newcomer { name: place.name.clone(), address: address(settings), data_dir: places.data_dir };
     with_member(&text, &own).map_err(|error| {
         let dir = settings.glusterd_dir.display();
         Fault::new(Code::GlusterdProxy, format!("`{}` cannot be the proxy that `{dir}/proxy` speaks of", own.name))
@@ -218,14 +275,13 @@ fn carry_on(
     Ok(Stands { place, notes, adopts: false })
 }
 
-fn places(settings: &StandaloneSettings) -> GlusterdPlaces {
-    let absolute = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned()).display().to_string();
-    GlusterdPlaces {
-        data_dir: absolute(&settings.data_dir),
-        state_dir: absolute(&settings.state_dir),
-        etcd_binary: settings.etcd_binary.as_deref().map(absolute),
+fn places(settings: &StandaloneSettings) -> Result<GlusterdPlaces, Fault> {
+    Ok(GlusterdPlaces {
+        data_dir: cluster_file::declared_path(&data_dir(settings)?)?,
+        state_dir: cluster_file::declared_path(&settings.state_dir)?,
+        etcd_binary: settings.etcd_binary.as_deref().map(cluster_file::declared_path).transpose()?,
         box_level: settings.box_level.clone(),
-    }
+    })
 }
 
 /// Where others reach this node.
@@ -238,12 +294,12 @@ fn file(settings: &StandaloneSettings, place: &Place) -> Result<StandaloneFile, 
     let address = address(settings);
     let mut random = [0_u8; 6];
     super::pinned::fill_random(&mut random)?;
-    let absolute = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned()).display().to_string();
+    let data_dir = cluster_file::declared_path(&data_dir(settings)?)?;
     Ok(StandaloneFile {
         token: format!("q-{}", hex(&random)),
-        member: Newcomer { name: place.name.clone(), address, data_dir: absolute(&settings.data_dir) },
-        state_dir: absolute(&settings.state_dir),
-        etcd_binary: settings.etcd_binary.as_deref().map(absolute),
+        member: Newcomer { name: place.name.clone(), address, data_dir },
+        state_dir: cluster_file::declared_path(&settings.state_dir)?,
+        etcd_binary: settings.etcd_binary.as_deref().map(cluster_file::declared_path).transpose()?,
         join_timeout: settings.join_timeout.map(duration_text),
         box_level: settings.box_level.clone(),
         external: settings.external.clone(),

@@ -84,7 +84,7 @@ pub(crate) fn ensure_recovery_box(node: &Node, copy: &Path) -> Result<Option<Box
     Ok(Some(plan))
 }
 
-fn refused(why: &Refused) -> Fault {
+pub(super) fn refused(why: &Refused) -> Fault {
     let parts = why.parts.iter().map(|(part, _)| part.name()).collect::<Vec<_>>().join(", ");
     let whys = why.parts.iter().map(|(part, why)| format!("{}: {why}", part.name()));
     Fault::new(Code::EtcdBoxRefused, format!("etcd is not started: a strict box cannot be had here; it lacks: {parts}"))

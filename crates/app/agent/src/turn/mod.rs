@@ -46,6 +46,7 @@ mod remembered;
 mod repeats;
 mod restore;
 mod role;
+mod self_check;
 mod status;
 mod systemd;
 mod takeover;
@@ -90,8 +91,9 @@ pub(crate) use observe::{end_words, own_clusters};
 pub(crate) use place::unmounted;
 pub use place::{EmptyAccepted, accept_empty_member};
 pub(crate) use poll::Poll;
-pub use preview::{Preview, offline_status, preview, stop_alone};
+pub use preview::{Preview, offline_status, offline_status_of, preview, stop_alone};
 pub(crate) use publish::{Shared, now_ms};
+pub use self_check::{CheckState, SelfCheck, self_check};
 pub use status::{
     AgentNow, BackupNow, CertificateNow, CheckedNow, ClusterNow, DEGRADED, EtcdNow, MemberNow, Notice, ProcessNow,
     Status,

@@ -143,6 +143,19 @@ pub fn offline_status(name: &str, token: &str, state: &Path) -> Result<Status, F
     })
 }
 
+/// The same for a declared node: an etcd that another program started on its data is reported, too.
+pub fn offline_status_of(node: &Node) -> Result<Status, Fault> {
+    let mut status = offline_status(node.name(), &node.spec.token, node.state_path())?;
+    if status.etcd.is_none()
+        && let Some(holder) = super::in_place::holder(node)
+    {
+        let process = holder.pid.map_or_else(String::new, |pid| format!(" (process {pid})"));
+        status.cause = format!("no agent runs; an etcd that this node did not start runs on its data{process}");
+        "none".clone_into(&mut status.phase);
+    }
+    Ok(status)
+}
+
 /// Stops an etcd that no agent tends, and before it what runs beside it. `None`: no etcd runs. Says how it ended.
 pub fn stop_alone(node: &Node, asked_by: &str) -> Result<Option<String>, Fault> {
     if !node.state_path().exists() {

@@ -213,8 +213,15 @@ async fn ask_running(node: &Node, why: &str) -> Result<(Ids, Client), Fault> {
             .caused_by(fault)
     };
     let client = Client::connect(&node.client()?).await.map_err(unknown)?;
-    let header = client.header().await.map_err(unknown)?;
-    let listed = client.member_list(Consistency::Linearizable).await.map_err(unknown)?;
+    let without_quorum = |fault: Fault| {
+        let place = node.target.data_dir().display();
+        let attempt = format!("cannot adopt `{place}`: etcd runs on it ({why}), and no quorum confirms its members");
+        Fault::new(fault.code(), attempt)
+            .hint("start the etcd of the other members, then run this again; etcd was left running as it is")
+            .caused_by(fault)
+    };
+    let header = client.header().await.map_err(without_quorum)?;
+    let listed = client.member_list(Consistency::Linearizable).await.map_err(without_quorum)?;
     let members: Vec<_> =
         listed.members.iter().map(|m| (MemberId(m.id), m.name.clone(), m.peer_urls.clone())).collect();
     let member = MemberId(header.member_id);

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use quorate_agent::cluster_file::{self, DEFAULT_FILE};
+use quorate_agent::cluster_file;
 use quorate_agent::declared;
 use quorate_agent::turn::Node;
 use quorate_etcd::binary::{Binary, Places};
@@ -21,6 +21,7 @@ use quorate_faults::{Code, Exit, Fault};
 use quorate_plan::spec::Spec;
 
 use super::audit;
+use super::cluster::ask::{file_or_default, peer_managed};
 use super::ps::scan::Place;
 use super::run::NodeArgs;
 use crate::printer::Printer;
@@ -101,14 +102,9 @@ fn record(node: &Node, words: &[String], printer: &mut Printer) -> Result<(), Fa
 
 /// The member that is meant: of this file or the usual one, that which is kept on this machine or is named.
 pub(super) fn node(config: Option<&Path>, name: Option<&str>, printer: &mut Printer) -> Result<Node, Fault> {
-    let given = config.is_some();
-    let config = config.map_or_else(|| cluster_file::place(DEFAULT_FILE), |config| Ok(config.to_owned()))?;
-    if !given && !config.exists() {
-        return Err(Fault::new(Code::NoCluster, format!("there is no cluster file `{}`", config.display()))
-            .hint("give --config, or set QUORATE_CONFIG"));
-    }
-    let name = match name {
-        Some(name) => Some(name.to_owned()),
+    let config = file_or_default(config, name)?;
+    let name = match name.map(str::to_owned).or_else(|| peer_managed(&config, None)) {
+        Some(name) => Some(name),
         None => kept_here(&config)?,
     };
     NodeArgs::new(config, name).node(printer)

@@ -54,8 +54,8 @@ enum Intent {
 
 /// Drains, and prints the integer.
 pub(crate) fn run(args: &Args, printer: &mut Printer) -> Result<Exit, Fault> {
-    let (file, name) = args.node.parts();
-    let (node, _) = Node::read(file, name)?;
+    let (file, name) = args.node.parts()?;
+    let (node, _) = Node::read(&file, name)?;
     let intent = intent(args.leave, |name| std::env::var(name).ok());
     let answer = match intent {
         Intent::Teardown => 0,

@@ -25,6 +25,7 @@ pub(crate) mod pid;
 pub(crate) mod plan;
 pub(crate) mod ps;
 pub(crate) mod run;
+pub(crate) mod self_;
 pub(crate) mod shell;
 pub(crate) mod shim;
 pub(crate) mod sidecar;
@@ -64,6 +65,7 @@ pub(crate) fn run(command: Command, printer: &mut Printer) -> Result<Exit, Fault
         Command::Ctl(args) => ctl::run(&args, printer),
         Command::Audit(args) => audit::run(&args, printer),
         Command::Demo(args) => demo::run(args, printer),
+        Command::SelfCheck(verb) => self_::run(verb, printer),
         Command::Explain(args) => explain::run(&args, printer),
         Command::Completions(args) => completions::run(&args, printer),
         Command::Man(args) => man::run(&args, printer),

@@ -12,6 +12,7 @@ use quorate_faults::{Code, Exit, Fault};
 use quorate_plan::peering::ExternalFile;
 use quorate_plan::spec::{External, ExternalTls, NAMESPACE};
 
+use super::cluster::ask::{file_or_default, peer_managed};
 use crate::args::duration;
 use crate::logging::{self, LogArgs};
 use crate::printer::Printer;
@@ -19,9 +20,9 @@ use crate::printer::Printer;
 /// Which member.
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct NodeArgs {
-    /// The cluster file
+    /// The cluster file [default: /etc/quorate/cluster.yaml, or that of the peer-managed node of this machine]
     #[arg(long, value_name = "FILE", env = "QUORATE_CONFIG")]
-    config: PathBuf,
+    config: Option<PathBuf>,
 
     /// This member's name in it [default: the only one]
     #[arg(long, env = "QUORATE_NAME")]
@@ -31,17 +32,19 @@ pub(crate) struct NodeArgs {
 impl NodeArgs {
     /// These.
     pub(crate) fn new(config: PathBuf, name: Option<String>) -> NodeArgs {
-        NodeArgs { config, name }
+        NodeArgs { config: Some(config), name }
     }
 
     /// The file, and the name.
-    pub(crate) fn parts(&self) -> (&std::path::Path, Option<&str>) {
-        (&self.config, self.name.as_deref())
+    pub(crate) fn parts(&self) -> Result<(PathBuf, Option<&str>), Fault> {
+        Ok((file_or_default(self.config.as_deref(), self.name.as_deref())?, self.name.as_deref()))
     }
 
     /// Reads the file and finds the member.
     pub(crate) fn node(&self, printer: &mut Printer) -> Result<Node, Fault> {
-        let (node, warnings) = Node::read(&self.config, self.name.as_deref())?;
+        let (file, name) = self.parts()?;
+        let own = peer_managed(&file, name);
+        let (node, warnings) = Node::read(&file, own.as_deref().or(name))?;
         for warning in warnings {
             printer.warning(warning.code, &warning.text);
         }
@@ -202,11 +205,8 @@ fn whose(args: &Args, printer: &mut Printer) -> Result<NodeArgs, Fault> {
         Some(dir) => dir.clone(),
         None => cluster_file::place(DEFAULT_STATE)?,
     };
-    let data_dir = match &by_hand.data_dir {
-        Some(dir) => dir.clone(),
-        None => cluster_file::place("/var/lib/etcd")?,
-    };
     let place = if by_hand.accept_probe {
+        let data_dir = by_hand.data_dir.clone().map_or_else(|| cluster_file::place("/var/lib/etcd"), Ok)?;
         let (name, address) = (args.name.clone(), by_hand.listen.clone());
         let etcd_binary = by_hand.etcd_binary.clone();
         let settings = AcceptSettings { state_dir, name, address, data_dir, etcd_binary };
@@ -220,7 +220,7 @@ fn whose(args: &Args, printer: &mut Printer) -> Result<NodeArgs, Fault> {
             state_dir,
             name: args.name.clone(),
             address: by_hand.listen.clone(),
-            data_dir,
+            data_dir: by_hand.data_dir.clone(),
             etcd_binary: by_hand.etcd_binary.clone(),
             join_timeout: by_hand.join_timeout,
             box_level: by_hand.box_level.clone(),

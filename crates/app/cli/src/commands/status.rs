@@ -39,21 +39,14 @@ pub(crate) struct Args {
 
 /// Shows it.
 pub(crate) fn run(args: &Args, printer: &mut Printer) -> Result<Exit, Fault> {
-    let (state, name, token) = match (&args.state_dir, &args.config) {
+    let status = match (&args.state_dir, &args.config) {
         (Some(dir), _) => {
             let name = dir.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned());
-            (dir.clone(), name, String::new())
+            ask(dir, || turn::offline_status(&name, "", dir))?
         }
-        (None, Some(config)) => {
-            let node = NodeArgs::new(config.clone(), args.name.clone()).node(printer)?;
-            (node.state_path().to_owned(), node.name().to_owned(), node.spec.token.clone())
-        }
-        (None, None) => {
-            let node = super::ctl::node(None, args.name.as_deref(), printer)?;
-            (node.state_path().to_owned(), node.name().to_owned(), node.spec.token.clone())
-        }
+        (None, Some(config)) => of_node(&NodeArgs::new(config.clone(), args.name.clone()).node(printer)?)?,
+        (None, None) => of_node(&super::ctl::node(None, args.name.as_deref(), printer)?)?,
     };
-    let status = ask(&state, &name, &token)?;
     let lost = status.warnings.iter().any(|notice| notice.code == Code::QuorumLost.as_str());
     let exit = match status.phase.as_str() {
         "serving" if status.warnings.iter().any(|notice| notice.degrades().is_some()) => Exit::CannotMeet,
@@ -66,11 +59,12 @@ pub(crate) fn run(args: &Args, printer: &mut Printer) -> Result<Exit, Fault> {
     Ok(exit)
 }
 
-fn ask(state: &Path, name: &str, token: &str) -> Result<Status, Fault> {
-    match turn::ask_status(state)? {
-        Some(status) => Ok(status),
-        None => turn::offline_status(name, token, state),
-    }
+fn of_node(node: &turn::Node) -> Result<Status, Fault> {
+    ask(node.state_path(), || turn::offline_status_of(node))
+}
+
+fn ask(state: &Path, offline: impl FnOnce() -> Result<Status, Fault>) -> Result<Status, Fault> {
+    turn::ask_status(state)?.map_or_else(offline, Ok)
 }
 
 /// The document, as text.

@@ -41,7 +41,7 @@ pub use postgres::{PgNode, PgRole, PgSpec, PgStore, PgStoreKind, PgUser, PgUserK
 pub use processes::{
     Check, HealthSpec, Hooks, ProcessPorts, ProcessSpec, ProcessStop, RestartSpec, RestartWhen, Volume, VolumeAccess,
 };
-pub use root::below_root;
+pub use root::{below_root, without_root};
 pub use schema::{DefaultValue, default_values, schema};
 pub use settings::{Agent, Backup, Defrag, Keep, Layout, Logs, Maintenance, Metrics, Stop, Validation};
 pub use source::Source;
@@ -93,6 +93,9 @@ pub struct Spec {
     /// A group of PostgreSQL servers, if there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub postgres: Option<PgSpec>,
+    /// The root that its dirs were moved below on this machine, if any; see [`Spec::below`].
+    #[serde(skip)]
+    pub root: Option<String>,
 }
 
 /// `bootstrap: {id: N}`. A number that has been used is inert for ever.
@@ -273,9 +276,12 @@ impl Spec {
         hash(&("quorate declaration 1", &self.token, bootstrap, members))
     }
 
-    /// The whole file, whatever its spelling.
+    /// The whole file, whatever its spelling and whatever root a machine has.
     pub fn hash(&self) -> String {
-        hash(&("quorate cluster file 1", self))
+        match &self.root {
+            Some(root) => hash(&("quorate cluster file 1", self.clone().moved(&|path| without_root(path, root)))),
+            None => hash(&("quorate cluster file 1", self)),
+        }
     }
 
     /// Whether everything is sent in the clear.

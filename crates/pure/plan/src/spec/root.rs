@@ -16,11 +16,22 @@ pub fn below_root(path: &str, root: &str) -> String {
     if !is_in(root) && OURS.iter().any(|dir| is_in(dir)) { format!("{root}{path}") } else { path.to_owned() }
 }
 
+/// The path as a file declares it for machines with any root: the inverse of [`below_root`] for dirs of ours, else as it is.
+pub fn without_root(path: &str, root: &str) -> String {
+    let inner = path.strip_prefix(root.trim_end_matches('/')).filter(|inner| below_root(inner, root) == path);
+    inner.unwrap_or(path).to_owned()
+}
+
 impl Spec {
     /// The same cluster with its dirs below `root`; twice changes nothing more.
     #[must_use]
-    pub fn below(mut self, root: &str) -> Spec {
-        let moved = |path: &mut String| *path = below_root(path, root);
+    pub fn below(self, root: &str) -> Spec {
+        Spec { root: Some(root.to_owned()), ..self.moved(&|path| below_root(path, root)) }
+    }
+
+    /// The same with every path that may lie in a dir of ours given another place.
+    pub(super) fn moved(mut self, place: &dyn Fn(&str) -> String) -> Spec {
+        let moved = |path: &mut String| *path = place(path);
         moved(&mut self.agent.state_dir);
         self.agent.etcd_binary.iter_mut().chain(&mut self.agent.etcd_password_file).for_each(moved);
         for member in &mut self.members {
@@ -57,7 +68,7 @@ impl Spec {
         if let Some(backup) = &mut self.backup
             && let Some(path) = backup.store.strip_prefix("file://")
         {
-            backup.store = format!("file://{}", below_root(path, root));
+            backup.store = format!("file://{}", place(path));
         }
         self
     }
@@ -97,6 +108,11 @@ mod tests {
             assert_eq!(below_root(path, "/r"), moved);
             assert_eq!(below_root(path, "/r/"), moved);
             assert_eq!(below_root(moved, "/r"), moved);
+            let declared = path.strip_prefix("/r").unwrap_or(path);
+            assert_eq!(
+                (without_root(moved, "/r"), without_root(path, "/r/")),
+                (declared.to_owned(), declared.to_owned())
+            );
         }
     }
 
@@ -109,6 +125,7 @@ mod tests {
              permissions: [{{prefix: /app/}}]}}]}}\n"
         );
         let moved = spec(&text).below("/r");
+        assert_eq!(moved.hash(), spec(&text).hash(), "machines with different roots hold the same file");
         assert_eq!(moved.agent.state_dir, "/r/var/lib/quorate");
         assert_eq!(moved.members[0].data_dir, "/r/var/lib/etcd");
         assert_eq!(moved.agent.etcd_binary.as_deref(), Some("/usr/bin/etcd"));

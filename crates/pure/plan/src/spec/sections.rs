@@ -97,6 +97,7 @@ fn whole(reader: &mut Reader<'_>, node: Node) -> Option<(Spec, Places)> {
         box_,
         processes,
         postgres,
+        root: None,
     };
     external::alone(reader, &spec, external_at.unwrap_or_default());
     Some((spec, Places { members: places, agent: agent_at }))

@@ -18,6 +18,9 @@ use crate::spec::Spec;
 const RESET: &str =
     "`quorate data reset --yes` renames the data dir and clears the ledger, so that the node can join anew";
 
+const REJOIN: &str =
+    "it joins again when the cluster file declares it, or by a new code (`quorate peer join`); its data was renamed";
+
 pub(super) fn decide<G: Guards>(spec: &Spec, name: &str, seen: &Observed, guards: &G) -> StartPlan {
     if let DataSeen::Unknown(why) = &seen.data
         && guards.hold(Guard::UnknownData)
@@ -97,9 +100,14 @@ impl<G: Guards> Case<'_, G> {
             (_, None) => return None,
         };
         // By another's word nothing is touched, only refused.
-        let own = matches!(self.ledger.state, State::Tombstone(_));
+        let (own, way_out) = match &self.ledger.state {
+            State::Tombstone(stone) => (true, if stone.undeclared { REJOIN } else { RESET }),
+            State::Empty | State::Promised(_) | State::Inited(_) | State::Started(_) | State::PendingAdd(_) => {
+                (false, RESET)
+            }
+        };
         let mut steps = if own { self.archive() } else { Vec::new() };
-        steps.extend(refuse(Code::StartRemoved, why, RESET));
+        steps.extend(refuse(Code::StartRemoved, why, way_out));
         Some(StartPlan::new(Row::Tombstone, steps))
     }
 

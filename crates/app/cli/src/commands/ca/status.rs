@@ -47,7 +47,7 @@ pub(crate) fn run(args: &Args, printer: &mut Printer) -> Result<Exit, Fault> {
     let certificates = match &args.dir {
         Some(dir) => observe_authorities(dir, now),
         None => {
-            let config = file_or_default(args.config.as_deref())?;
+            let config = file_or_default(args.config.as_deref(), args.name.as_deref())?;
             let (spec, _) = cluster_file::read(&config)?;
             if args.name.is_none() && spec.members.len() > 1 && spec.tls_files().is_some() {
                 return everywhere(&Cluster::open(&config, None, printer)?, now, printer);

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use quorate_agent::cluster_file::{self, DEFAULT_FILE};
-use quorate_agent::declared;
+use quorate_agent::cluster_file::{self, DEFAULT_FILE, DEFAULT_STATE};
 use quorate_agent::peers::Peers;
+use quorate_agent::{declared, peering};
 use quorate_faults::{Code, Fault};
 use quorate_plan::spec::Spec;
 use serde::de::DeserializeOwned;
@@ -29,12 +29,13 @@ pub(crate) struct ClusterArgs {
 impl ClusterArgs {
     /// The cluster file.
     pub(crate) fn file(&self) -> Result<PathBuf, Fault> {
-        file_or_default(self.config.as_deref())
+        file_or_default(self.config.as_deref(), self.name.as_deref())
     }
 }
 
-/// The file that was named, else the usual one.
-pub(crate) fn file_or_default(named: Option<&Path>) -> Result<PathBuf, Fault> {
+/// The file that was named, else the usual one, else that of the peer-managed node of this machine, by its name or because it is
+/// the only one.
+pub(crate) fn file_or_default(named: Option<&Path>, node: Option<&str>) -> Result<PathBuf, Fault> {
     if let Some(file) = named {
         return Ok(file.to_owned());
     }
@@ -42,8 +43,19 @@ pub(crate) fn file_or_default(named: Option<&Path>) -> Result<PathBuf, Fault> {
     if usual.exists() {
         return Ok(usual);
     }
-    Err(Fault::new(Code::NoCluster, format!("there is no cluster file `{}`", usual.display()))
-        .hint("give --config, or set QUORATE_CONFIG"))
+    let state = cluster_file::place(DEFAULT_STATE)?;
+    if let Some((place, _)) = peering::find(&state, node)? {
+        return Ok(place.file());
+    }
+    let attempt = format!("there is no cluster file `{}`, and no node in `{}`", usual.display(), state.display());
+    Err(Fault::new(Code::NoCluster, attempt).hint("give --config, or set QUORATE_CONFIG"))
+}
+
+/// The name of the peer-managed node that keeps this very file, where it is not given.
+pub(crate) fn peer_managed(file: &Path, node: Option<&str>) -> Option<String> {
+    let state = file.parent()?.parent()?;
+    let (place, _) = peering::find(state, node).ok()??;
+    (place.file() == file).then_some(place.name)
 }
 
 /// A cluster that can be asked.

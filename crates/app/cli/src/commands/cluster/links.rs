@@ -111,7 +111,7 @@ pub(crate) fn run(args: &Args, printer: &mut Printer) -> Result<Exit, Fault> {
         None if printer.is_json() && args.out.is_none() => Format::Json,
         None => Format::Env,
     };
-    let config = file_or_default(args.config.as_deref())?;
+    let config = file_or_default(args.config.as_deref(), args.name.as_deref())?;
     let (spec, warnings) = cluster_file::read(&config)?;
     let (spec, more) = declared::resolve_now(spec, args.name.as_deref(), declared::ASKED_WITHIN)?;
     for warning in warnings.iter().chain(&more) {

@@ -41,7 +41,7 @@ pub(crate) struct Args {
 
 /// Shows it.
 pub(crate) fn run(args: &Args, printer: &mut Printer) -> Result<Exit, Fault> {
-    let file = file_or_default(args.file.as_deref().or(args.config.as_deref()))?;
+    let file = file_or_default(args.file.as_deref().or(args.config.as_deref()), args.name.as_deref())?;
     let living = Living::open(&file, args.name.as_deref(), printer)?;
     let mut seen = living.look_ahead();
     // What the plan itself refuses comes first: it says more.
