@@ -3,15 +3,16 @@
 //! **Rule:** the file's `bootstrap` is what declares a founding; this command changes nothing. Agents found by themselves.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 use quorate_agent::peers::{FoundingAnswer, NodeAnswer};
 use quorate_faults::{Code, Exit, Fault, Severity};
-use quorate_pki::{PreflightInput, preflight};
+use quorate_pki::{PreflightInput, node_name, preflight, read_certificates};
+use quorate_plan::certificates::host_of;
 use quorate_plan::roster::names;
-use quorate_plan::spec::for_member;
+use quorate_plan::spec::{Member, Spec, Tls, for_member};
 use serde::Serialize;
 
 use super::ask::Cluster;
@@ -54,7 +55,7 @@ pub(crate) fn run(args: &Args, printer: &mut Printer) -> Result<Exit, Fault> {
         return Err(Fault::new(Code::SpecMistake, format!("`{shown}` declares no founding"))
             .hint("write `bootstrap: {id: 1}`, and another number for each founding"));
     };
-    certificates(&cluster, printer)?;
+    certificates(&cluster, args.name.as_deref(), printer)?;
     let begun = Instant::now();
     let mut said: BTreeMap<String, String> = BTreeMap::new();
     let mut progress = None;
@@ -113,11 +114,13 @@ fn tell(nodes: &[Node], said: &mut BTreeMap<String, String>, cluster: &str, prin
 }
 
 /// Checks the certificates that are on this machine, of whichever members they are.
-fn certificates(cluster: &Cluster, printer: &mut Printer) -> Result<(), Fault> {
+fn certificates(cluster: &Cluster, name: Option<&str>, printer: &mut Printer) -> Result<(), Fault> {
     let Some(tls) = cluster.spec.tls_files() else { return Ok(()) };
+    let own = tls_owner(&cluster.spec, tls, name);
     let mut elsewhere = Vec::new();
     for member in &cluster.spec.members {
-        if std::fs::File::open(for_member(&tls.peer.key_file, &member.name)).is_err() {
+        let other = own.as_ref().is_some_and(|own| *own != member.name);
+        if other || std::fs::File::open(for_member(&tls.peer.key_file, &member.name)).is_err() {
             elsewhere.push(member.name.as_str());
             continue;
         }
@@ -136,6 +139,22 @@ fn certificates(cluster: &Cluster, printer: &mut Printer) -> Result<(), Fault> {
             .note(&format!("certificates of {who} are not on this machine, and were not checked: their agents do so"));
     }
     Ok(())
+}
+
+/// The member whose files are on this machine, where the file names the same paths for all of them: the one that is given, else
+/// the one that the certificate names, else the one whose address it is for. `None`: each member has paths of its own.
+fn tls_owner(spec: &Spec, tls: &Tls, name: Option<&str>) -> Option<String> {
+    let files = tls.agent.as_ref().unwrap_or(&tls.peer);
+    if files.cert_file.contains("{name}") || tls.peer.key_file.contains("{name}") {
+        return None;
+    }
+    if let Some(name) = name {
+        return Some(name.to_owned());
+    }
+    let leaf = read_certificates(Path::new(&files.cert_file)).ok()?.into_iter().next()?;
+    let named = node_name(&leaf.der, &spec.token).filter(|name| spec.member(name).is_some());
+    let at = |member: &&Member| host_of(&spec.agent_url_of(member)).is_some_and(|host| leaf.covers(host));
+    named.or_else(|| spec.members.iter().find(at).map(|member| member.name.clone()))
 }
 
 fn look(cluster: &Cluster) -> Vec<Node> {
