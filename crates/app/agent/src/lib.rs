@@ -1,5 +1,7 @@
 //! What runs on a node: sources of truth, and whoever turns their answers into work.
 
+#![recursion_limit = "256"]
+
 pub mod auth;
 pub mod backups;
 pub mod certificates;

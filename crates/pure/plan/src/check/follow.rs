@@ -60,7 +60,7 @@ impl Paper {
                 }
             }
             Step::Archive => self.data = Data::None,
-            Step::Restore { revision } => self.restore(audit, *revision),
+            Step::Restore { revision, .. } => self.restore(audit, *revision),
             Step::Init { cluster, member } => self.init(audit, *cluster, *member),
             Step::Write(state) => self.write(audit, state),
             Step::TellPeers => self.told = true,
