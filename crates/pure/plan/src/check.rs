@@ -5,6 +5,7 @@
 
 mod change;
 mod follow;
+mod machines;
 mod recover;
 #[cfg(test)]
 mod tests;
@@ -16,7 +17,9 @@ use quorate_etcd_formats::membership::ClusterId;
 
 use crate::ledger::{Generation, IntentKind, Ledger, LedgerSeen, State};
 use crate::spec::Spec;
-use crate::start::{ClusterSeen, DataSeen, Observed, PeerAnswer, PeerFounding, PeerSeen, PlaceState, StartPlan, Step};
+use crate::start::{
+    ClusterSeen, DataSeen, ListedMember, Observed, PeerAnswer, PeerFounding, PeerSeen, PlaceState, StartPlan, Step,
+};
 
 /// Says what the plan of the node `name` would break. An executor must not run a plan that was not found in order.
 pub fn check(spec: &Spec, name: &str, seen: &Observed, plan: &StartPlan) -> Result<(), Vec<String>> {
@@ -137,6 +140,13 @@ impl Audit<'_> {
             !hidden || !acts,
             "while the file system of the data is not mounted, nothing is made, removed or added",
         );
+    }
+
+    fn members(&self) -> &[ListedMember] {
+        match &self.seen.cluster {
+            ClusterSeen::Confirmed { members, .. } => members,
+            ClusterSeen::Unreachable(_) => &[],
+        }
     }
 
     fn answers(&self) -> impl Iterator<Item = (&str, &PeerAnswer)> {

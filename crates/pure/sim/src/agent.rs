@@ -13,6 +13,7 @@ use quorate_plan::start::{
 
 use crate::etcd::{Config, Data};
 use crate::execute::peer_url;
+use crate::machines::Itself;
 use crate::world::{Executing, World};
 
 impl World {
@@ -83,20 +84,35 @@ impl World {
     /// Looks at everything, as an agent does.
     fn look(&self, node: usize) -> Observed {
         let it = &self.nodes[node];
-        let unmounted = it.data_unreadable && it.unmounted;
-        let data = match &it.data {
+        let itself = Itself {
+            data: it.data.as_ref(),
+            ledger: it.ledger.as_ref(),
+            checked: it.checked.as_ref(),
+            data_unreadable: it.data_unreadable,
+            unmounted: it.unmounted,
+            ledger_unreadable: it.ledger_unreadable,
+        };
+        self.look_as(node, &itself, Some(it.nonce))
+    }
+
+    /// The same on a machine that has the name of a node, and a disk of its own.
+    pub(crate) fn look_as(&self, node: usize, itself: &Itself<'_>, nonce: Option<u64>) -> Observed {
+        let it = &self.nodes[node];
+        // A second machine has a disk of its own, which is mounted.
+        let unmounted = itself.data_unreadable && itself.unmounted;
+        let data = match itself.data {
             _ if unmounted => DataSeen::Absent,
-            _ if it.data_unreadable => DataSeen::Unknown("input/output error".to_owned()),
+            _ if itself.data_unreadable => DataSeen::Unknown("input/output error".to_owned()),
             None => DataSeen::Absent,
             Some(data) => DataSeen::There(DataFacts {
                 ids: Some((data.cluster, data.member)),
                 last_index: Some(data.log.len() as u64),
-                verdict: it.checked.clone().unwrap_or(Verdict::Unchecked),
+                verdict: itself.checked.cloned().unwrap_or(Verdict::Unchecked),
                 readable: None,
             }),
         };
-        let ledger = match &it.ledger {
-            _ if it.ledger_unreadable => LedgerSeen::Unreadable("input/output error".to_owned()),
+        let ledger = match itself.ledger {
+            _ if itself.ledger_unreadable => LedgerSeen::Unreadable("input/output error".to_owned()),
             None => LedgerSeen::Absent,
             Some(ledger) => LedgerSeen::There(Box::new(ledger.clone())),
         };
@@ -118,10 +134,11 @@ impl World {
         let cluster = self.observe_cluster(node);
         let (dir, mount_point, fs_type) = ("/data".to_owned(), "/data".to_owned(), "ext4".to_owned());
         let place = match () {
-            () if unmounted && !it.ledger_unreadable => PlaceState::NotMounted { dir, mount_point, fs_type },
+            () if unmounted && !itself.ledger_unreadable => PlaceState::NotMounted { dir, mount_point, fs_type },
             () => PlaceState::NotCompared,
         };
-        Observed { data, place, ledger, end: EndSeen::Absent, cluster, peers, store }
+        let sightings = self.sightings(node, nonce, &cluster);
+        Observed { data, place, ledger, end: EndSeen::Absent, cluster, peers, store, sightings }
     }
 
     pub(crate) fn index_of(&self, name: &str) -> Option<usize> {

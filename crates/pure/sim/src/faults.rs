@@ -204,6 +204,7 @@ impl World {
     pub(crate) fn forget(&mut self, node: usize) {
         let it = &mut self.nodes[node];
         (it.data, it.ledger, it.snapshot) = (None, None, None);
+        it.nonce += 1000;
         it.noted.clear();
         self.equip_by_hand(node);
     }

@@ -14,6 +14,7 @@ mod etcd;
 mod execute;
 mod faults;
 mod files;
+mod machines;
 mod operators;
 mod person;
 mod raft;

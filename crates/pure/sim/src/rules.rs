@@ -217,6 +217,25 @@ impl World {
         self.break_rule(broken.to_owned());
     }
 
+    /// Before a second machine with the name of a node takes a step.
+    pub(crate) fn rule_of_second(&mut self, of: usize, step: &Step) {
+        let Some(member) = self.nodes[of].data.as_ref().filter(|_| self.nodes[of].runs).map(|data| data.member) else {
+            return;
+        };
+        let healthy = self.present().is_some_and(|(leader, config)| {
+            config.get(member).is_some() && self.meets(leader, of, &config) && !self.was_asked(of)
+        });
+        match step {
+            Step::RemoveMember(id) if *id == member && healthy => {
+                self.break_rule("a member that is healthy is removed for a second machine".to_owned());
+            }
+            Step::Start { joining: false } if healthy => {
+                self.break_rule("two machines run the same member".to_owned());
+            }
+            _ => {}
+        }
+    }
+
     /// Before the cluster is told of another address: etcd would make a voter of a learner.
     pub(crate) fn rule_of_move(&mut self, id: MemberId) {
         let config = self.present().map(|(_, config)| config).unwrap_or_default();

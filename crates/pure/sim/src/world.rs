@@ -10,6 +10,7 @@ use quorate_plan::start::{Halt, Held, StartPlan, Verdict};
 use crate::clocks::Clock;
 use crate::etcd::{Data, Entry};
 use crate::files::{self, File};
+use crate::machines::Second;
 use crate::random::Random;
 use crate::recovery::Order;
 use crate::rotation::{Authorities, Certificates, Generation};
@@ -79,6 +80,8 @@ pub(crate) struct Node {
     pub(crate) listens: u8,
     /// The address that the last file gave it which declared it.
     pub(crate) place: u8,
+    /// Which machine it is: another one where all was lost.
+    pub(crate) nonce: u64,
     /// Whom it trusts and what it shows, by its files; and whom its etcd trusts, by when that was started.
     pub(crate) certificates: Certificates,
     pub(crate) started_with: BTreeSet<Generation>,
@@ -160,6 +163,11 @@ pub(crate) struct World {
     pub(crate) dead: BTreeMap<(ClusterId, usize), u64>,
     /// The folder of authorities, and who rotates them.
     pub(crate) authorities: Authorities,
+    /// Which machine holds the name of a node, and until when.
+    pub(crate) leases: BTreeMap<String, (u64, u64)>,
+    /// A machine with the identity of a node that runs, and the chance that there is one.
+    pub(crate) second: Option<Second>,
+    pub(crate) twins: Random,
 }
 
 impl World {
@@ -187,6 +195,7 @@ impl World {
         let addresses = vec![0; nodes.len()];
         let mut chance = Random::new(random.clone().next() ^ 0x0063_6c6f_636b_7300);
         let rotating = Random::new(random.clone().next() ^ 0x0072_6f74_6174_6500);
+        let twins = Random::new(random.clone().next() ^ 0x0073_6563_6f6e_6400);
         let clocks = nodes.iter().map(|_| Clock::of_chance(&mut chance)).collect();
         World {
             settings,
@@ -221,6 +230,9 @@ impl World {
             torn_down: false,
             dead: BTreeMap::new(),
             authorities: Authorities::new(rotating),
+            leases: BTreeMap::new(),
+            second: None,
+            twins,
         }
     }
 
@@ -274,6 +286,7 @@ impl World {
             }
         }
         self.raft();
+        self.hold_names();
         if self.living {
             self.rotate();
         }
@@ -355,6 +368,7 @@ impl Node {
             runs_as: (1, 16),
             listens: 0,
             place: 0,
+            nonce: number as u64,
             certificates: Certificates::made_by(0, [0]),
             started_with: [0].into(),
             since: None,

@@ -46,6 +46,7 @@ pub(crate) use detach::detach;
 pub(crate) use facts::{Ports, fsync_ms};
 pub(crate) use keep::{invite, keep};
 pub(crate) use keys::hand_keys;
+pub(crate) use pinned::fill_random;
 pub(crate) use points::point;
 pub(crate) use record::Records;
 pub(crate) use returned::before_first_start;

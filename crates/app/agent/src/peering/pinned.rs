@@ -36,7 +36,7 @@ const ANSWER_LIMIT: Duration = Duration::from_secs(40);
 const ANSWER_MAX: u64 = 512 << 10;
 
 /// Fills a secret.
-pub(super) fn fill_random(bytes: &mut [u8]) -> Result<(), Fault> {
+pub(crate) fn fill_random(bytes: &mut [u8]) -> Result<(), Fault> {
     let filled = default_provider().secure_random.fill(bytes);
     filled.map_err(|_| Fault::new(Code::Internal, "there are no random numbers"))
 }

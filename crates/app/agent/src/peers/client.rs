@@ -23,7 +23,8 @@ use super::messages::{
     Refusal, StartedAnswer, StartedRequest,
 };
 use super::{
-    BODY_MAX, CLUSTER_HEADER, FROM_HEADER, GENERATION_HEADER, NO_GENERATION, OPERATOR, STATE_HEADER, TRIAL, UNNUMBERED,
+    BODY_MAX, CLUSTER_HEADER, FROM_HEADER, GENERATION_HEADER, INSTANCE_HEADER, NO_GENERATION, OPERATOR, STATE_HEADER,
+    TRIAL, UNNUMBERED,
 };
 use crate::turn::Status;
 
@@ -88,6 +89,8 @@ pub struct Peers {
     client: Mutex<Option<(Vec<Stamp>, Client)>>,
     /// How far we are.
     state: Mutex<&'static str>,
+    /// Which machine asks, where an agent does.
+    instance: Option<String>,
 }
 
 #[derive(Debug)]
@@ -116,7 +119,18 @@ impl Peers {
         let (urls, leaving) = (urls.collect(), BTreeMap::new());
         let clients = Mutex::default();
         let (client, state) = (Mutex::new(None), Mutex::new("none"));
-        Peers { token, me, urls, leaving, clients, files, ledger: None, client, state }
+        Peers { token, me, urls, leaving, clients, files, ledger: None, client, state, instance: None }
+    }
+
+    /// The same, asked from this machine.
+    #[must_use]
+    pub fn with_instance(self, instance: Option<String>) -> Peers {
+        Peers { instance, ..self }
+    }
+
+    /// Which machine asks.
+    pub fn instance(&self) -> Option<&str> {
+        self.instance.as_deref()
     }
 
     /// The same, asked by a node that has a ledger.
@@ -360,6 +374,10 @@ impl Peers {
         let client = self.client().map_err(PeerError::Silent)?;
         let generation = generation.map_or_else(|| NO_GENERATION.to_owned(), |number| number.to_string());
         let request = client.request(method, format!("{url}{path}"));
+        let request = match &self.instance {
+            Some(instance) => request.header(INSTANCE_HEADER, instance),
+            None => request,
+        };
         Ok(request
             .header(CLUSTER_HEADER, &self.token)
             .header(GENERATION_HEADER, generation)
@@ -416,6 +434,11 @@ impl Peers {
             Err(fault) => known.as_ref().map(|(_, client)| client.clone()).ok_or(fault),
         }
     }
+}
+
+/// A client that shows this certificate with this key, and believes these authorities.
+pub(crate) fn http_client(files: Option<[PathBuf; 3]>) -> Result<Client, Fault> {
+    build(files.map(|[cert, key, ca]| Files { cert, key, ca }).as_ref())
 }
 
 fn build(files: Option<&Files>) -> Result<Client, Fault> {

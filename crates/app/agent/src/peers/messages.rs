@@ -97,6 +97,15 @@ pub struct NodeAnswer {
     /// Whether it holds the issuing keys, where its certificates are renewed by agents.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub issues_certificates: Option<bool>,
+    /// Which machine its agent runs on: a nonce.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub instance: Option<String>,
+    /// The same in words: its host name and address.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub machine: Option<String>,
+    /// The members that answered when its agent last looked, some seconds ago at most.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sees: Option<Vec<MemberId>>,
 }
 
 /// Whether etcd waited for a restart.

@@ -17,6 +17,7 @@ mod openapi;
 mod server;
 
 pub(crate) use change::take;
+pub(crate) use client::http_client;
 pub use client::{PeerError, Peers};
 pub use messages::{
     Acknowledged, FileAnswer, FileRequest, FileTold, FileTrial, FileTried, FoundingAnswer, HandOverAnswer,
@@ -30,6 +31,8 @@ pub const CLUSTER_HEADER: &str = "quorate-cluster";
 pub const GENERATION_HEADER: &str = "quorate-generation";
 /// Names who asks: a member, or [`OPERATOR`].
 pub const FROM_HEADER: &str = "quorate-from";
+/// Names the machine of the agent that asks: a nonce, so that two machines with the same name are told apart.
+pub const INSTANCE_HEADER: &str = "quorate-instance";
 /// Names how far who asks has come, in one word, so that the other side looks again when it is news.
 pub const STATE_HEADER: &str = "quorate-state";
 /// Of a node that holds nothing yet, and of operators that look. Whoever changes something names a generation, but for

@@ -158,7 +158,8 @@ fn schemas() -> Value {
             "backed_up_ms": number, "stored_revision": number, "since_revision": number,
             "differing": { "type": "array", "items": id },
             "role": { "enum": ["standalone", "server", "client", "external", "detached"] },
-            "clock_ms": number
+            "clock_ms": number,
+            "instance": text, "machine": text, "sees": { "type": "array", "items": id }
         })),
         "StartedRequest": object(&["name", "cluster", "member"], json!({ "name": text, "cluster": id, "member": id })),
         "StartedAnswer": object(&["recorded"], json!({ "recorded": { "const": true } })),

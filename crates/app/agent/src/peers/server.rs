@@ -26,8 +26,8 @@ use quorate_plan::spec::Member;
 
 use super::messages::{FoundingAnswer, NodeAnswer, PlanAnswer, Refusal, StartedAnswer, StartedRequest};
 use super::{
-    BODY_MAX, CLUSTER_HEADER, FROM_HEADER, GENERATION_HEADER, NO_GENERATION, OPERATOR, Peers, STATE_HEADER, TRIAL,
-    UNNUMBERED, care, change, hand, openapi,
+    BODY_MAX, CLUSTER_HEADER, FROM_HEADER, GENERATION_HEADER, INSTANCE_HEADER, NO_GENERATION, OPERATOR, Peers,
+    STATE_HEADER, TRIAL, UNNUMBERED, care, change, hand, openapi,
 };
 use crate::certificates::{self, CertificatesAnswer, CertificatesRequest};
 use crate::peering::{self, Peering};
@@ -114,6 +114,7 @@ async fn guard(State(api): State<Api>, request: Request, next: Next) -> Response
         return refusal.into_response();
     }
     listen_to(&api, request.headers());
+    notice_second_machine(&api, &request);
     match tokio::time::timeout(REQUEST_LIMIT, next.run(request)).await {
         Ok(response) => response,
         Err(_) => {
@@ -142,6 +143,18 @@ fn admit_ended(asked: &Asked<'_>) -> Result<(), No> {
             let why = "the certificate has ended: it may be renewed with, and nothing else";
             Err(refuse(StatusCode::FORBIDDEN, Code::RenewalOnly, why, None))
         }
+    }
+}
+
+/// An agent on another machine asks in the name of this node.
+fn notice_second_machine(api: &Api, request: &Request) {
+    let text = |name: &str| request.headers().get(name).and_then(|value| value.to_str().ok());
+    let (Some(from), Some(instance)) = (text(FROM_HEADER), text(INSTANCE_HEADER)) else { return };
+    if from == api.node.name() && api.peers.instance().is_some_and(|own| own != instance) {
+        let peer = request.extensions().get::<ConnectInfo<Peer>>();
+        let at =
+            peer.map_or_else(|| "an unknown address".to_owned(), |info| info.0.from.ip().to_canonical().to_string());
+        api.shared.saw_second_machine(&at);
     }
 }
 
@@ -242,6 +255,9 @@ async fn node(State(api): State<Api>) -> Result<Json<NodeAnswer>, No> {
         role: role(&api),
         clock_ms: u64::try_from(Timestamp::now().as_millisecond()).ok(),
         issues_certificates: certificates::folder(&api.node).ok().map(|dir| certificates::can_issue(&dir)),
+        instance: api.peers.instance().map(str::to_owned),
+        machine: api.shared.machine(),
+        sees: api.shared.sees(),
     }))
 }
 

@@ -346,6 +346,8 @@ impl Beside {
             .iter()
             .map(|(member, status)| (MemberId(member.id), status.as_ref().ok().map(|status| status.raft_index)));
         self.shared.saw_indexes(&indexes.collect::<Vec<_>>());
+        let answered = survey.members.iter().filter(|(_, status)| status.is_ok());
+        self.shared.saw_members(answered.map(|(member, _)| MemberId(member.id)).collect());
         let leader = survey.members.iter().find(|(member, _)| MemberId(member.id) == survey.leader);
         self.shared.saw_leader(match leader {
             Some((member, _)) if MemberId(member.id) == survey.me => Leader::Me,

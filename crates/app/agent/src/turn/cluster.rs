@@ -22,6 +22,8 @@ use crate::peers::{FoundingAnswer, NodeAnswer, PeerError, Peers};
 
 /// How long the members may take to confirm their list: a linearizable read of a healthy cluster takes milliseconds.
 const CONFIRM_LIMIT: Duration = Duration::from_secs(2);
+/// How long each member of that list may take to say how it is. Less, so that one whose machine is silent does not take the list with it.
+const HEALTH_LIMIT: Duration = Duration::from_millis(1200);
 
 /// What the agents of others said, by name.
 pub(super) type Heard = BTreeMap<String, Result<NodeAnswer, PeerError>>;
@@ -206,7 +208,7 @@ pub(super) async fn listed(
         let known =
             connected.iter().find(|client| client.endpoints().eq([url.as_str()])).map(|client| (*client).clone());
         let Ok(mut settings) = node.client_at(vec![url]) else { continue };
-        settings.timeout = settings.timeout.min(CONFIRM_LIMIT);
+        settings.timeout = settings.timeout.min(HEALTH_LIMIT);
         asked.spawn(async move {
             let status = async {
                 match known {
@@ -214,7 +216,9 @@ pub(super) async fn listed(
                     None => Client::connect(&settings).await?.status().await,
                 }
             };
-            (at, status.await.map_err(|fault| in_words(&fault)))
+            let status = tokio::time::timeout(HEALTH_LIMIT, status).await;
+            let late = |_| Err("it did not answer in time".to_owned());
+            (at, status.map_or_else(late, |status| status.map_err(|fault| in_words(&fault))))
         });
     }
     let (mut health, mut corrupt) = (BTreeMap::<usize, Health>::new(), BTreeSet::new());

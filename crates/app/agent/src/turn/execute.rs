@@ -63,7 +63,7 @@ impl Agent {
                 return Did::Again;
             }
             let restores_next = matches!(plan.steps.get(at + 1), Some(Step::Restore { .. }));
-            match self.step(step, restores_next).await {
+            match self.step(step, restores_next, seen).await {
                 Ok(None) => {}
                 Ok(Some(did)) => return did,
                 Err(fault) => return Did::Halted(phase_of(&fault), halt_of(&fault)),
@@ -72,7 +72,7 @@ impl Agent {
         Did::Again
     }
 
-    async fn step(&mut self, step: &Step, restores_next: bool) -> Result<Option<Did>, Fault> {
+    async fn step(&mut self, step: &Step, restores_next: bool, seen: &Observed) -> Result<Option<Did>, Fault> {
         match step {
             Step::Validate(depth) => self.validate(depth).await,
             Step::RepairTail => self.repair().await,
@@ -89,11 +89,14 @@ impl Agent {
                 self.write_beside(move |ledger| *ledger = ledger.outdated_by(newer)).await.map(|()| None)
             }
             Step::TellPeers => self.tell_peers().await,
-            Step::RemoveMember(member) => self.remove_member(*member).await,
+            Step::RemoveMember(member) => self.remove_member(*member, seen).await,
             Step::AddLearner => self.add_learner().await,
             // What is left is done beside a running etcd: whoever learns is promoted when it has caught up.
             Step::Promote => Ok(None),
-            Step::Start { joining: false } => self.start(None).await.map(Some),
+            Step::Start { joining: false } => match self.hold_name(seen).await {
+                Some(did) => Ok(Some(did)),
+                None => self.start(None).await.map(Some),
+            },
             Step::Start { joining: true } => {
                 let join = self.initial_cluster().await?;
                 self.start(Some(join)).await.map(Some)

@@ -4,6 +4,7 @@
 //! independent check agrees to; whether it took effect is seen at the next look.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use quorate_etcd::client::messages::MemberListResponse;
 use quorate_etcd::client::{Client, Joins};
@@ -15,7 +16,7 @@ use quorate_plan::phase::Phase;
 use quorate_plan::quorum::{Change, Standing};
 use quorate_plan::roster::names;
 use quorate_plan::spec::Member;
-use quorate_plan::start::{Halt, Observed, StartPlan};
+use quorate_plan::start::{ClusterSeen, Halt, Observed, StartPlan, objection_to_removal};
 use tokio::task::JoinSet;
 use tracing::info;
 
@@ -24,8 +25,12 @@ use super::cluster::{hear, listed, ours, quorum_list};
 use super::data::in_words;
 use super::execute::{Did, halted};
 use super::node::Node;
+use super::sightings;
 use crate::peering::point;
 use crate::peers::{FoundingAnswer, NodeAnswer, StartedRequest};
+
+/// How long the start of good data waits for its node's name: the plan has found nobody who runs it.
+const NAME_LIMIT: Duration = Duration::from_secs(3);
 
 impl Agent {
     /// Lets the plan be checked by whoever did not make it.
@@ -85,10 +90,17 @@ impl Agent {
     }
 
     /// Removes a member through the others.
-    pub(super) async fn remove_member(&mut self, member: MemberId) -> Result<Option<Did>, Fault> {
+    pub(super) async fn remove_member(&mut self, member: MemberId, seen: &Observed) -> Result<Option<Did>, Fault> {
         let Through { client, list } = self.others().await?;
         if !list.members.iter().any(|listed| listed.id == member.0) {
             return Ok(None);
+        }
+        // The name first: from here on another machine with it sees this one.
+        if let Some(halt) = self.lease.claim_through(&client).await? {
+            return Ok(Some(Did::Halted(Phase::Waiting, halt)));
+        }
+        if let Some(halt) = self.runs_elsewhere(member, seen).await {
+            return Ok(Some(Did::Halted(Phase::Waiting, halt)));
         }
         prove(&self.node, &list, Change::Remove(member), self.node.name()).await?;
         info!("removing member {member}, whose data is gone, so that it can be added anew");
@@ -97,10 +109,40 @@ impl Agent {
         Ok(None)
     }
 
+    /// Asks once more, right before a member is removed, whether it runs on another machine.
+    async fn runs_elsewhere(&self, member: MemberId, seen: &Observed) -> Option<Halt> {
+        let ledger = self.book.read();
+        let (heard, now) =
+            tokio::join!(hear(&self.peers, &ledger), sightings::observe(&self.node, &self.peers, &ledger));
+        let sightings = sightings::complete(now, &self.node, &seen.cluster, &heard).await;
+        let now = Observed { ledger, sightings, ..seen.clone() };
+        objection_to_removal(&self.node.spec, self.node.name(), &now, member)
+    }
+
+    /// Takes the name of this node before etcd starts on its data, where the others have a quorum. Without one, etcd may be what
+    /// makes it.
+    pub(super) async fn hold_name(&self, seen: &Observed) -> Option<Did> {
+        if !matches!(seen.cluster, ClusterSeen::Confirmed { .. }) {
+            return None;
+        }
+        let claimed = async { self.lease.claim_through(&self.others().await?.client).await };
+        match tokio::time::timeout(NAME_LIMIT, claimed).await {
+            Ok(Ok(halt)) => halt.map(|halt| Did::Halted(Phase::Waiting, halt)),
+            Ok(Err(fault)) => {
+                info!(code = %fault.code(), "the name of this node is taken once etcd serves: {}", in_words(&fault));
+                None
+            }
+            Err(_) => None,
+        }
+    }
+
     /// Adds this node as a learner, and writes the id that it is given into the ledger.
     pub(super) async fn add_learner(&mut self) -> Result<Option<Did>, Fault> {
         self.is_expected().await?;
         let Through { client, list } = self.others().await?;
+        if let Some(halt) = self.lease.claim_through(&client).await? {
+            return Ok(Some(Did::Halted(Phase::Waiting, halt)));
+        }
         prove_by(&self.node, &list, Change::AddLearner, self.node.name(), &[&client]).await?;
         let urls = self.node.member.peer_urls.clone();
         let added = client.member_add(urls.clone(), Joins::Learning).await?;

@@ -26,6 +26,7 @@ mod execute;
 mod external;
 mod first_word;
 mod in_place;
+mod instance;
 mod keep;
 mod learning;
 mod listen;
@@ -33,6 +34,7 @@ mod look;
 mod measure;
 mod membership;
 mod node;
+mod node_lease;
 mod observe;
 mod place;
 mod poll;
@@ -46,7 +48,9 @@ mod remembered;
 mod repeats;
 mod restore;
 mod role;
+mod second_machine;
 mod self_check;
+mod sightings;
 mod status;
 mod systemd;
 mod takeover;
@@ -107,6 +111,7 @@ use crate::peers::{self, Peers};
 use crate::processes::Processes;
 use crate::{certificates, cluster_file, declared, serve};
 use etcd::Program;
+use node_lease::NodeLease;
 use observe::Memory;
 use postgres::Postgres;
 
@@ -223,7 +228,12 @@ impl Life<'_> {
         // That takes longer than all else before there is anyone to talk to.
         let asked = etcd::ask(&node, None);
         let peers = Peers::new(&node.spec, node.name(), node.name()).and_leaving(&node.spec, &node.leaving);
-        let peers = Arc::new(peers.with_ledger(node.ledger()));
+        let instance = instance::ensure(state.path())?;
+        let lease = NodeLease::new(&node, &shared, &instance);
+        let (named, machine) = (Arc::clone(&shared), Arc::clone(&node));
+        // Names may take long to be resolved, and nothing waits for it.
+        drop(tokio::task::spawn_blocking(move || named.set_machine(instance::machine(&machine))));
+        let peers = Arc::new(peers.with_ledger(node.ledger()).with_instance(Some(instance)));
         let api = peers::Api {
             node: Arc::clone(&node),
             book: Arc::clone(&book),
@@ -249,8 +259,12 @@ impl Life<'_> {
                 wishes.clone(),
             )));
         }
+        if !once && node.spec.external.is_none() && node.has_peers() {
+            tokio::spawn(Arc::clone(&lease).keep(stop.clone()));
+        }
         info!(member = node.name(), file = %node.file.display(), "the agent runs");
         let mut agent = Agent {
+            lease: Arc::clone(&lease),
             node,
             book,
             peers,
@@ -278,6 +292,9 @@ impl Life<'_> {
         agent.end_processes(&finish).await;
         agent.rest().await;
         stop.cancel();
+        if matches!(finish, Ok(Finish::Stopped)) {
+            lease.release().await;
+        }
         for listener in served {
             end_listener(listener).await;
         }
@@ -394,6 +411,7 @@ struct Agent {
     book: Arc<Book>,
     peers: Arc<Peers>,
     peering: Arc<Peering>,
+    lease: Arc<NodeLease>,
     state: StateDir,
     shared: Arc<Shared>,
     wished: watch::Receiver<Vec<Wish>>,

@@ -19,6 +19,7 @@ use super::cluster;
 use super::data::{Checked, in_words, observe_data};
 use super::node::Node;
 use super::place::observe_place;
+use super::sightings;
 use crate::peers::Peers;
 
 /// How long the store may take to be listed before it counts as silent.
@@ -68,10 +69,16 @@ pub(super) async fn observe(node: &Arc<Node>, peers: &Arc<Peers>, memory: &Memor
         }
         let heard = cluster::hear(peers, &ledger).await;
         let confirmed = cluster::observe_cluster(node, &heard, &ledger).await;
-        (confirmed, cluster::seen(&heard, node.name(), &ledger))
+        (confirmed, heard)
     };
-    let ((data, place, end, store), (cluster, peers)) = tokio::join!(here, elsewhere);
-    Observed { data, place, ledger, end, cluster, peers, store }
+    let elsewhere = async {
+        let ((cluster, heard), seen) = tokio::join!(elsewhere, sightings::observe(node, peers, &ledger));
+        let seen = sightings::complete(seen, node, &cluster, &heard).await;
+        let peers = cluster::seen(&heard, node.name(), &ledger);
+        (cluster, peers, seen)
+    };
+    let ((data, place, end, store), (cluster, peers, sightings)) = tokio::join!(here, elsewhere);
+    Observed { data, place, ledger, end, cluster, peers, store, sightings }
 }
 
 /// How etcd last ended, in a few words.

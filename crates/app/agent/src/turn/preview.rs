@@ -15,6 +15,7 @@ use quorate_plan::start::{Step, plan_start};
 use serde::Serialize;
 
 use super::etcd::{self, Program};
+use super::instance;
 use super::node::Node;
 use super::observe::{Memory, end_words, observe};
 use super::postgres::here_of;
@@ -65,7 +66,8 @@ pub async fn preview(node: Node) -> Result<Preview, Fault> {
         Adoption::Gone(_) | Adoption::Lost(_) | Adoption::None => {}
     }
     let node = Arc::new(node);
-    let peers = Arc::new(Peers::new(&node.spec, node.name(), node.name()));
+    let instance = instance::read(node.state_path());
+    let peers = Arc::new(Peers::new(&node.spec, node.name(), node.name()).with_instance(instance));
     let seen = observe(&node, &peers, &Memory::default()).await;
     let plan = plan_start(&node.spec, node.name(), &seen);
     let halt = plan.waiting().or(plan.refused());

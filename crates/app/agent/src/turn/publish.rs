@@ -17,6 +17,7 @@ use super::measure::Measures;
 use super::node::Node;
 use super::poll::Polls;
 use super::repeats::Repeats;
+use super::second_machine::Machines;
 use super::status::{AgentNow, BackupNow, Notice, ProcessNow, Status};
 use super::systemd;
 use super::talk::Talk;
@@ -34,6 +35,7 @@ pub(crate) struct Shared {
     read: Mutex<Option<Instant>>,
     ready_limit: Duration,
     pub(super) talk: Talk,
+    pub(super) machines: Machines,
     pub(super) measures: Measures,
     pub(super) backups: backups::metrics::Metrics,
     pub(super) polls: Polls,
@@ -91,6 +93,7 @@ impl Shared {
             read: Mutex::new(None),
             ready_limit: node.spec.agent.ready_timeout,
             talk: Talk::new(!node.has_peers()),
+            machines: Machines::default(),
             measures,
             backups,
             polls: Polls::default(),

@@ -219,6 +219,12 @@ macro_rules! systems {
         DataHalf = "Q1403", Refused;
         /// There is no empty data dir to accept.
         NothingToAccept = "Q1404", CannotMeet;
+        /// Another machine runs as this node.
+        AnotherMachine = "Q1405", Waiting;
+        /// Another machine starts with the name of this node.
+        SecondMachine = "Q1406", Waiting;
+        /// Whether the member of this node runs on another machine is not known.
+        MachineUnknown = "Q1407", Waiting;
         /// A member whose agent is silent answers at the URLs of its etcd: a quorum may serve.
         RecoverMemberAnswers = "Q1420", Refused;
         /// A member is silent, and the operator did not state that its machine is off.

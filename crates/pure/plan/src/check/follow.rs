@@ -273,6 +273,9 @@ impl Paper {
         let mine = own || listed.is_some_and(|member| is_mine(audit, member));
         audit.rule(mine, "a node removes no member but its own");
         audit.rule(self.data == Data::None, "a member that still has its data is not removed");
+        audit.rule(!audit.runs_elsewhere(id, true), "a member that runs on another machine is not removed");
+        let gone = audit.heard_gone(id, &self.members);
+        audit.rule(gone, "a member is removed when its lease and a quorum of the voters were asked for it");
         self.change(audit);
         let (before, alive) = self.voters();
         self.members.retain(|member| member.id != id);
@@ -326,6 +329,10 @@ impl Paper {
         audit.rule(self.told || audit.spec.members.len() <= 1, "every peer writes a start down before etcd first runs");
         let listed = self.cluster != Some(identity.cluster) || self.members.iter().any(|one| one.id == identity.member);
         audit.rule(listed, "a member that was removed is not started");
+        audit.rule(
+            !audit.runs_elsewhere(identity.member, false),
+            "a member that runs on another machine is not started beside it",
+        );
         let elsewhere = self.cluster.is_some_and(|cluster| cluster != identity.cluster);
         audit.rule(!elsewhere, "who belongs to another cluster than the others is not started");
     }

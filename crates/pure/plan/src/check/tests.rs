@@ -1,7 +1,7 @@
 //! Whatever is seen, the check agrees to what the planner makes of it; and it objects to what a planner without one of its
 //! guards would do.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use quorate_etcd_formats::delta::quorate::Declared;
 use quorate_etcd_formats::membership::{ClusterId, MemberId};
@@ -13,8 +13,9 @@ use crate::ledger::{
 };
 use crate::spec::Spec;
 use crate::start::{
-    ClusterSeen, DataFacts, DataSeen, EndSeen, Guard, Health, Held, ListedMember, Observed, PeerAnswer, PeerFounding,
-    PeerSeen, PlaceState, StoreSeen, Verdict, plan_start, plan_start_without,
+    AgentSeen, Answering, ClusterSeen, DataFacts, DataSeen, EndSeen, Guard, Health, Held, Holder, LeasesSeen,
+    ListedMember, Observed, PeerAnswer, PeerFounding, PeerSeen, PlaceState, Sightings, StoreSeen, Verdict, plan_start,
+    plan_start_without,
 };
 
 /// Sights that are put together at random, from a seed: most of them could not be, which is no excuse.
@@ -242,7 +243,36 @@ impl Foundings {
                 },
                 _ => StoreSeen::NotDeclared,
             },
+            sightings: self.sightings(random),
         }
+    }
+
+    fn sightings(&self, random: &mut Random) -> Sightings {
+        let leases = match random.below(12) {
+            0 => LeasesSeen::Unknown("u".into()),
+            1 => LeasesSeen::Held([("n1".to_owned(), Holder::Another("m".into()))].into()),
+            2 => LeasesSeen::Held([("n1".to_owned(), Holder::ThisMachine)].into()),
+            _ => LeasesSeen::Held(BTreeMap::new()),
+        };
+        let agent = match random.below(12) {
+            0 => AgentSeen::Another("m".into()),
+            1 => AgentSeen::ThisMachine,
+            _ => AgentSeen::Silent("s".into()),
+        };
+        let mut answering = Vec::new();
+        if random.one_in(12) {
+            let (cluster, member) = (self.cluster(random), self.member(random));
+            let name = random.of(&["n1", "n2"]).to_owned();
+            answering.push(Answering { url: "http://10.0.0.1:2379".into(), cluster, member, name, peer_urls: vec![] });
+        }
+        let mut views = BTreeMap::new();
+        for number in 2..=4 {
+            let sees = if random.one_in(12) { BTreeSet::from([self.member(random)]) } else { BTreeSet::new() };
+            if !random.one_in(12) {
+                views.insert(MemberId(0xb0 + number), sees);
+            }
+        }
+        Sightings { leases, agent, answering, views }
     }
 }
 

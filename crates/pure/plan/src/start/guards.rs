@@ -39,6 +39,7 @@ pub enum Guard {
     UndoOnlyDown,
     OnePause,
     TornDown,
+    AnotherMachine,
 }
 
 impl Guard {
@@ -77,6 +78,7 @@ impl Guard {
         Guard::UndoOnlyDown,
         Guard::OnePause,
         Guard::TornDown,
+        Guard::AnotherMachine,
     ];
 
     /// Those that the change of a living cluster holds.
@@ -132,6 +134,7 @@ impl Guard {
             Guard::UndoOnlyDown => "a learner that is up is not undone",
             Guard::OnePause => "members restart one at a time",
             Guard::TornDown => "a cluster that was torn down is not started",
+            Guard::AnotherMachine => "a member that runs on another machine is not removed, and not started beside it",
         }
     }
 }

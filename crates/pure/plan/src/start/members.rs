@@ -43,12 +43,14 @@ impl<G: Guards> Case<'_, G> {
         {
             return plan;
         }
-        let mut steps = self.archive();
         let listed = old.filter(|old| members.iter().any(|member| member.id == *old));
+        let mut steps = self.archive();
         steps.extend(self.wish(None, old));
         steps.extend(listed.map(Step::RemoveMember));
         steps.extend([Step::AddLearner, Step::Start { joining: true }, Step::Promote]);
-        self.proven(StartPlan::new(row, steps), members, old)
+        let plan = self.proven(StartPlan::new(row, steps), members, old);
+        let removes = listed.filter(|_| plan.waiting().is_none());
+        removes.and_then(|old| self.may_run_elsewhere(old)).unwrap_or(plan)
     }
 
     /// Becomes a member of a cluster that does not know this node.

@@ -7,11 +7,13 @@ mod founding;
 pub(crate) mod guards;
 mod halts;
 mod last_words;
+mod machines;
 mod members;
 mod observed;
 mod place;
 mod restart;
 mod rows;
+mod sightings;
 mod step;
 
 use std::fmt::Write as _;
@@ -21,11 +23,13 @@ use crate::spec::{Spec, Validation};
 #[doc(hidden)]
 pub use guards::Guard;
 pub use last_words::{classify, hindrance};
+pub use machines::objection_to_removal;
 pub use observed::{
     ClusterSeen, DataFacts, DataSeen, EndSeen, Health, Held, ListedMember, Observed, PeerAnswer, PeerFounding,
     PeerSeen, PlaceState, StoreSeen, Verdict,
 };
 pub use restart::{Ended, Restart, RestartPolicy, Run, plan_restart};
+pub use sightings::{AgentSeen, Answering, Holder, LeasesSeen, Sightings, connected_in};
 pub use step::{Depth, Halt, Mode, Step};
 
 /// The rows of the table, in its order.
@@ -45,6 +49,7 @@ pub enum Row {
     Undeclared,
     Left,
     Removed,
+    AnotherMachine,
     Check,
     FinishFounding,
     Run,
@@ -87,6 +92,7 @@ impl Row {
             Row::Undeclared => "this node is not declared, or was asked to leave",
             Row::Left => "this node was to leave, and the cluster does not list it any more",
             Row::Removed => "the cluster does not list this member",
+            Row::AnotherMachine => "this node may run on another machine",
             Row::Run => "the data is good and ours",
             Row::ReplaceCorrupt => "the data is damaged, and the others have a quorum",
             Row::RestoreOnly => "the data of the only member is damaged or gone",

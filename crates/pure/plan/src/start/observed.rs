@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use quorate_etcd_formats::delta::quorate::{Declared, Epoch};
 use quorate_etcd_formats::membership::{ClusterId, MemberId};
 
+use super::sightings::Sightings;
 use crate::ledger::{LedgerSeen, Promise};
 
 /// Everything that was seen.
@@ -24,6 +25,8 @@ pub struct Observed {
     pub peers: BTreeMap<String, PeerSeen>,
     /// The store of backups.
     pub store: StoreSeen,
+    /// Other machines with this node's name, address or member.
+    pub sightings: Sightings,
 }
 
 /// The data dir.

@@ -51,6 +51,7 @@ pub(super) fn decide<G: Guards>(spec: &Spec, name: &str, seen: &Observed, guards
         Case::other_cluster,
         Case::undeclared,
         Case::removed,
+        Case::another_machine,
     ];
     if let Some(plan) = rows.iter().find_map(|row| row(&case)) {
         return plan;
@@ -337,6 +338,9 @@ impl<G: Guards> Case<'_, G> {
                 Row::Run
             }
             State::Started(identity) => {
+                if let Some(plan) = self.unproven_start(identity.member) {
+                    return plan;
+                }
                 steps.extend(self.start(identity.member, identity.origin));
                 Row::Run
             }

@@ -1,6 +1,6 @@
 //! Every row with the words that the operator reads, and the rules that hold for all of them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use quorate_etcd_formats::membership::{ClusterId, MemberId};
 
@@ -54,6 +54,13 @@ fn seen(data: DataSeen, state: State) -> Observed {
         cluster: ClusterSeen::Unreachable("nobody answered".into()),
         peers: BTreeMap::new(),
         store: StoreSeen::NotDeclared,
+        // Everyone was asked, and none has this node.
+        sightings: Sightings {
+            leases: LeasesSeen::Held(BTreeMap::new()),
+            agent: AgentSeen::ThisMachine,
+            answering: Vec::new(),
+            views: (2..6).map(|number| (MemberId(0xb0 + number), BTreeSet::new())).collect(),
+        },
     }
 }
 

@@ -1,6 +1,6 @@
 //! The language of the fixtures: one fact in a line, details after it, separated by `;`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use quorate_etcd_formats::delta::quorate::Declared;
 use quorate_etcd_formats::membership::{ClusterId, MemberId};
@@ -10,8 +10,8 @@ use quorate_plan::ledger::{
 };
 use quorate_plan::spec::Spec;
 use quorate_plan::start::{
-    ClusterSeen, DataFacts, DataSeen, EndSeen, Health, Held, ListedMember, Observed, PeerAnswer, PeerFounding,
-    PeerSeen, PlaceState, StoreSeen, Verdict,
+    AgentSeen, Answering, ClusterSeen, DataFacts, DataSeen, EndSeen, Health, Held, Holder, LeasesSeen, ListedMember,
+    Observed, PeerAnswer, PeerFounding, PeerSeen, PlaceState, Sightings, StoreSeen, Verdict,
 };
 
 use crate::golden;
@@ -45,13 +45,14 @@ impl Fixture {
                 cluster: ClusterSeen::Unreachable("no quorum answers".to_owned()),
                 peers: BTreeMap::new(),
                 store: StoreSeen::NotDeclared,
+                sightings: Sightings::none("nobody answers"),
             },
             spec,
             names,
         };
         for (what, parts) in &facts {
             match *what {
-                "file" => {}
+                "file" | "elsewhere" => {}
                 "data" => it.seen.data = it.data(parts),
                 "place" => it.seen.place = place(parts[0]),
                 "ledger" => it.seen.ledger = it.ledger(parts),
@@ -63,7 +64,56 @@ impl Fixture {
                 }
             }
         }
+        it.seen.sightings = it.sightings(fact("elsewhere").unwrap_or_default());
         it
+    }
+
+    /// Nothing but what is said: where there is a cluster, everyone was asked, and none has this node.
+    fn sightings(&self, parts: &[&str]) -> Sightings {
+        let ClusterSeen::Confirmed { cluster, members } = &self.seen.cluster else {
+            let mut seen = Sightings::none("nobody answers");
+            if parts.contains(&"answers") {
+                seen.answering = vec![self.answering(self.cluster("1"))];
+            }
+            return seen;
+        };
+        let another = |member: &&ListedMember| member.peer_urls != ["http://10.0.0.1:2380"];
+        let mut views: BTreeMap<_, BTreeSet<_>> = BTreeMap::new();
+        for member in members.iter().filter(another) {
+            views.insert(member.id, members.iter().filter(another).map(|other| other.id).collect());
+        }
+        let id_of = |name: &str| members.iter().find(|member| member.name == name).unwrap().id;
+        let mut seen = Sightings {
+            leases: LeasesSeen::Held(BTreeMap::new()),
+            agent: AgentSeen::ThisMachine,
+            answering: Vec::new(),
+            views,
+        };
+        for part in parts {
+            match part.split_once(' ').unwrap_or((part, "")) {
+                ("leased", "here") => seen.leases = LeasesSeen::Held([("n1".to_owned(), Holder::ThisMachine)].into()),
+                ("leased", machine) => {
+                    let holder = Holder::Another(machine.trim_start_matches("to ").to_owned());
+                    seen.leases = LeasesSeen::Held([("n1".to_owned(), holder)].into());
+                }
+                ("leases", _) => seen.leases = LeasesSeen::Unknown("no answer".to_owned()),
+                ("agent", machine) => seen.agent = AgentSeen::Another(machine.to_owned()),
+                ("answers", _) => seen.answering.push(self.answering(*cluster)),
+                (voter, "sees it") => {
+                    seen.views.entry(id_of(voter)).or_default().insert(id_of("n1"));
+                }
+                (voter, "does not tell") => {
+                    seen.views.remove(&id_of(voter));
+                }
+                other => panic!("nothing elsewhere: {other:?}"),
+            }
+        }
+        seen
+    }
+
+    fn answering(&self, cluster: ClusterId) -> Answering {
+        let (url, member) = ("http://10.0.0.1:2379".to_owned(), self.promise(1).member);
+        Answering { url, cluster, member, name: "n1".to_owned(), peer_urls: vec!["http://10.0.0.1:2380".to_owned()] }
     }
 
     /// What operators read, with names for the ids.
