@@ -20,6 +20,8 @@ use crate::world::World;
 
 /// How long a lease outlives its agent, in moments.
 const LEASE: u64 = 6;
+/// Between two times that it is kept.
+const KEPT_EVERY: u64 = 3;
 
 /// A machine with the name, the file and the certificates of a node.
 #[derive(Debug)]
@@ -47,7 +49,8 @@ pub(crate) struct Itself<'a> {
 impl World {
     /// Agents hold the names of their nodes; and perhaps a second machine starts.
     pub(crate) fn hold_names(&mut self) {
-        for node in 0..self.nodes.len() {
+        let due = self.now.is_multiple_of(KEPT_EVERY);
+        for node in (0..self.nodes.len()).filter(|_| due) {
             let it = &self.nodes[node];
             let through = |through: &usize| self.leader_for(node, *through).is_some();
             let held = self.leases.get(&it.name).is_some_and(|(nonce, until)| *nonce == it.nonce && *until >= self.now);
@@ -73,6 +76,9 @@ impl World {
         if !it.runs || it.detached || self.swapped.is_some() {
             return;
         }
+        // A member that is alone is known to nobody else: its copy can tell only while it reaches it.
+        let alone = it.data.as_ref().is_some_and(|data| data.config().voters().count() < 2);
+        let reaches = reaches || alone;
         let ledger = it.ledger.clone().filter(|_| kind > 0 && !it.ledger_unreadable);
         let data = it.data.clone().filter(|_| kind > 1 && ledger.is_some()).map(|mut data| {
             data.power_cut(false);

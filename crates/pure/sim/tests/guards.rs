@@ -87,3 +87,20 @@ fn without_any_one_rule_of_a_rotation_some_life_parts_members() {
         assert!((0..100).filter(parted).count() > 5, "no life needs {rule:?}");
     }
 }
+
+/// A second machine with the identity of a member that runs takes its place, or runs beside it, unless the guard or the check is there.
+#[test]
+fn without_its_guard_a_second_machine_harms_a_member_that_is_healthy() {
+    let harmed = |life: &Life| {
+        life.broken.as_ref().is_some_and(|rule| rule.contains("second machine") || rule.contains("two machines"))
+    };
+    for living in [false, true] {
+        let without = Settings { without: Some(Guard::AnotherMachine), living, ..Settings::default() };
+        let broken: Vec<u64> = (0..100).filter(|seed| harmed(&live(*seed, without))).collect();
+        assert!(broken.len() > 10, "living: {living}: {broken:?}");
+        for seed in broken {
+            let checked = live(seed, Settings { checked: true, ..without });
+            assert!(!harmed(&checked), "the check lets it through: {}", checked.tell());
+        }
+    }
+}
