@@ -44,7 +44,7 @@ pub enum Guard {
 
 impl Guard {
     /// All of them.
-    pub const ALL: [Guard; 33] = [
+    pub const ALL: [Guard; 34] = [
         Guard::UnknownData,
         Guard::UnreadableLedger,
         Guard::SameFileSystem,
