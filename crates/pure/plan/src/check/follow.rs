@@ -86,6 +86,8 @@ impl Paper {
             PlaceState::NotCompared | PlaceState::Same => true,
             PlaceState::NotMounted { .. } | PlaceState::Unknown(_) => false,
         };
+        // Where there is data, the place of what was there before says nothing.
+        let accepted = accepted || matches!(audit.seen.data, DataSeen::There(_));
         audit.rule(accepted, "the only member is restored on another file system only where that is accepted");
         let half = matches!(&audit.seen.data, DataSeen::There(facts) if matches!(facts.verdict, Verdict::Half(_)));
         audit.rule(!half, "half of the only member is not restored over");
