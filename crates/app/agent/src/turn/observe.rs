@@ -4,10 +4,12 @@
 //! that good local data starts whatever the store does.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use quorate_backup::session::Session;
+use quorate_backup::spool::{Waiting, observe_waiting};
 use quorate_etcd::ledger::observe_ledger;
 use quorate_etcd_formats::membership::ClusterId;
 use quorate_host::exit_record::{self, ExitRecord, Reason, Recorded};
@@ -126,7 +128,10 @@ fn not_asked(node: &Node) -> StoreSeen {
 async fn observe_store(node: &Arc<Node>) -> StoreSeen {
     let Some(backup) = &node.spec.backup else { return StoreSeen::NotDeclared };
     let (url, scratch, own) = (backup.store.clone(), node.scratch(), own_clusters(node));
-    let asked = tokio::task::spawn_blocking(move || Session::open(&url, &scratch).map(|session| seen(session, &own)));
+    let spool = node.spool();
+    let asked = tokio::task::spawn_blocking(move || {
+        Session::open(&url, &scratch).map(|session| and_spooled(seen(session, &own), &spool))
+    });
     match tokio::time::timeout(STORE_LIMIT, asked).await {
         Ok(Ok(Ok(seen))) => seen,
         Ok(Ok(Err(fault))) => StoreSeen::Unknown(match fault.hint_text() {
@@ -136,6 +141,19 @@ async fn observe_store(node: &Arc<Node>) -> StoreSeen {
         Ok(Err(error)) => StoreSeen::Unknown(format!("asking it came to a halt: {error}")),
         Err(_) => StoreSeen::Unknown(format!("no answer within {} s", STORE_LIMIT.as_secs())),
     }
+}
+
+/// What waits in the spool of this node follows on the store: it is uploaded before a restore.
+fn and_spooled(seen: StoreSeen, spool: &Path) -> StoreSeen {
+    let StoreSeen::Chain { cluster, revision: Some(stored), held } = seen else { return seen };
+    // A spool that cannot be read adds nothing.
+    let waiting = observe_waiting(spool).unwrap_or_default();
+    let same = |part: &&Waiting| cluster.is_none_or(|cluster| cluster.0 == part.cluster_id);
+    let revision = waiting
+        .iter()
+        .filter(same)
+        .fold(stored, |reach, part| if part.first <= reach.saturating_add(1) { reach.max(part.last) } else { reach });
+    StoreSeen::Chain { cluster, revision: Some(revision), held }
 }
 
 /// The cluster of this node by its ledger, and those that it descends from.

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use quorate_etcd::client::Client;
 use quorate_etcd::client::messages::{Member, StatusResponse};
 use quorate_etcd_formats::membership::MemberId;
-use quorate_faults::Code;
+use quorate_faults::{Code, Fault};
 use quorate_plan::change::corrupt_in;
 use quorate_plan::ledger::{Ledger, LedgerSeen, State};
 use quorate_plan::phase::Phase;
@@ -67,7 +67,8 @@ impl Polls {
             member.silent_ms = known.answered.get(&member.id).map(ms);
         }
         let own = cluster.members.iter().find(|member| Some(&member.id) == status.member_id.as_ref());
-        if let (Some(etcd), Some(false)) = (&mut status.etcd, own.map(|own| own.answers)) {
+        let heard = |member: &MemberNow| known.answered.get(&member.id).is_some_and(|at| at.elapsed() < READ_HOLDS);
+        if let (Some(etcd), Some(false)) = (&mut status.etcd, own.map(|own| own.answers || heard(own))) {
             // The process is there and does not answer: what it reported before is not how it is.
             (etcd.revision, etcd.db_bytes, etcd.db_used_bytes) = (None, None, None);
         }
@@ -119,7 +120,7 @@ impl Poll {
             };
             asked.spawn(async move {
                 if member.client_urls.is_empty() {
-                    return (member, Err("it has not started".to_owned()));
+                    return (member, Err(Fault::new(Code::EtcdUnreachable, "it has not started")));
                 }
                 let status = async {
                     let mut settings = settings?;
@@ -127,18 +128,27 @@ impl Poll {
                     Client::connect(&settings).await?.status().await
                 };
                 let status = match tokio::time::timeout(POLL_LIMIT, status).await {
-                    Ok(status) => status.map_err(|fault| in_words(&fault)),
-                    Err(_) => Err(format!("no answer within {} s", POLL_LIMIT.as_secs())),
+                    Ok(status) => status,
+                    Err(_) => {
+                        Err(Fault::new(Code::EtcdUnreachable, format!("no answer within {} s", POLL_LIMIT.as_secs())))
+                    }
                 };
                 (member, status)
             });
         }
-        let mut polled = Vec::new();
+        let (mut polled, mut refused) = (Vec::new(), Vec::new());
         while let Some(answer) = asked.join_next().await {
-            polled.extend(answer);
+            let Ok((member, status)) = answer else { continue };
+            // A refusal is an answer: where users are kept, an agent without one learns no more.
+            if status.as_ref().is_err_and(|fault| fault.code() == Code::EtcdRefused) {
+                refused.push(MemberId(member.id).to_string());
+            }
+            polled.push((member, status.map_err(|fault| in_words(&fault))));
         }
         polled.sort_by(|(a, _), (b, _)| a.name.cmp(&b.name));
         self.shared.publish(&polled, None);
+        let now = Instant::now();
+        lock(&self.shared.polls.known).answered.extend(refused.into_iter().map(|id| (id, now)));
     }
 
     /// The members: as a quorum last listed them to this agent, else as the ledger has them.
