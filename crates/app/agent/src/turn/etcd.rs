@@ -246,10 +246,10 @@ fn joining_config(node: &Node, program: &Program, join: Option<String>) -> Resul
 }
 
 /// The same text with etcd's own comparisons of data. They are not part of the hash: no member is restarted for them.
-fn checked_text(node: &Node, program: &Program, join: Option<String>) -> Result<String, Fault> {
+fn checked_text(node: &Node, program: &Program, join: Option<String>, at_start: bool) -> Result<String, Fault> {
     let trust = trusting::observe(node)?;
     let config = EtcdConfig { spec: &node.spec, member: &node.member, join };
-    render_checked_for(&config, &program.binary.version).map(|text| text + &trust.lines)
+    render_checked_for(&config, &program.binary.version, at_start).map(|text| text + &trust.lines)
 }
 
 /// What is kept of its log is the shim's affair, and part of the settings all the same.
@@ -257,20 +257,30 @@ pub(super) fn level_mark(node: &Node) -> String {
     kept_level(&node.spec).map(|level| format!("log-level: {}\n", level.word())).unwrap_or_default()
 }
 
-/// Starts etcd through a shim, in its box. Returns when it has been executed. `join`: whom it joins, where it has no data. `mixed`:
-/// other members run another release, whose hashes may differ for the same data.
+/// Which comparisons of data etcd makes, where the file does not say.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Checks {
+    /// None: other members run another release, whose hashes may differ for the same data.
+    None,
+    /// After compactions alone: no quorum of other members answers that it could compare itself with at its start.
+    Later,
+    /// At its start, too.
+    AtStart,
+}
+
+/// Starts etcd through a shim, in its box. Returns when it has been executed. `join`: whom it joins, where it has no data.
 pub(super) fn start(
     node: &Node,
     state: &StateDir,
     program: &Program,
     shim: &Path,
     join: Option<String>,
-    mixed: bool,
+    checks: Checks,
 ) -> Result<Running, Fault> {
     let joining = join.is_some();
     let mut config = joining_config(node, program, join.clone())?;
-    if !mixed {
-        config.text = checked_text(node, program, join)?;
+    if checks != Checks::None {
+        config.text = checked_text(node, program, join, checks == Checks::AtStart)?;
     }
     trusting::remember(node);
     ensure_file(&RealDisk, &node.etcd_config(), config.text.as_bytes())?;

@@ -95,11 +95,11 @@ impl Agent {
             Step::Promote => Ok(None),
             Step::Start { joining: false } => match self.hold_name(seen).await {
                 Some(did) => Ok(Some(did)),
-                None => self.start(None).await.map(Some),
+                None => self.start(None, seen).await.map(Some),
             },
             Step::Start { joining: true } => {
                 let join = self.initial_cluster().await?;
-                self.start(Some(join)).await.map(Some)
+                self.start(Some(join), seen).await.map(Some)
             }
             Step::Wait(halt) => Ok(Some(Did::Halted(Phase::Waiting, halt.clone()))),
             Step::Refuse(halt) => {
@@ -329,7 +329,7 @@ impl Agent {
         Ok(())
     }
 
-    async fn start(&mut self, join: Option<String>) -> Result<Did, Fault> {
+    async fn start(&mut self, join: Option<String>, seen: &Observed) -> Result<Did, Fault> {
         let program = self.program()?;
         program.check_data(&self.node)?;
         for finding in certificates::before_start(&self.node, Some(program.minor))? {
@@ -341,9 +341,14 @@ impl Agent {
         self.record_places().await;
         self.take_port().await;
         let (node, state, shim) = (Arc::clone(&self.node), self.state.clone(), self.shim.clone());
-        let mixed = self.shared.another_release(&program.binary.version);
+        let confirmed = matches!(seen.cluster, quorate_plan::start::ClusterSeen::Confirmed { .. });
+        let checks = match self.shared.another_release(&program.binary.version) {
+            true => etcd::Checks::None,
+            false if confirmed || !node.has_peers() => etcd::Checks::AtStart,
+            false => etcd::Checks::Later,
+        };
         let started =
-            tokio::task::spawn_blocking(move || etcd::start(&node, &state, &program, &shim, join, mixed)).await;
+            tokio::task::spawn_blocking(move || etcd::start(&node, &state, &program, &shim, join, checks)).await;
         // Whatever comes of it, etcd may have touched the data.
         self.memory = super::observe::Memory::default();
         self.tell_ledger();

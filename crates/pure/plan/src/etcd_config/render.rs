@@ -32,6 +32,8 @@ enum Unsaid {
     Checked,
     Chosen,
     Left,
+    /// The same, with the comparisons that need no peers at the start.
+    CheckedLater,
 }
 
 /// The text of the file for one very release of etcd, such as `3.5.16`. Refuses what it does not have, or would pass over.
@@ -46,8 +48,15 @@ pub fn render_plain_for(config: &EtcdConfig<'_>, release: &str) -> Result<String
 
 /// The same as [`render_for`], and with etcd's own comparisons of data where the release can be relied on for them. For members that
 /// run one release: the hashes of another one may differ for the same data.
-pub fn render_checked_for(config: &EtcdConfig<'_>, release: &str) -> Result<String> {
-    of_release(config, release, if has_sound_hashes(release) { Unsaid::Checked } else { Unsaid::Chosen })
+/// `at_start`: whether it also compares before it serves. It asks its peers for that, each for seconds, so that members that start at
+/// the same time would wait for each other.
+pub fn render_checked_for(config: &EtcdConfig<'_>, release: &str, at_start: bool) -> Result<String> {
+    let unsaid = match (has_sound_hashes(release), at_start) {
+        (false, _) => Unsaid::Chosen,
+        (true, false) => Unsaid::CheckedLater,
+        (true, true) => Unsaid::Checked,
+    };
+    of_release(config, release, unsaid)
 }
 
 fn of_release(config: &EtcdConfig<'_>, release: &str, unsaid: Unsaid) -> Result<String> {
@@ -94,8 +103,8 @@ fn text(config: &EtcdConfig<'_>, version: Minor, knows_hostnames: bool, unsaid: 
     if kept_level(spec).is_some() {
         keys.insert("log-level", json!("info"));
     }
-    if unsaid == Unsaid::Checked {
-        check(version, &mut keys, &mut gates);
+    if matches!(unsaid, Unsaid::Checked | Unsaid::CheckedLater) {
+        check(version, unsaid == Unsaid::Checked, &mut keys, &mut gates);
     }
     if !gates.is_empty() {
         keys.insert("feature-gates", json!(gates.join(",")));
@@ -131,8 +140,9 @@ fn text(config: &EtcdConfig<'_>, version: Minor, knows_hostnames: bool, unsaid: 
 }
 
 /// Has etcd compare its data with its peers', where the file does not say otherwise.
-fn check(version: Minor, keys: &mut BTreeMap<&str, Json>, gates: &mut Vec<String>) {
-    for Chosen { key, .. } in CHECKS {
+fn check(version: Minor, at_start: bool, keys: &mut BTreeMap<&str, Json>, gates: &mut Vec<String>) {
+    for Chosen { key, .. } in CHECKS.iter().filter(|check| at_start || check.key != INITIAL_CHECK) {
+        let key = *key;
         let gate =
             GATES.iter().find(|(flag, _)| *flag == key).map(|(_, gate)| *gate).filter(|_| version >= Minor::V3_6);
         match gate {

@@ -109,7 +109,7 @@ fn data_is_compared_by_releases_whose_hashes_are_sound() {
         let text = format!("token: t\nplaintext: true\nmembers: [{{name: n1, address: 10.0.0.1}}]\netcd: {{{etcd}}}\n");
         let (spec, _) = Spec::parse(text.as_bytes(), "c.yaml").map_err(|mistakes| mistakes.render()).unwrap();
         let config = EtcdConfig { spec: &spec, member: &spec.members[0], join: None };
-        let text = render_checked_for(&config, release).unwrap();
+        let text = render_checked_for(&config, release, true).unwrap();
         let about = |line: &&str| line.contains("orrupt") || line.contains("ash-check") || line.contains("ashCheck");
         text.lines().filter(about).map(str::to_owned).collect::<Vec<_>>().join("; ")
     };
@@ -126,6 +126,12 @@ fn data_is_compared_by_releases_whose_hashes_are_sound() {
     ] {
         assert_eq!(checked("", release), lines, "{release}");
     }
+    let (spec, _) = Spec::parse(b"token: t\nplaintext: true\nmembers: [{name: n1, address: 10.0.0.1}]\n", "c.yaml")
+        .map_err(|mistakes| mistakes.render())
+        .unwrap();
+    let config = EtcdConfig { spec: &spec, member: &spec.members[0], join: None };
+    let later = render_checked_for(&config, "3.5.30", false).unwrap();
+    assert!(later.contains("compact-hash-check") && !later.contains("initial-corrupt-check"), "{later}");
     let off = "experimental-initial-corrupt-check: false";
     let compaction = "experimental-compact-hash-check-enabled: true";
     assert_eq!(checked(off, "3.5.30"), format!("{compaction}; {off}"));

@@ -20,7 +20,7 @@ const KEY: &str = "etcd-version:";
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  quorate cluster upgrade --check --to 3.7.1 --config cluster.yaml   may it be done? nothing is changed
+  quorate cluster upgrade --check --to 3.7.1 --config cluster.yaml   a dry run
   quorate cluster upgrade --to 3.5.30 --config cluster.yaml
   quorate cluster upgrade --to 3.5.30 --config cluster.yaml --plan 5f1c09ab
   quorate cluster upgrade --to 3.5.16 --config cluster.yaml     the way back

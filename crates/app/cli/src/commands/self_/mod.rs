@@ -8,6 +8,9 @@ use crate::printer::Printer;
 
 /// Verbs of `self`.
 #[derive(Debug, clap::Subcommand)]
+#[command(after_help = "\
+Examples:
+  quorate self check --config cluster.yaml --name n1")]
 pub(crate) enum Verb {
     /// Check this machine before the first start: etcd, ports, disk, certificates, box, backups
     Check(check::Args),
