@@ -38,14 +38,18 @@ fn members_start_again_while_one_of_them_is_not_heard_of() {
     for version in VERSIONS {
         let mut cluster = Declared::new(version, 3, Wire::Clear);
         cluster.start_all();
-        cluster.wait_status(2, "its start", |status| status["ledger"] == "started");
+        // Each has recorded the starts of the other two before the third one goes.
+        for at in [2, 0, 1] {
+            cluster.wait_status(at, "its start", |status| status["ledger"] == "started");
+        }
         cluster.power_off(2);
         for at in [0, 1] {
             cluster.wait_phase(at, "serving");
         }
         cluster.put(0, "k", version);
         wait_until("a first version", LIMIT, || {
-            said_by_etcd(&cluster, 0, "/version").contains("\"etcdcluster\":\"3.0.0\"")
+            // `3.0.0`, unless the third one was quick enough to have them agree on its release.
+            said_by_etcd(&cluster, 0, "/version").contains("\"etcdcluster\":\"3.")
         });
         // etcd brings what it has applied to disk ten times a second.
         std::thread::sleep(Duration::from_millis(500));

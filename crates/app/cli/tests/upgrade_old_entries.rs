@@ -23,6 +23,7 @@ fn a_raft_snapshot_behind_the_entries_of_3_5_lets_3_7_start() {
     let run = |more: &[&str], writes: usize| {
         let new = ["--initial-cluster".to_owned(), format!("n1={}", seat.peer_url())];
         let launch = Launch::new(&tools, &seat, &dir).arg(&new[0]).arg(&new[1]);
+        let launch = launch.arg("--initial-advertise-peer-urls").arg(seat.peer_url());
         let server = more.iter().fold(launch, |launch, arg| launch.arg(*arg)).start();
         for number in 0..writes {
             server.ctl(&["put", "k", &number.to_string()]);

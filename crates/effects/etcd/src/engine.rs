@@ -22,8 +22,9 @@ use crate::datadir::{FileSource, not_a_database};
 
 /// Buffers on their way to the disk.
 const IN_FLIGHT: usize = 4;
-/// How much is written at once: what the engine hands over, so that a call is made for each mebibyte and no more.
-const WRITE_BYTES: usize = 1 << 20;
+/// How much is written at once. With more the kernel takes larger blocks of memory for it; on a virtual machine those have
+/// been given back to the host, and to get them again costs several times what the write does.
+const WRITE_BYTES: usize = 32 << 10;
 /// How often the kernel is asked to begin carrying them there.
 const START_SYNC_BYTES: u64 = 32 << 20;
 
