@@ -251,12 +251,23 @@ fn varint(bytes: &mut Vec<u8>, mut value: u64) {
     bytes.push(value as u8);
 }
 
+/// How many leaves of two values one branch page holds.
+fn full_branch() -> u64 {
+    let fits = |leaves: u64| {
+        let root = tempfile::tempdir().unwrap();
+        let (members, _) = found_all(root.path(), "bulk", &[Seat::new("bulk")]);
+        branches(&populate(&members[0].1.join("member/snap/db"), leaves * 2)) == 1
+    };
+    (50_u64..200).take_while(|leaves| fits(*leaves)).last().unwrap()
+}
+
 /// A branch page with a single child boots and then kills etcd in some later compaction, so leaf counts around a full
 /// branch are what must be tried; and a joiner that is fed the log instead of a snapshot would stay empty.
 fn populated_database_survives_on(version: &str) {
     let tools = etcd(version);
-    // 90 % of a page hold two of these values, or 111 children; one child more is where a careless writer fails.
-    for (leaves, expected_branches) in [(111, 1), (112, 3), (223, 4)] {
+    // One child more than a branch page holds is where a careless writer fails.
+    let full = full_branch();
+    for (leaves, expected_branches) in [(full, 1), (full + 1, 3), (2 * full + 1, 4)] {
         let root = tempfile::tempdir().unwrap();
         let seat = Seat::new("bulk");
         let (members, _) = found_all(root.path(), "bulk", std::slice::from_ref(&seat));
@@ -268,7 +279,7 @@ fn populated_database_survives_on(version: &str) {
 
         let server = Server::start(&tools, &seat, dir);
         assert_eq!(local_keys(&server).as_array().unwrap().len(), 50);
-        if leaves == 112 {
+        if leaves == full + 1 {
             let joiner = join(&tools, "joiner", root.path(), &[&server]);
             assert_eq!(local_keys(&joiner), local_keys(&server), "a member added later has every key");
             agree(&[&server, &joiner]);

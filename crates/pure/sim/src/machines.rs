@@ -67,7 +67,8 @@ impl World {
     }
 
     fn start_second(&mut self) {
-        if self.is_quiet() || !self.twins.permille(6) {
+        // Copies of machines in clusters that operators change at the same time are not simulated yet.
+        if self.living || self.is_quiet() || !self.twins.permille(6) {
             return;
         }
         let of = self.twins.below(self.nodes.len());
