@@ -258,7 +258,7 @@ fn full_branch() -> u64 {
         let (members, _) = found_all(root.path(), "bulk", &[Seat::new("bulk")]);
         branches(&populate(&members[0].1.join("member/snap/db"), leaves * 2)) == 1
     };
-    (50_u64..200).take_while(|leaves| fits(*leaves)).last().unwrap()
+    (100_u64..200).take_while(|leaves| fits(*leaves)).last().unwrap()
 }
 
 /// A branch page with a single child boots and then kills etcd in some later compaction, so leaf counts around a full
