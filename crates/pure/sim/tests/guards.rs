@@ -94,13 +94,11 @@ fn without_its_guard_a_second_machine_harms_a_member_that_is_healthy() {
     let harmed = |life: &Life| {
         life.broken.as_ref().is_some_and(|rule| rule.contains("second machine") || rule.contains("two machines"))
     };
-    for living in [false, true] {
-        let without = Settings { without: Some(Guard::AnotherMachine), living, ..Settings::default() };
-        let broken: Vec<u64> = (0..100).filter(|seed| harmed(&live(*seed, without))).collect();
-        assert!(broken.len() > 10, "living: {living}: {broken:?}");
-        for seed in broken {
-            let checked = live(seed, Settings { checked: true, ..without });
-            assert!(!harmed(&checked), "the check lets it through: {}", checked.tell());
-        }
+    let without = Settings { without: Some(Guard::AnotherMachine), ..Settings::default() };
+    let broken: Vec<u64> = (0..100).filter(|seed| harmed(&live(*seed, without))).collect();
+    assert!(broken.len() > 10, "{broken:?}");
+    for seed in broken {
+        let checked = live(seed, Settings { checked: true, ..without });
+        assert!(!harmed(&checked), "the check lets it through: {}", checked.tell());
     }
 }
