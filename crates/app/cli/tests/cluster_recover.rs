@@ -290,9 +290,7 @@ fn with_no_data_left_the_backup_is_taken_and_a_silent_store_is_not_passed_over()
     std::fs::create_dir(&store).unwrap();
     let more = format!("backup: {{store: \"file://{}\", delta-period: 200ms}}\n", store.display());
     let mut cluster = serving("3.5.16", Wire::Clear, &more);
-    wait_until("the backup", LIMIT, || {
-        (0..3).any(|at| cluster.status(at)["backup"]["stored_revision"].as_u64() >= Some(21))
-    });
+    cluster.wait_backed_up();
     for at in 0..3 {
         cluster.power_off(at);
     }
@@ -384,9 +382,7 @@ fn an_etcd_that_answers_nothing_is_not_taken_for_less_than_an_older_backup() {
         std::fs::create_dir(&store).unwrap();
         let more = format!("backup: {{store: \"file://{}\", delta-period: 200ms}}\n", store.display());
         let mut cluster = serving(version, Wire::Clear, &more);
-        wait_until("the backup", LIMIT, || {
-            (0..3).any(|at| cluster.status(at)["backup"]["stored_revision"].as_u64() >= Some(21))
-        });
+        cluster.wait_backed_up();
         quorate_testkit::run(Command::new("cp").arg("-r").arg(&store).arg(&older));
         for at in 20..26 {
             cluster.put(0, &format!("k{at}"), &format!("v{at}"));

@@ -169,20 +169,10 @@ fn run_block(cluster: &Declared, block: &str, more: &[(&str, &str)]) -> String {
     said
 }
 
-fn revision(cluster: &Declared) -> u64 {
-    let text = cluster.ctl(0, &["get", "k", "--write-out=json"]);
-    let value: serde_json::Value = serde_json::from_str(&text).unwrap();
-    value["header"]["revision"].as_u64().unwrap()
-}
-
 /// Puts a value, and returns its revision once that is in the store.
 fn put_stored(cluster: &Declared, value: &str) -> u64 {
     cluster.put(0, "k", value);
-    let at = revision(cluster);
-    wait_until("the backup", LIMIT, || {
-        (0..3).any(|node| cluster.status(node)["backup"]["stored_revision"].as_u64() >= Some(at))
-    });
-    at
+    cluster.wait_backed_up()
 }
 
 #[test]
@@ -218,12 +208,12 @@ fn one_command_recovers_a_cluster_kept_by_agents_and_brings_an_earlier_state_bac
     assert!(said.contains("recovered: generation 2"), "{said}");
     cluster.wait_serving();
     cluster.assert_all_hold("k", "good");
-    assert!(revision(&cluster) > bad, "revisions do not go back");
+    assert!(cluster.revision(0) > bad, "revisions do not go back");
     let later = put_stored(&cluster, "bad again");
     let said = run_block(&cluster, &point[1], &[("REVISION", &good.to_string())]);
     assert!(said.contains("recovered: generation 3"), "{said}");
     cluster.wait_serving();
     cluster.assert_all_hold("k", "good");
-    assert!(revision(&cluster) > later);
+    assert!(cluster.revision(0) > later);
     put_stored(&cluster, "backups continue");
 }

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
-use quorate_testkit::{Port, Running, Seat, Tools, etcd, free_port, quorate, release_or};
+use quorate_testkit::{Port, Running, Seat, Tools, etcd, free_port, quorate, release_or, wait_until};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, ExtendedKeyUsagePurpose, IsCa, KeyPair};
 use serde_json::Value;
 
@@ -259,6 +259,21 @@ impl Declared {
 
     /// A write through one member, as soon as there is a leader to take it.
     #[track_caller]
+    /// The newest revision, as this member has it. Agents write too: their leases of nodes take revisions of their own.
+    pub(crate) fn revision(&self, at: usize) -> u64 {
+        let value: Value = serde_json::from_str(&self.ctl(at, &["get", "k", "--write-out=json"])).unwrap();
+        value["header"]["revision"].as_u64().unwrap()
+    }
+
+    /// Waits until everything that was written so far is in the store, and returns up to which revision that is.
+    pub(crate) fn wait_backed_up(&self) -> u64 {
+        let written = self.revision(0);
+        wait_until("the backup", LIMIT, || {
+            (0..self.members.len()).any(|at| self.status(at)["backup"]["stored_revision"].as_u64() >= Some(written))
+        });
+        written
+    }
+
     pub(crate) fn put(&self, at: usize, key: &str, value: &str) {
         let begun = Instant::now();
         while let Err(error) = self.try_ctl(at, &["put", key, value]) {
