@@ -71,7 +71,8 @@ fn a_restore_to_an_earlier_time_raises_the_revision_above_all_that_was_seen_and_
     wait_stored(&place, seen);
 
     let low = ["restore", "--data-dir", "/nowhere", "--to-time", &before_it_all, "--bump-revision", "1000"];
-    assert_eq!(backup(&place, &low)["error"]["code"], "Q1428");
+    let refused = backup(&place, &low);
+    assert_eq!(refused["error"]["code"], "Q1428", "{refused}\n{}", backup(&place, &["list"]));
     let said = restore_and_adopt(&place, agent, &["--to-time", &before_it_all]);
     assert_eq!(said["origin"]["token"], "t", "{said}");
     assert!(said["origin"]["cluster"].as_str().is_some_and(|id| !id.is_empty()), "{said}");

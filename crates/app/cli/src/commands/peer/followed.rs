@@ -24,13 +24,18 @@ impl Followed {
         printer: &mut Printer,
     ) -> Result<Exit, Fault> {
         let now = follow(agent, &begun, wait, printer)?.unwrap_or(begun);
+        Ok(Followed::show(now, printer))
+    }
+
+    /// Shows how far it came.
+    pub(super) fn show(now: OperationShown, printer: &mut Printer) -> Exit {
         let exit = match now.step.as_str() {
             "joined" | "detached" | "changed" => Exit::Done,
             "undone" => Exit::CannotMeet,
             _ => Exit::Waiting,
         };
         printer.report(&Followed(now));
-        Ok(exit)
+        exit
     }
 }
 
@@ -76,7 +81,7 @@ pub(super) fn is_over(step: &str) -> bool {
 }
 
 /// Waits until it is over; `None`: another one took its place. The agent may begin anew meanwhile.
-fn follow(
+pub(super) fn follow(
     agent: &Agent,
     begun: &OperationShown,
     wait: Duration,

@@ -1,19 +1,23 @@
 //! `quorate peer join`: joins a cluster with a code.
 
 use std::path::PathBuf;
+use std::time::{Duration, Instant};
 
 use quorate_agent::cluster_file;
 use quorate_agent::peering::{JoinSettings, Joined, join};
 use quorate_agent::turn::{self, Finish, Node, RunSettings};
-use quorate_faults::{Exit, Fault};
+use quorate_faults::{Code, Exit, Fault};
 use quorate_plan::peering::{CodeError, JoinCode};
 use serde::Serialize;
 
-use super::{PlaceArgs, read_code};
+use super::{AGAIN, PlaceArgs, read_code};
 use crate::commands::run::{own_program, runtime};
 use crate::logging::{self, LogArgs};
 use crate::printer::Printer;
 use crate::render::{Page, Report};
+
+/// How long another change may take to end: one that lasts longer waits for something itself.
+const BUSY_LIMIT: Duration = Duration::from_secs(10);
 
 /// Flags of `peer join`.
 #[derive(Debug, clap::Args)]
@@ -70,7 +74,7 @@ pub(crate) fn run(args: &Args, printer: &mut Printer) -> Result<Exit, Fault> {
         etcd_binary: args.etcd_binary.clone(),
     };
     let runtime = runtime()?;
-    let joined = runtime.block_on(join(&settings))?;
+    let joined = runtime.block_on(join_after_others(&settings, printer))?;
     for note in &joined.notes {
         printer.note(note);
     }
@@ -89,6 +93,23 @@ pub(crate) fn run(args: &Args, printer: &mut Printer) -> Result<Exit, Fault> {
     match finish? {
         Finish::Stopped | Finish::Left => Ok(Exit::Done),
         Finish::Halted(code) => Ok(code.exit()),
+    }
+}
+
+/// One node joins at a time: waits for a change that is about to end.
+async fn join_after_others(settings: &JoinSettings, printer: &mut Printer) -> Result<Joined, Fault> {
+    let began = Instant::now();
+    let mut told = false;
+    loop {
+        match join(settings).await {
+            Err(fault) if fault.code() == Code::PeersBusy && began.elapsed() < BUSY_LIMIT => {
+                if !std::mem::replace(&mut told, true) {
+                    printer.note(&format!("waiting for up to {} s: {fault}", BUSY_LIMIT.as_secs()));
+                }
+                tokio::time::sleep(AGAIN).await;
+            }
+            joined => return joined,
+        }
     }
 }
 
