@@ -57,6 +57,9 @@ fn restore_and_adopt(place: &Place, mut agent: quorate_testkit::Running, more: &
 fn a_restore_to_an_earlier_time_raises_the_revision_above_all_that_was_seen_and_backups_continue() {
     let place = Place::with_store("3.5.16");
     let agent = place.start();
+    // The first full backup is taken; what follows is recorded as it is written, with its time.
+    place.put("k", "zeroth");
+    wait_stored(&place, revision(&place));
     place.put("k", "first");
     wait_stored(&place, revision(&place));
     let before_it_all = jiff::Timestamp::now().to_string();
@@ -72,7 +75,7 @@ fn a_restore_to_an_earlier_time_raises_the_revision_above_all_that_was_seen_and_
 
     let low = ["restore", "--data-dir", "/nowhere", "--to-time", &before_it_all, "--bump-revision", "1000"];
     let refused = backup(&place, &low);
-    assert_eq!(refused["error"]["code"], "Q1428", "{refused}\n{}", backup(&place, &["list"]));
+    assert_eq!(refused["error"]["code"], "Q1428", "{before_it_all}: {refused}\n{}", backup(&place, &["list"]));
     let said = restore_and_adopt(&place, agent, &["--to-time", &before_it_all]);
     assert_eq!(said["origin"]["token"], "t", "{said}");
     assert!(said["origin"]["cluster"].as_str().is_some_and(|id| !id.is_empty()), "{said}");

@@ -5,6 +5,7 @@
 //! forgotten by encoding and decoding.
 
 mod places;
+mod progress;
 
 use std::collections::BTreeMap;
 
@@ -14,6 +15,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 pub use places::{AcceptedEmpty, Place, Places};
+pub use progress::{Progress, RolledBack, StartMark};
 
 /// The newest form that is written; readers refuse a newer one.
 pub const VERSION: u32 = 4;
@@ -70,6 +72,15 @@ pub struct Ledger {
     /// The data dir and the separate WAL dir are being renamed: one of them may be gone already.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub archiving: bool,
+    /// How far each member was seen, this one included: evidence against a disk that is put back to an older copy.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub progress: Vec<Progress>,
+    /// The newest start of etcd on this node.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_start: Option<StartMark>,
+    /// The data of a member of this node was put back to an older copy. It holds for that member's id alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rolled_back: Option<RolledBack>,
 }
 
 /// A generation of the cluster: what an operator made of its remains, or what was there before that.
@@ -327,6 +338,7 @@ impl Ledger {
         let undeclared = matches!(&self.state, State::Tombstone(stone) if stone.undeclared);
         match () {
             () if self.places.is_some() || self.accepted_empty.is_some() || self.archiving => VERSION,
+            () if !self.progress.is_empty() || self.last_start.is_some() || self.rolled_back.is_some() => VERSION,
             () if self.outdated_by.is_some() => 3,
             () if self.intent.is_some() || self.learner.is_some() || undeclared => 2,
             () => 1,
@@ -421,7 +433,7 @@ impl Ledger {
         {
             was.push(*cluster);
         }
-        Ledger { consumed, dropped: self.dropped.clone(), was, ..Ledger::default() }
+        Ledger { consumed, dropped: self.dropped.clone(), was, last_start: self.last_start, ..Ledger::default() }
     }
 
     /// The same with another state. Once started, the declaration that led there is used up; a promise that makes room for

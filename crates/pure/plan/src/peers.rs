@@ -5,7 +5,7 @@
 
 use quorate_etcd_formats::membership::{ClusterId, MemberId};
 
-use crate::ledger::{Generation, Ledger, State};
+use crate::ledger::{Generation, Ledger, RolledBack, State};
 use crate::spec::Spec;
 use crate::start::{ListedMember, PeerAnswer, PeerFounding};
 
@@ -45,17 +45,35 @@ pub fn heed(ledger: &Ledger, told: impl IntoIterator<Item = Generation>) -> Opti
 pub fn answer(ledger: &Ledger, asker: &str, member: Option<MemberId>, acknowledged: Option<u64>) -> PeerAnswer {
     let memory = ledger.peers.get(asker);
     let newest = ledger.newest();
+    let recorded = member.and_then(|member| ledger.progress_of(member));
     PeerAnswer {
         founding: founding(ledger),
         remembers_me_started: memory.is_some_and(|memory| memory.started),
         my_tombstone: memory.is_some_and(|memory| memory.buries(member)),
         generation: newest.number,
         generation_of: newest.cluster,
-        acknowledged,
+        acknowledged: acknowledged.max(recorded.map(|recorded| recorded.index)),
+        my_start: recorded.and_then(|recorded| recorded.start),
+        rolled_back: recorded.and_then(|recorded| recorded.rolled_back),
         consumed: ledger.consumed.clone(),
         dropped: ledger.dropped.iter().map(|dropped| dropped.bootstrap).collect(),
         started: ledger.peers.iter().filter(|(_, memory)| memory.started).map(|(name, _)| name.clone()).collect(),
     }
+}
+
+/// What peers tell of a member that runs here on an older copy of its data; `None`: nothing new.
+pub fn told_of_rollback<'a>(
+    ledger: &Ledger,
+    answers: impl IntoIterator<Item = (&'a str, &'a PeerAnswer)>,
+) -> Option<(String, RolledBack)> {
+    let (_, member) = ledger.ids().filter(|_| ledger.own_rollback().is_none())?;
+    answers.into_iter().find_map(|(peer, answer)| {
+        let unknown = answer.my_start.zip(ledger.last_start).is_some_and(|(told, own)| told.is_unknown_to(&own));
+        let last = ledger.last_start.and_then(|own| own.from).unwrap_or(0);
+        let seen = answer.acknowledged.unwrap_or(0);
+        let found = answer.rolled_back.or_else(|| unknown.then_some(RolledBack { member, seen, last }));
+        found.map(|found| (peer.to_owned(), found))
+    })
 }
 
 /// How far this node has come, for others.

@@ -2,9 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use quorate_etcd_formats::membership::MemberId;
 use quorate_plan::change::{Restart, note_learner};
 use quorate_plan::check::check;
-use quorate_plan::ledger::{Confirmed, ConfirmedMember, Generation, LedgerSeen, State};
+use quorate_plan::ledger::{Confirmed, ConfirmedMember, Generation, LedgerSeen, Progress, State};
 use quorate_plan::peers::{self, Told};
 use quorate_plan::start::{
     ClusterSeen, DataFacts, DataSeen, EndSeen, Health, ListedMember, Observed, PeerAnswer, PeerSeen, PlaceState,
@@ -71,9 +72,8 @@ impl World {
             }
             ClusterSeen::Unreachable(_) => false,
         };
-        let saw_rolled_back = matches!(&seen.data, DataSeen::There(facts) if facts.last_index < known_index(&seen));
         let intent = self.nodes[node].ledger.as_ref().and_then(|ledger| ledger.intent.clone());
-        self.nodes[node].plan = Some(Executing { plan, at: 0, saw_learner, saw_rolled_back, intent });
+        self.nodes[node].plan = Some(Executing { plan, at: 0, saw_learner, intent });
     }
 
     fn node_of(&self, member: &ListedMember) -> Option<usize> {
@@ -240,6 +240,10 @@ impl World {
             .filter_map(|peer| self.answer(peer, node))
             .filter(|answer| answer.founding == quorate_plan::start::PeerFounding::Founded(mine.cluster))
             .collect();
+        if self.stops_rolled_back(node, leader, &config) {
+            return;
+        }
+        let seen = self.progress(node, &config);
         let list = self.listed(node, leader, &config);
         let now_ms = self.clock_ms(node);
         let it = &mut self.nodes[node];
@@ -248,6 +252,8 @@ impl World {
         if self.living {
             next = peers::bury(&next, &self.files[it.file].spec, &list);
         }
+        let ids: Vec<MemberId> = config.members.iter().map(|member| member.id).collect();
+        next = next.with_progress(&ids, &seen);
         if config.get(mine.member).is_some_and(|me| !me.learner) {
             next.confirmed = Some(confirmed(&list, now_ms));
         }
@@ -264,6 +270,48 @@ impl World {
         if !self.living || !self.tend_upkeep(node) {
             self.take_turn(node);
         }
+    }
+
+    /// How far members are that can be looked at, and which start that is.
+    fn progress(&self, node: usize, config: &Config) -> Vec<Progress> {
+        let one = |member: &crate::etcd::Member| {
+            let it = &self.nodes[member.node];
+            let heard = member.node == node || (it.up && self.linked(node, member.node) && !it.ledger_unreadable);
+            let data = it.data.as_ref().filter(|data| it.runs && data.member == member.id)?;
+            let start = it.ledger.as_ref().filter(|_| heard)?.last_start;
+            let (index, revision) = (data.commit as u64, data.commit as u64);
+            let seen = Progress { member: member.id, index, term: 0, revision, start, rolled_back: None };
+            self.reaches(node, member.node).then_some(seen)
+        };
+        // Not at every look, as agents do.
+        config.members.iter().filter(|_| self.now.is_multiple_of(3)).filter_map(one).collect()
+    }
+
+    /// A peer knows that this member was started on an older copy of its data: it stops where the others have a quorum without it.
+    fn stops_rolled_back(&mut self, node: usize, leader: usize, config: &Config) -> bool {
+        let ledger = self.nodes[node].ledger.clone().unwrap_or_default();
+        let mut answers: Vec<(String, PeerAnswer)> = Vec::new();
+        for peer in (0..self.nodes.len()).filter(|peer| *peer != node) {
+            answers.extend(self.answer(peer, node).map(|answer| (self.nodes[peer].name.clone(), answer)));
+        }
+        let told = peers::told_of_rollback(&ledger, answers.iter().map(|(peer, answer)| (peer.as_str(), answer)));
+        if let Some((_, found)) = told
+            && let Some(ledger) = &mut self.nodes[node].ledger
+        {
+            ledger.rolled_back = Some(found);
+        }
+        let known = told_or(&self.nodes[node].ledger);
+        let list = self.listed(node, leader, config);
+        let voters = list.iter().filter(|member| !member.learner);
+        let others = voters.clone().filter(|member| self.node_of(member) != Some(node));
+        let healthy = others.filter(|member| member.health == Health::Healthy).count();
+        if !known || healthy <= voters.count() / 2 {
+            return false;
+        }
+        let it = &mut self.nodes[node];
+        (it.runs, it.leads, it.checked, it.pausing) = (false, false, None, false);
+        self.tell(Some(node), "stops its etcd: it was started on an older copy of its data".to_owned());
+        true
     }
 
     /// Its etcd knows no leader, and a restart may be what brings it back.
@@ -309,11 +357,6 @@ fn confirmed(list: &[ListedMember], at_ms: u64) -> Confirmed {
     Confirmed { at_ms, members: list.iter().map(one).collect() }
 }
 
-/// What peers know this node's member to have acknowledged.
-fn known_index(seen: &Observed) -> Option<u64> {
-    let answers = seen.peers.values().filter_map(|peer| match peer {
-        PeerSeen::Answered(answer) => answer.acknowledged,
-        PeerSeen::Unknown(_) => None,
-    });
-    answers.max()
+fn told_or(ledger: &Option<quorate_plan::ledger::Ledger>) -> bool {
+    ledger.as_ref().is_some_and(|ledger| ledger.own_rollback().is_some())
 }

@@ -98,6 +98,7 @@ impl World {
             Step::Init { cluster, member } => self.init(node, *cluster, *member),
             Step::Write(state) => self.write(node, state.clone()),
             Step::WriteGeneration(number) => self.note(node, |ledger| ledger.generation = *number),
+            Step::WriteRolledBack(it) => self.note(node, |ledger| ledger.rolled_back = Some(*it)),
             Step::WriteOutdated(newer) => self.note(node, |ledger| *ledger = ledger.outdated_by(*newer)),
             Step::TellPeers => self.tell_peers(node),
             Step::RemoveMember(id) => self.change(node, Op::Remove(*id)).map_or_else(Did::Again, |_| Did::On),
@@ -259,7 +260,13 @@ impl World {
             return Did::Again("there is no data".to_owned());
         }
         let at = self.address_of(node);
+        let nonce = self.now.wrapping_mul(0x9e37_79b9).wrapping_add(u64::from(self.nodes[node].starts));
         let it = &mut self.nodes[node];
+        it.starts = it.starts.wrapping_add(1);
+        let from = it.data.as_ref().map(|data| data.log.len() as u64);
+        if let Some(ledger) = it.ledger.as_mut().filter(|_| !it.ledger_unreadable) {
+            ledger.last_start = Some(ledger.next_start(nonce, from));
+        }
         (it.runs, it.leads, it.checked, it.halt, it.plan) = (true, false, None, None, None);
         (it.pausing, it.restarting, it.runs_as, it.listens, it.since) = (false, false, it.wants, at, None);
         it.upkeep_until = 0;

@@ -1,7 +1,7 @@
 //! What goes wrong, and what two operators do at once. All of it by chance, and none of it beyond what a majority survives, unless
 //! the life is a harsh one.
 
-use quorate_plan::ledger::State;
+use quorate_plan::ledger::{Ledger, State};
 use quorate_plan::start::Held;
 
 use crate::etcd::Op;
@@ -238,32 +238,52 @@ impl World {
                 data.power_cut(false);
             }
             self.nodes[node].snapshot = copy;
+            self.nodes[node].snapshot_ledger = self.nodes[node].ledger.clone();
         }
     }
 
-    /// The disk comes back from an old snapshot. Someone who knows how far it was can be asked at the next start; if nobody could,
-    /// nobody could tell.
+    /// The disk comes back from an old snapshot, alone or with the ledger, after every agent was restarted. What the ledger of this
+    /// node, or those of the others, have recorded is all that tells it; if nobody could, nobody could tell.
     fn roll_back(&mut self, node: usize) {
         let Some(old) = self.nodes[node].snapshot.clone() else { return };
         let same = self.nodes[node].data.as_ref().is_some_and(|data| data.member == old.member && !data.corrupt);
+        let recorded = |ledger: &Option<Ledger>| {
+            let known = ledger.as_ref().and_then(|ledger| ledger.progress_of(old.member));
+            known.is_some_and(|known| known.index > old.log.len() as u64)
+        };
         let knows = |other: &usize| {
             let it = &self.nodes[*other];
-            it.up
-                && it.runs
-                && self.linked(node, *other)
-                && !it.ledger_unreadable
-                && it.noted.get(&old.member).is_some_and(|noted| *noted > old.log.len() as u64)
+            it.up && it.runs && self.linked(node, *other) && !it.ledger_unreadable && recorded(&it.ledger)
         };
-        let others = (0..self.nodes.len()).filter(|other| *other != node);
-        if !same || !self.may_damage(node) || !others.clone().all(|other| knows(&other)) || others.count() == 0 {
+        let it = &self.nodes[node];
+        // A ledger that says something else by now is not put back: what it forgets is another fault.
+        let comparable = |then: &Ledger, now: &Ledger| {
+            (&then.state, then.generation, &then.intent) == (&now.state, now.generation, &now.intent)
+        };
+        let ledger = it.snapshot_ledger.clone().zip(it.ledger.as_ref());
+        let ledger = ledger.filter(|(then, now)| comparable(then, now) && !it.ledger_unreadable).map(|(then, _)| then);
+        // Every other time, so that no chance is drawn for it.
+        let ledger = ledger.filter(|_| self.now.is_multiple_of(2));
+        let mut others = (0..self.nodes.len()).filter(|other| *other != node);
+        let told = match ledger {
+            None => recorded(&it.ledger) && !it.ledger_unreadable,
+            Some(_) => self.nodes.len() > 1 && others.all(|other| knows(&other)),
+        };
+        if !same || !told || !self.may_damage(node) {
             return;
         }
         self.power_cut(node);
+        let what = if ledger.is_some() { "its disk and its ledger come" } else { "its disk comes" };
+        self.nodes[node].put_back = Some(old.member);
         self.nodes[node].data = Some(old);
+        if let Some(ledger) = ledger {
+            self.nodes[node].ledger = Some(ledger);
+        }
+        self.nodes.iter_mut().for_each(|it| it.noted.clear());
         self.nodes[node].back_at = self.now + 1;
         self.quiet_until = self.now + 60;
         self.note_damage(node);
-        self.tell(Some(node), "its disk comes back from an old snapshot".to_owned());
+        self.tell(Some(node), format!("{what} back from an old snapshot"));
     }
 
     fn hide_data(&mut self, node: usize) {

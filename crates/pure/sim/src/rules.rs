@@ -76,9 +76,6 @@ impl World {
         if executing.saw_learner && matches!(step, Step::RemoveMember(_) | Step::AddLearner) {
             self.break_rule("two changes of members at once".to_owned());
         }
-        if executing.saw_rolled_back && matches!(step, Step::Start { .. }) && self.nodes[node].data.is_some() {
-            self.break_rule("a disk that was rolled back is started".to_owned());
-        }
     }
 
     /// Before etcd runs.
@@ -90,6 +87,10 @@ impl World {
         let died = cluster.and_then(|cluster| self.dead.get(&(cluster, node)).copied());
         if died.is_some_and(|died| it.looked_at > died) {
             wrong.push("a node that was declared dead runs again, in its old generation");
+        }
+        let member = it.data.as_ref().map(|data| data.member);
+        if joining.is_none() && member.is_some() && it.put_back == member {
+            wrong.push("a disk that was rolled back is started");
         }
         let intent = it.ledger.as_ref().and_then(|ledger| ledger.intent.as_ref());
         if intent.is_some_and(|intent| intent.kind == IntentKind::Teardown) {

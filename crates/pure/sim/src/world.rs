@@ -51,8 +51,14 @@ pub(crate) struct Node {
     pub(crate) unmounted: bool,
     /// The highest index that its agent saw of each member.
     pub(crate) noted: BTreeMap<MemberId, u64>,
+    /// How often etcd was started here, as nobody but the simulator knows.
+    pub(crate) starts: u32,
     /// An old snapshot of its disk.
     pub(crate) snapshot: Option<Data>,
+    /// The ledger at that time.
+    pub(crate) snapshot_ledger: Option<Ledger>,
+    /// The member whose data was put back to that snapshot.
+    pub(crate) put_back: Option<MemberId>,
     /// Its disk has been lost, damaged or exchanged, and it does not vote again yet.
     pub(crate) damaged: bool,
     /// An operator took it out for good.
@@ -94,8 +100,6 @@ pub(crate) struct Executing {
     pub(crate) at: usize,
     /// Another learner was listed when it was made.
     pub(crate) saw_learner: bool,
-    /// The disk was known to be rolled back when it was made.
-    pub(crate) saw_rolled_back: bool,
     /// What the node was asked for when it was made.
     pub(crate) intent: Option<Intent>,
 }
@@ -356,7 +360,10 @@ impl Node {
             data_unreadable: false,
             unmounted: false,
             noted: BTreeMap::new(),
+            starts: 0,
             snapshot: None,
+            snapshot_ledger: None,
+            put_back: None,
             damaged: false,
             detached: false,
             ended_removed: 0,

@@ -10,6 +10,7 @@ use axum::extract::State;
 use axum::extract::rejection::JsonRejection;
 use axum::http::{HeaderMap, StatusCode};
 use quorate_faults::{Code, Fault};
+use quorate_plan::ledger::LedgerSeen;
 use quorate_plan::phase::Phase;
 use tracing::{info, warn};
 
@@ -40,7 +41,13 @@ pub(super) async fn trust(
 
 /// What is left on this node.
 pub(super) async fn remains(State(api): State<Api>) -> Json<Remains> {
-    Json(recover::observe_remains(&api.node, &api.book.read(), api.shared.acknowledged()).await)
+    let ledger = api.book.read();
+    let recorded = match &ledger {
+        LedgerSeen::There(ledger) => ledger.progress.clone(),
+        LedgerSeen::Absent | LedgerSeen::Unreadable(_) => Vec::new(),
+    };
+    let seen = api.shared.acknowledged_with(&recorded);
+    Json(recover::observe_remains(&api.node, &ledger, seen).await)
 }
 
 /// Queries the etcd of members whose agents are silent, and watches the store.

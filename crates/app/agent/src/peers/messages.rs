@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use quorate_etcd_formats::membership::{ClusterId, MemberId};
 use quorate_plan::change::{NodeNow, Restart, Stage};
-use quorate_plan::ledger::{Confirmed, Intent, IntentKind, Ledger, PeerMemory, Promise};
+use quorate_plan::ledger::{Confirmed, Intent, IntentKind, Ledger, PeerMemory, Promise, RolledBack, StartMark};
 use quorate_plan::peering::Role;
 use quorate_plan::peers::founding;
 use quorate_plan::start::{PeerAnswer, PeerFounding};
@@ -47,6 +47,9 @@ pub struct NodeAnswer {
     /// The highest index that it saw each member at.
     #[serde(default)]
     pub acknowledged: Vec<Acknowledged>,
+    /// The newest start of its etcd.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub start: Option<StartMark>,
     /// What its agent is doing, in one word.
     pub phase: String,
     /// Whether its member leads.
@@ -122,6 +125,12 @@ pub struct Acknowledged {
     pub member: MemberId,
     /// The raft index.
     pub index: u64,
+    /// Its newest start that was heard of.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub start: Option<StartMark>,
+    /// It was started on data that ended before what it had committed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rolled_back: Option<RolledBack>,
 }
 
 /// How far a node has come.
@@ -183,6 +192,8 @@ impl NodeAnswer {
             generation: self.generation,
             generation_of: self.generation_of,
             acknowledged: acknowledged.map(|seen| seen.index),
+            my_start: acknowledged.and_then(|seen| seen.start),
+            rolled_back: acknowledged.and_then(|seen| seen.rolled_back),
             consumed: self.consumed.clone(),
             dropped: self.dropped.clone(),
             started: self.peers.iter().filter(|(_, memory)| memory.started).map(|(name, _)| name.clone()).collect(),

@@ -133,6 +133,8 @@ fn schemas() -> Value {
     let number = json!({ "type": "integer", "minimum": 0 });
     let id = json!({ "type": "string", "pattern": "^[0-9a-f]{1,16}$" });
     let object = |required: &[&str], properties: Value| json!({ "type": "object", "required": required, "properties": properties });
+    let start = object(&["number", "nonce"], json!({ "number": number, "nonce": number, "from": number }));
+    let rolled_back = object(&["member", "seen", "last"], json!({ "member": id, "seen": number, "last": number }));
     json!({
         "Node": object(&["name", "generation", "declaration", "file", "founding", "phase"], json!({
             "name": text, "generation": number, "generation_of": id, "declaration": text, "file": text,
@@ -147,7 +149,10 @@ fn schemas() -> Value {
                 "started": { "type": "boolean" }, "member": id, "tombstone": { "type": "boolean" }
             })) },
             "confirmed": { "type": "object" },
-            "acknowledged": { "type": "array", "items": object(&["member", "index"], json!({ "member": id, "index": number })) },
+            "acknowledged": { "type": "array", "items": object(&["member", "index"], json!({
+                "member": id, "index": number, "start": start, "rolled_back": rolled_back
+            })) },
+            "start": start,
             "phase": text,
             "leads": { "type": "boolean" },
             "upkeep": { "enum": ["none", "wanted", "running"] },

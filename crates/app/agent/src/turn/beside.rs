@@ -56,6 +56,8 @@ pub(super) struct Beside {
     pub(super) book: Arc<Book>,
     pub(super) peers: Arc<Peers>,
     pub(super) shared: Arc<Shared>,
+    /// When it was last recorded how far members are.
+    pub(super) recorded: Option<Instant>,
     /// When hashes were last compared.
     pub(super) hashed: Option<Instant>,
     /// The learner that was last seen, and since when.
@@ -100,6 +102,7 @@ impl Beside {
             book,
             peers: Arc::clone(peers),
             shared: Arc::clone(shared),
+            recorded: None,
             hashed: None,
             learner: None,
             program: None,
@@ -212,9 +215,10 @@ impl Beside {
         };
         self.shared.note_since(survey.revision, !survey.members.iter().all(takes_part));
         let heard = hear_all(&self.peers, &self.book.read()).await;
-        if self.heed(&heard).await {
+        if self.heed(&heard).await || self.heed_rollback(&survey, &heard).await {
             return Ok(Turn::Surveyed(Took::Nothing));
         }
+        self.record_progress(&survey, &heard).await;
         drift::look(self, &survey, &heard).await;
         // Once it serves again, others may.
         if self.shared.restarting() && self.shared.readiness().0 == Phase::Serving && self.shared.restart().is_none() {

@@ -95,6 +95,8 @@ pub(super) fn seen(heard: &Heard, me: &str, ledger: &LedgerSeen) -> BTreeMap<Str
             generation: newer.number,
             generation_of: newer.cluster,
             acknowledged: None,
+            my_start: None,
+            rolled_back: None,
             consumed: Vec::new(),
             dropped: Vec::new(),
             started: Vec::new(),

@@ -59,7 +59,7 @@ pub(super) async fn look(beside: &mut Beside, survey: &Survey, heard: &Heard) {
     if due && all_answer && (survey.me == survey.leader || found) {
         beside.hashed = Some(Instant::now());
         if let Some(groups) = hashes(beside, survey).await {
-            let (notices, wrong) = told(survey, groups);
+            let (notices, wrong) = told(survey, groups, &beside.known_rollbacks(heard));
             beside.shared.set_differing(wrong);
             beside.shared.warnings(&[Code::HashesDiffer], notices);
         }
@@ -206,7 +206,7 @@ fn files(beside: &Beside, heard: &Heard) -> Option<Notice> {
 type Groups = Vec<(u32, Vec<MemberId>)>;
 
 /// What there is to say, and whose data is wrong.
-fn told(survey: &Survey, groups: (i64, Groups)) -> (Vec<Notice>, Vec<MemberId>) {
+fn told(survey: &Survey, groups: (i64, Groups), rolled_back: &BTreeSet<MemberId>) -> (Vec<Notice>, Vec<MemberId>) {
     let (revision, groups) = groups;
     if groups.len() < 2 {
         return (Vec::new(), Vec::new());
@@ -215,8 +215,18 @@ fn told(survey: &Survey, groups: (i64, Groups)) -> (Vec<Notice>, Vec<MemberId>) 
         |id: &MemberId| survey.members.iter().find(|(member, _)| member.id == id.0).map(|(member, _)| &*member.name);
     let shown = |(hash, who): &(u32, Vec<MemberId>)| format!("{} {hash:08x}", names(who.iter().filter_map(name)));
     let shown = groups.iter().map(shown).collect::<Vec<_>>().join(", ");
-    let notice = Notice::new(Code::HashesDiffer, format!("members hold other data at revision {revision}: {shown}"))
+    // Who was put back to an older copy is known; without that, the smaller group is doubted.
+    let evident: Vec<MemberId> =
+        groups.iter().flat_map(|(_, who)| who.iter().copied()).filter(|id| rolled_back.contains(id)).collect();
+    let mut text = format!("members hold other data at revision {revision}: {shown}");
+    if !evident.is_empty() {
+        text += &format!("; put back to an older copy: {}", names(evident.iter().filter_map(name)));
+    }
+    let notice = Notice::new(Code::HashesDiffer, text)
         .way_out("see which one is wrong before anything else: `quorate explain Q0981`");
+    if !evident.is_empty() {
+        return (vec![notice], evident);
+    }
     let groups: Vec<Vec<MemberId>> = groups.into_iter().map(|(_, who)| who).collect();
     (vec![notice], differing(&groups).into_iter().collect())
 }

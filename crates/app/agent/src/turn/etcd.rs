@@ -21,7 +21,7 @@ use quorate_plan::change::upgrade::Release;
 use quorate_plan::etcd_config::{EtcdConfig, Minor, kept_level, render_checked_for, render_for, render_plain_for};
 use quorate_plan::server_log::{self, Level};
 use quorate_plan::spec::Stop;
-use quorate_plan::start::{classify, hindrance};
+use quorate_plan::start::{classify, hindrance, out_of_range};
 use sha2::{Digest, Sha256};
 use tokio::task::JoinHandle;
 
@@ -337,6 +337,8 @@ pub(super) struct LastWords {
     pub(super) permanent: Option<(Code, &'static str)>,
     /// What may pass by itself.
     pub(super) passing: Option<Code>,
+    /// It ended because its log is shorter than the leader knows it to be: how far it was known, and where it ends.
+    pub(super) out_of_range: Option<(u64, u64)>,
 }
 
 /// Reads the end of the log that was written after it had `before` bytes.
@@ -357,6 +359,7 @@ pub(super) fn last_words(node: &Node, before: u64) -> LastWords {
         last: last.lines().rev().map(in_few_words).find(|line| !line.is_empty()),
         permanent: classify(&last),
         passing: hindrance(&last).map(|(code, _)| code),
+        out_of_range: out_of_range(&String::from_utf8_lossy(&bytes)),
     }
 }
 

@@ -84,6 +84,10 @@ impl Agent {
                 let number = *number;
                 self.write_beside(move |ledger| ledger.generation = ledger.generation.max(number)).await.map(|()| None)
             }
+            Step::WriteRolledBack(it) => {
+                let it = *it;
+                self.write_beside(move |ledger| ledger.rolled_back = Some(it)).await.map(|()| None)
+            }
             Step::WriteOutdated(newer) => {
                 let newer = *newer;
                 self.write_beside(move |ledger| *ledger = ledger.outdated_by(newer)).await.map(|()| None)
@@ -302,7 +306,7 @@ impl Agent {
 
     /// Writes how far we have come.
     /// Writes something else than its state into the ledger.
-    async fn write_beside(&self, with: impl FnOnce(&mut Ledger) + Send + 'static) -> Result<(), Fault> {
+    pub(super) async fn write_beside(&self, with: impl FnOnce(&mut Ledger) + Send + 'static) -> Result<(), Fault> {
         let book = Arc::clone(&self.book);
         tokio::task::spawn_blocking(move || book.change(with)).await.map_err(halted)?.map(|_| ())
     }
@@ -339,6 +343,7 @@ impl Agent {
         self.shared.phase(Phase::Starting, format!("etcd {version} starts"));
         self.log_before = etcd::log_length(&self.node);
         self.record_places().await;
+        self.count_start(seen).await?;
         self.take_port().await;
         let (node, state, shim) = (Arc::clone(&self.node), self.state.clone(), self.shim.clone());
         let confirmed = matches!(seen.cluster, quorate_plan::start::ClusterSeen::Confirmed { .. });
@@ -371,6 +376,7 @@ impl Agent {
     /// It ended before it could be looked at; what it said last is in its log.
     fn over_at_once(&mut self, fault: &Fault) {
         let words = etcd::last_words(&self.node, self.log_before);
+        self.record_out_of_range(words.out_of_range);
         let mut how = in_words(fault);
         // Whoever was killed did not end for what it said.
         let by_itself = how.contains("exit code");

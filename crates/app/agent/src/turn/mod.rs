@@ -42,6 +42,7 @@ mod postgres;
 mod preview;
 mod probe;
 mod programs;
+mod progress;
 mod publish;
 mod recovering;
 mod remembered;

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use quorate_etcd_formats::membership::MemberId;
 use quorate_plan::change::Restart;
+use quorate_plan::ledger::Progress;
 use tokio::sync::{Notify, watch};
 
 use super::connections::Samples;
@@ -107,10 +108,23 @@ impl Shared {
         lock(&self.talk.connections)
     }
 
-    /// The highest index that each member was seen at.
-    pub(crate) fn acknowledged(&self) -> Vec<Acknowledged> {
-        let known = lock(&self.talk.acknowledged);
-        known.iter().map(|(member, seen)| Acknowledged { member: *member, index: seen.sure }).collect()
+    /// The highest index that each member was seen at, by this agent or by an earlier one that recorded it.
+    pub(crate) fn acknowledged_with(&self, recorded: &[Progress]) -> Vec<Acknowledged> {
+        let mut known: BTreeMap<MemberId, Acknowledged> = BTreeMap::new();
+        for Progress { member, index, start, rolled_back, .. } in recorded.iter().copied() {
+            known.insert(member, Acknowledged { member, index, start, rolled_back });
+        }
+        for (member, seen) in lock(&self.talk.acknowledged).iter() {
+            let none = Acknowledged { member: *member, index: 0, start: None, rolled_back: None };
+            let known = known.entry(*member).or_insert(none);
+            known.index = known.index.max(seen.sure);
+        }
+        known.into_values().collect()
+    }
+
+    /// The index of a member that has long been on its disk.
+    pub(super) fn sure_index(&self, member: MemberId) -> Option<u64> {
+        lock(&self.talk.acknowledged).get(&member).map(|seen| seen.sure).filter(|index| *index > 0)
     }
 
     /// Members were seen at these indexes; whoever is not named is forgotten.

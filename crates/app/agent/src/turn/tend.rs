@@ -285,6 +285,7 @@ impl Agent {
     /// It has ended, and nobody of us asked.
     fn over(&mut self, running: &Running, ended: &Ended, lasted: Duration) {
         let words = etcd::last_words(&self.node, self.log_before);
+        self.record_out_of_range(words.out_of_range);
         let mut how = match ended {
             Ended::Record(record) => end_words(record),
             Ended::NoRecord(why) => format!("not recorded: {why}"),
@@ -317,6 +318,7 @@ impl Agent {
 
     /// Ends: backups first, then etcd, unless it is to go on.
     pub(super) async fn stop(&mut self, mut running: Running, wish: &super::Wish) -> Result<Finish, Fault> {
+        self.record_progress_at_end().await;
         if wish.keep_running {
             self.rest().await;
             if wish.reload {

@@ -225,6 +225,12 @@ macro_rules! systems {
         SecondMachine = "Q1406", Waiting;
         /// Whether the member of this node runs on another machine is not known.
         MachineUnknown = "Q1407", Waiting;
+        /// The data was put back to an older copy, and no quorum of the other members answers.
+        RolledBackAlone = "Q1410", Waiting;
+        /// The data of the only member was put back to an older copy.
+        RolledBackOnly = "Q1411", Refused;
+        /// A running member was started on data that had been put back to an older copy.
+        RolledBackRuns = "Q1412", Refused;
         /// A member whose agent is silent answers at the URLs of its etcd: a quorum may serve.
         RecoverMemberAnswers = "Q1420", Refused;
         /// A member is silent, and the operator did not state that its machine is off.

@@ -27,18 +27,37 @@ pub(super) struct Paper {
     cluster: Option<ClusterId>,
 }
 
+/// Whether anything known of this member is newer than its data.
+fn rolled_back(audit: &Audit<'_>, facts: &DataFacts) -> bool {
+    let Some((_, member)) = facts.ids.filter(|ids| audit.ledger.ids() == Some(*ids)) else { return false };
+    let recorded = audit.ledger.rolled_back.is_some_and(|it| it.member == member);
+    let own = audit.ledger.progress_of(member).map(|known| known.index);
+    let seen = audit.answers().filter_map(|(_, peer)| peer.acknowledged).chain(own).max();
+    let behind = facts.last_index.is_some_and(|last| seen.is_some_and(|seen| last < seen));
+    let started = |peer: &crate::start::PeerAnswer| {
+        peer.my_start.zip(audit.ledger.last_start).is_some_and(|(theirs, own)| {
+            theirs.number > own.number || (theirs.number == own.number && theirs.nonce != own.nonce)
+        })
+    };
+    let fresh = matches!(audit.ledger.state, State::Promised(_) | State::Inited(_));
+    let listed = match &audit.seen.cluster {
+        ClusterSeen::Confirmed { members, .. } => members.iter().any(|listed| listed.id == member && listed.started),
+        ClusterSeen::Unreachable(_) => false,
+    };
+    let told = audit.answers().any(|(_, peer)| peer.rolled_back.is_some());
+    recorded || told || behind || audit.answers().any(|(_, peer)| started(peer)) || (fresh && listed)
+}
+
 impl Paper {
     pub(super) fn new(audit: &Audit<'_>) -> Paper {
         let (cluster, members) = match &audit.seen.cluster {
             ClusterSeen::Confirmed { cluster, members } => (Some(*cluster), members.clone()),
             ClusterSeen::Unreachable(_) => (None, Vec::new()),
         };
-        let acknowledged = audit.answers().filter_map(|(_, peer)| peer.acknowledged).max();
         let data = match &audit.seen.data {
             DataSeen::Absent | DataSeen::Unknown(_) => Data::None,
             DataSeen::There(facts) => {
-                let rolled_back = facts.last_index.is_some_and(|last| acknowledged.is_some_and(|known| last < known));
-                Data::Of(facts.ids, facts.verdict == Verdict::Valid && !rolled_back)
+                Data::Of(facts.ids, facts.verdict == Verdict::Valid && !rolled_back(audit, facts))
             }
         };
         let told = !matches!(audit.ledger.state, State::Empty | State::Promised(_) | State::Inited(_));
@@ -47,16 +66,18 @@ impl Paper {
 
     pub(super) fn take(&mut self, audit: &mut Audit<'_>, step: &Step) {
         match step {
-            Step::Validate(_) | Step::WriteGeneration(_) | Step::WriteOutdated(_) | Step::Wait(_) | Step::Refuse(_) => {
-            }
+            Step::Validate(_)
+            | Step::WriteGeneration(_)
+            | Step::WriteOutdated(_)
+            | Step::WriteRolledBack(_)
+            | Step::Wait(_)
+            | Step::Refuse(_) => {}
             Step::RepairTail => {
                 if let DataSeen::There(facts) = &audit.seen.data
                     && let Data::Of(ids, _) = self.data
                 {
-                    let acknowledged = audit.answers().filter_map(|(_, peer)| peer.acknowledged).max();
-                    let behind = facts.last_index.is_some_and(|last| acknowledged.is_some_and(|known| last < known));
                     audit.rule(matches!(facts.verdict, Verdict::RepairableTail(_)), "only a torn tail is cut");
-                    self.data = Data::Of(ids, !behind);
+                    self.data = Data::Of(ids, !rolled_back(audit, facts));
                 }
             }
             Step::Archive => self.data = Data::None,

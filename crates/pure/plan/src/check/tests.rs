@@ -207,6 +207,8 @@ impl Foundings {
             generation: if random.one_in(6) { 1 } else { 0 },
             generation_of: random.one_in(2).then(|| self.cluster(random)),
             acknowledged: random.one_in(4).then(|| random.below(9)),
+            my_start: None,
+            rolled_back: None,
             consumed: if random.one_in(6) { vec![random.below(3)] } else { vec![] },
             dropped: if random.one_in(6) { vec![random.below(3)] } else { vec![] },
             started: if random.one_in(4) { vec![random.of(&["n2", "n3"]).to_owned()] } else { vec![] },

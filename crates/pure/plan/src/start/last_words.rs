@@ -62,6 +62,18 @@ pub fn hindrance(log_tail: &str) -> Option<(Code, &'static str)> {
     find(log_tail, PASSING)
 }
 
+/// Reads from etcd's last log lines that its log is shorter than the leader knows it to be: how far it was known, and where it ends.
+pub fn out_of_range(log_tail: &str) -> Option<(u64, u64)> {
+    let said = log_tail.lines().rev().filter_map(server_log::parse).filter(|line| line.level >= Level::Error);
+    let number = |text: &str| text.split_once(')').and_then(|(number, _)| number.parse().ok());
+    let read = |line: server_log::Line| {
+        let (_, known) = line.text.split_once("tocommit(")?;
+        let (_, last) = known.split_once("is out of range [lastIndex(")?;
+        Some((number(known)?, number(last)?))
+    };
+    said.filter_map(read).next()
+}
+
 /// The last word counts.
 fn find(log_tail: &str, signs: &[Sign]) -> Option<(Code, &'static str)> {
     let said = log_tail.lines().rev().filter_map(server_log::parse).filter(|line| line.level >= Level::Warn);
@@ -80,6 +92,16 @@ mod tests {
         let info = r#"{"level":"info","msg":"failed to verify flags"}"#;
         for line in [key, peer, info, "failed to verify flags"] {
             assert_eq!((classify(line), hindrance(line)), (None, None), "{line}");
+        }
+    }
+
+    #[test]
+    fn a_log_that_is_shorter_than_the_leader_knows_is_read() {
+        let panic = r#"{"level":"panic","ts":"2026","logger":"raft","caller":"etcdserver/zap_raft.go:101","msg":"tocommit(57) is out of range [lastIndex(31)]. Was the raft log corrupted, truncated, or lost?"}"#;
+        assert_eq!(out_of_range(panic), Some((57, 31)));
+        let key = r#"{"level":"warn","msg":"apply request took too long","request":"tocommit(57) is out of range [lastIndex(31)]"}"#;
+        for line in [key, "", r#"{"level":"panic","msg":"tocommit(x) is out of range [lastIndex(31)]"}"#] {
+            assert_eq!(out_of_range(line), None);
         }
     }
 

@@ -12,6 +12,7 @@ mod members;
 mod observed;
 mod place;
 mod restart;
+mod rollback;
 mod rows;
 mod sightings;
 mod step;
@@ -22,7 +23,7 @@ use crate::spec::{Spec, Validation};
 
 #[doc(hidden)]
 pub use guards::Guard;
-pub use last_words::{classify, hindrance};
+pub use last_words::{classify, hindrance, out_of_range};
 pub use machines::objection_to_removal;
 pub use observed::{
     ClusterSeen, DataFacts, DataSeen, EndSeen, Health, Held, ListedMember, Observed, PeerAnswer, PeerFounding,
@@ -56,6 +57,8 @@ pub enum Row {
     ReplaceCorrupt,
     RestoreOnly,
     CorruptAlone,
+    ReplaceRolledBack,
+    RolledBackAlone,
     HalfOnly,
     RedoInit,
     SetAside,
@@ -97,6 +100,8 @@ impl Row {
             Row::ReplaceCorrupt => "the data is damaged, and the others have a quorum",
             Row::RestoreOnly => "the data of the only member is damaged or gone",
             Row::CorruptAlone => "the data is damaged, and the others do not answer",
+            Row::ReplaceRolledBack => "the data was put back to an older copy, and the others have a quorum",
+            Row::RolledBackAlone => "the data was put back to an older copy, and no quorum of others answers",
             Row::HalfOnly => "one of the two directories of the only member holds nothing",
             Row::RedoInit => "the data is damaged, and etcd never ran on it",
             Row::SetAside => "the data is of no use to the member that this node is to be",

@@ -6,7 +6,7 @@ use quorate_etcd_formats::delta::quorate::{Declared, Epoch};
 use quorate_etcd_formats::membership::{ClusterId, MemberId};
 
 use super::sightings::Sightings;
-use crate::ledger::{LedgerSeen, Promise};
+use crate::ledger::{LedgerSeen, Promise, RolledBack, StartMark};
 
 /// Everything that was seen.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -176,6 +176,10 @@ pub struct PeerAnswer {
     pub generation_of: Option<ClusterId>,
     /// The highest index that it knows this very member (not an earlier one of this node) to have acknowledged.
     pub acknowledged: Option<u64>,
+    /// The newest start of this very member that it knows of.
+    pub my_start: Option<StartMark>,
+    /// It knows that this very member was started on an older copy of its data.
+    pub rolled_back: Option<RolledBack>,
     /// Bootstrap declarations that have been used there.
     pub consumed: Vec<u64>,
     /// Those of them that it gave up before anyone had started on them.

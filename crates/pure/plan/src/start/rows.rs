@@ -306,7 +306,10 @@ impl<G: Guards> Case<'_, G> {
         {
             return plan;
         }
-        let repair = match self.verdict(facts) {
+        if let Some(evidence) = self.rolled_back(facts) {
+            return self.replace_rolled_back(&evidence);
+        }
+        let repair = match Self::verdict(facts) {
             Verdict::Unchecked if self.guards.hold(Guard::CheckFirst) => {
                 return StartPlan::new(Row::Check, vec![Step::Validate(self.depth())]);
             }
@@ -397,10 +400,7 @@ impl<G: Guards> Case<'_, G> {
         }
         let why = format!("the data is damaged ({what}), and the other members do not answer");
         let way_out = "bring the others back; if most of them are lost, `quorate cluster recover`";
-        // That it was rolled back is known to agents that may forget it; damage is found again.
-        let mut steps = if self.rolled_back().is_some() { self.archive() } else { Vec::new() };
-        steps.extend(wait(Code::StartAlone, why, way_out));
-        StartPlan::new(Row::CorruptAlone, steps)
+        StartPlan::new(Row::CorruptAlone, wait(Code::StartAlone, why, way_out))
     }
 
     fn without_data(&self) -> StartPlan {
@@ -495,24 +495,13 @@ impl<G: Guards> Case<'_, G> {
         if matches!(self.seen.data, DataSeen::There(_)) { vec![Step::Archive] } else { Vec::new() }
     }
 
-    /// A disk that ends before what this member has acknowledged was rolled back: as good as damaged.
-    fn verdict(&self, facts: &DataFacts) -> Verdict {
+    /// What checking gave. Data that does not say whose it is is as good as damaged.
+    fn verdict(facts: &DataFacts) -> Verdict {
         let known = matches!(facts.verdict, Verdict::Valid | Verdict::RepairableTail(_));
-        match self.rolled_back() {
-            Some((last, acknowledged)) if known => {
-                Verdict::Corrupt(format!("its log ends at {last}, and this member acknowledged {acknowledged}"))
-            }
-            _ if known && facts.ids.is_none() => Verdict::Corrupt("it does not say whose it is".to_owned()),
-            Some(_) | None => facts.verdict.clone(),
+        match known && facts.ids.is_none() {
+            true => Verdict::Corrupt("it does not say whose it is".to_owned()),
+            false => facts.verdict.clone(),
         }
-    }
-
-    /// Where the log ends, and how far peers know that it was.
-    fn rolled_back(&self) -> Option<(u64, u64)> {
-        let DataSeen::There(facts) = &self.seen.data else { return None };
-        let acknowledged = self.answers().filter_map(|(_, answer)| answer.acknowledged).max()?;
-        let last = facts.last_index.filter(|last| *last < acknowledged && self.guards.hold(Guard::RolledBack))?;
-        Some((last, acknowledged))
     }
 
     fn depth(&self) -> Depth {

@@ -6,7 +6,7 @@ use quorate_etcd_formats::membership::{ClusterId, MemberId};
 use quorate_faults::Code;
 use serde::Serialize;
 
-use crate::ledger::{Generation, State};
+use crate::ledger::{Generation, RolledBack, State};
 use crate::spec::duration_text;
 
 /// One step. Nothing here deletes anything.
@@ -40,6 +40,8 @@ pub enum Step {
     WriteGeneration(u64),
     /// Write down that there is this generation of the cluster, which is newer than the one that this node holds.
     WriteOutdated(Generation),
+    /// Write down that the data of this node's member is an older copy.
+    WriteRolledBack(RolledBack),
     /// Have every declared peer write down durably that this node is about to start for the first time.
     TellPeers,
     /// Remove a member from the cluster.
@@ -120,6 +122,9 @@ impl std::fmt::Display for Step {
             Step::WriteGeneration(number) => write!(f, "write down that this is generation {number} of the cluster"),
             Step::WriteOutdated(newer) => {
                 write!(f, "write down that there is generation {} of the cluster", newer.number)
+            }
+            Step::WriteRolledBack(it) => {
+                write!(f, "record that the data of member `{}` is an older copy", it.member)
             }
             Step::TellPeers => f.write_str("have every peer write down that this node started"),
             Step::RemoveMember(id) => write!(f, "remove member `{id}` from the cluster"),

@@ -6,7 +6,8 @@ use quorate_etcd_formats::membership::{ClusterId, MemberId};
 
 use super::*;
 use crate::ledger::{
-    Confirmed, ConfirmedMember, Identity, Ledger, LedgerSeen, Origin, PendingAdd, Promise, State, Tombstone,
+    Confirmed, ConfirmedMember, Identity, Ledger, LedgerSeen, Origin, PendingAdd, Progress, Promise, RolledBack,
+    StartMark, State, Tombstone,
 };
 
 fn spec(members: usize, extra: &str) -> Spec {
@@ -72,6 +73,8 @@ fn answer(founding: PeerFounding) -> PeerAnswer {
         generation: 0,
         generation_of: None,
         acknowledged: None,
+        my_start: None,
+        rolled_back: None,
         consumed: Vec::new(),
         dropped: Vec::new(),
         started: Vec::new(),
@@ -221,13 +224,68 @@ fn a_damaged_member_is_replaced_only_by_those_who_have_a_quorum() {
       5. start etcd without data; it joins the cluster
       6. promote it to a voter once it has caught up
     ");
-    let mut rolled_back = seen(there(&three, Verdict::Valid), started(&three));
-    let mut peer = answer(PeerFounding::Founded(ids(&three).0));
-    peer.acknowledged = Some(51);
-    rolled_back.peers.insert("n2".into(), PeerSeen::Answered(peer));
-    assert!(
-        row(&three, &rolled_back, Row::CorruptAlone).contains("its log ends at 50, and this member acknowledged 51")
-    );
+}
+
+#[test]
+fn data_that_was_put_back_is_replaced_or_waits() {
+    let three = spec(3, FOUND);
+    let (cluster, member) = ids(&three);
+    let good = || seen(there(&three, Verdict::Valid), started(&three));
+    let with_ledger = |change: &dyn Fn(&mut Ledger)| {
+        let mut ledger = Ledger { state: started(&three), ..Ledger::default() };
+        change(&mut ledger);
+        Observed { ledger: LedgerSeen::There(Box::new(ledger)), ..good() }
+    };
+    let told = |mut observed: Observed, change: &dyn Fn(&mut PeerAnswer)| {
+        let mut peer = answer(PeerFounding::Founded(cluster));
+        change(&mut peer);
+        observed.peers.insert("n2".into(), PeerSeen::Answered(peer));
+        observed
+    };
+    let progress = |index| vec![Progress { member, index, term: 2, revision: 7, start: None, rolled_back: None }];
+    let mark = |number, nonce| StartMark { number, nonce, from: None };
+    let known = with_ledger(&|ledger| ledger.last_start = Some(mark(3, 1)));
+    let put_back = [
+        (told(good(), &|peer| peer.acknowledged = Some(51)), "its log ends at 50, and `n2` saw this member at 51"),
+        (
+            with_ledger(&|ledger| ledger.progress = progress(51)),
+            "its log ends at 50, and this node saw this member at 51",
+        ),
+        (told(known.clone(), &|peer| peer.my_start = Some(mark(4, 2))), "`n2` knows of start 4"),
+        (told(known.clone(), &|peer| peer.my_start = Some(mark(3, 2))), "`n2` knows of start 3"),
+        (
+            with_ledger(&|ledger| ledger.rolled_back = Some(RolledBack { member, seen: 9, last: 5 })),
+            "its log ended at 5, and this member was seen at 9",
+        ),
+    ];
+    for (mut observed, why) in put_back {
+        let alone = row(&three, &observed, Row::RolledBackAlone);
+        assert!(alone.contains(why) && alone.contains("[Q1410]"), "{alone}");
+        observed.cluster = listed(&three, Some((member, true)));
+        let replaced = row(&three, &observed, Row::ReplaceRolledBack);
+        assert!(replaced.contains(&format!("remove member `{member}`")), "{replaced}");
+    }
+    for fine in [
+        told(good(), &|peer| peer.acknowledged = Some(50)),
+        with_ledger(&|ledger| ledger.progress = progress(50)),
+        told(known.clone(), &|peer| peer.my_start = Some(mark(3, 1))),
+        told(known.clone(), &|peer| peer.my_start = Some(mark(2, 9))),
+        with_ledger(&|ledger| ledger.rolled_back = Some(RolledBack { member: MemberId(1), seen: 9, last: 5 })),
+    ] {
+        row(&three, &fine, Row::Run);
+    }
+    // etcd never ran on it, and the cluster lists the member as started.
+    let mut fresh = seen(there(&three, Verdict::Valid), State::Inited(promise(&three)));
+    fresh.cluster = listed(&three, Some((member, true)));
+    assert!(row(&three, &fresh, Row::ReplaceRolledBack).contains(&format!("remove member `{member}`")));
+
+    let one = spec(1, FOUND);
+    let progress =
+        vec![Progress { member: ids(&one).1, index: 51, term: 2, revision: 7, start: None, rolled_back: None }];
+    let ledger = Ledger { state: started(&one), progress, ..Ledger::default() };
+    let only =
+        Observed { ledger: LedgerSeen::There(Box::new(ledger)), ..seen(there(&one, Verdict::Valid), started(&one)) };
+    assert!(row(&one, &only, Row::RolledBackAlone).contains("[Q1411]"));
 }
 
 #[test]

@@ -249,6 +249,8 @@ impl Fixture {
             generation: 0,
             generation_of: None,
             acknowledged: None,
+            my_start: None,
+            rolled_back: None,
             consumed: vec![],
             dropped: vec![],
             started: vec![],
