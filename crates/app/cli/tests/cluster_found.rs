@@ -1,5 +1,7 @@
 //! Founding a declared cluster: in any order, exactly once, or not at all and with a reason.
 
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on says where")]
+
 mod cluster_support;
 
 use std::io::Write as _;

@@ -1,6 +1,6 @@
 //! `cluster status`, the page and `quorate status` show what was observed within seconds, and say what to do about it.
 
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on says where")]
+#![expect(clippy::unwrap_used, clippy::disallowed_methods, reason = "a test that cannot go on says where")]
 
 mod agent_support;
 mod cluster_support;

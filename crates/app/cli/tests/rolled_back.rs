@@ -5,6 +5,7 @@
 mod agent_support;
 mod cluster_support;
 
+use std::io::Write as _;
 use std::path::Path;
 use std::process::Command;
 
@@ -210,7 +211,8 @@ fn data_that_never_ran_of_a_member_that_started_is_replaced() {
     let promise =
         Promise { bootstrap: 1, declaration: String::new(), cluster: cluster_id, member, members, over: false };
     let fresh = Ledger { state: State::Inited(promise), ..Ledger::default() };
-    std::fs::write(cluster.state(2).join("ledger"), fresh.encode()).unwrap();
+    let mut file = std::fs::File::create(cluster.state(2).join("ledger")).unwrap();
+    file.write_all(&fresh.encode()).unwrap();
     cluster.start(2);
     assert_replaced(&mut cluster, 2, &before);
 }

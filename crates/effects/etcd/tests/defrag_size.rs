@@ -2,7 +2,7 @@
 //!
 //! `QUORATE_SWEEP=full` tries more sizes and mixes.
 
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on says where")]
+#![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a test that cannot go on says where")]
 
 use std::fs::File;
 use std::io::Write;

@@ -1,5 +1,7 @@
 //! Damage is seen: every changed byte of a log or a raft snapshot, every cut, and noise of any kind.
 
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on says where")]
+
 mod log_support;
 
 use log_support::{FIRST, Reserved, fixture, scan_first};

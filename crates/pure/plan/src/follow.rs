@@ -172,7 +172,7 @@ pub fn observe_lineage(
             starts.iter().filter(|start| lineage.epochs.contains(&start.epoch)).copied().collect();
         match StoreSeen::of(&part, &starts) {
             StoreSeen::Holds(holds) => StoreSeen::Holds(StoreHolds { kin, ..holds }),
-            seen => seen,
+            seen @ (StoreSeen::Unknown | StoreSeen::Empty) => seen,
         }
     };
     match mine.filter(holds) {

@@ -1,6 +1,12 @@
 //! Thousands of runs on seeds that no run used before: whatever goes wrong, one cluster comes of one declaration, nothing that was acknowledged is
 //! lost, and whatever two operators change, the cluster ends as it was last declared.
 
+#![expect(
+    clippy::disallowed_methods,
+    clippy::print_stdout,
+    reason = "fresh seeds come from the clock, and are printed"
+)]
+
 use std::collections::BTreeMap;
 use std::io::Write as _;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -32,7 +38,7 @@ fn ends(settings: Settings, runs: u64) -> (u64, u64) {
     println!("{seeds}");
     if !chosen {
         // Past the capture of output: the seeds of a run without a violation are on record as well.
-        writeln!(std::io::stderr(), "{seeds}").unwrap();
+        std::io::stderr().write_all(format!("{seeds}\n").as_bytes()).expect("stderr takes a line");
     }
     let (mut serve, mut wait, mut broken) = (0, 0, BTreeMap::new());
     for seed in first..first + runs {
@@ -76,10 +82,8 @@ fn clusters_that_two_operators_change_break_no_rule() {
 /// Seeds that once broke a rule of this world, or showed that one of its rules was wrong.
 #[test]
 fn seeds_that_broke_a_rule_break_it_no_more() {
-    for seed in [5_016_533] {
-        let run = live(seed, Settings::default());
-        assert!(run.broken.is_none(), "{}", run.tell());
-    }
+    let run = live(5_016_533, Settings::default());
+    assert!(run.broken.is_none(), "{}", run.tell());
     for seed in [7_001_891, 7_010_174, 7_013_899, 914_000_276, 914_001_696, 914_002_449, 914_009_622] {
         let run = live(seed, LIVING);
         assert!(run.broken.is_none(), "{}", run.tell());

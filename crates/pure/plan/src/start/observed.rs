@@ -154,6 +154,7 @@ pub enum Health {
 
 /// The agent of another member.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(clippy::large_enum_variant, reason = "there are as many as nodes, and each is looked at once")]
 pub enum PeerSeen {
     /// It did not answer.
     Unknown(String),

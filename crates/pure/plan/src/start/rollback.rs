@@ -51,7 +51,7 @@ impl<G: Guards> Case<'_, G> {
         }
         let newer = self.answers().find_map(|(peer, answer)| {
             let (own, theirs) = (self.ledger.last_start?, answer.my_start?);
-            theirs.is_unknown_to(&own).then(|| (theirs.number, peer))
+            theirs.is_unknown_to(&own).then_some((theirs.number, peer))
         });
         if let Some((number, peer)) = newer {
             let text = format!("`{peer}` knows of start {number} of this member, which this node knows nothing of");
