@@ -54,7 +54,7 @@ check: compiler ## Formatting, lints, tidy, licences and banned dependencies; no
 	$(CARGO) fmt --all -- --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 	$(CARGO) xtask tidy
-	@command -v cargo-deny >/dev/null || { echo "check: installing cargo-deny"; $(CARGO) install --locked cargo-deny; }
+	@command -v cargo-deny >/dev/null || { echo "check: installing cargo-deny"; $(CARGO) install --locked --debug cargo-deny; }
 	$(CARGO) deny --log-level error check bans licenses sources
 
 bench: cargo ## Measure side by side with etcdutl, cp, runc and Patroni; writes the tables of bench/
