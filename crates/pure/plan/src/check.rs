@@ -6,11 +6,13 @@
 mod change;
 mod follow;
 mod machines;
+mod postgres;
 mod recover;
 #[cfg(test)]
 mod tests;
 
 pub use change::check_change;
+pub use postgres::{check_claim, check_pg};
 pub use recover::{RecoveryParts, check_recovery};
 
 use quorate_etcd_formats::membership::ClusterId;

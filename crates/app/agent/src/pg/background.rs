@@ -111,7 +111,7 @@ fn order_of(part: &str, asked_by: &str) -> StopOrder {
     }
 }
 
-fn end_part(here: &Here, part: &str, asked_by: &str) -> Result<Vec<String>, Fault> {
+pub(super) fn end_part(here: &Here, part: &str, asked_by: &str) -> Result<Vec<String>, Fault> {
     let state = StateDir::open(&state_of(here, part))?;
     let Some(mut found) = running(&state)? else { return Ok(Vec::new()) };
     found.stop(&order_of(part, asked_by))?;

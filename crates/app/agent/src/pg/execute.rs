@@ -14,14 +14,16 @@ use quorate_plan::postgres::{
 use quorate_plan::spec::PgRole;
 use quorate_postgres::group::{self, Member, Prepare, Seat};
 use quorate_postgres::schema;
-use quorate_postgres::server;
+use quorate_postgres::server::{self, DataSeen, observe_data};
 use quorate_postgres::sql::{Client, Place};
 
+use super::background::end_part;
 use super::boxed::server_box;
 use super::here::{DATABASE, Here};
 use super::life::{Life, Shared, state_of};
 use super::observe::{self, SERVICE};
 use super::proxy::running;
+use super::returning;
 
 /// How long a node stays registered without a word.
 const REGISTERED: Duration = Duration::from_secs(5);
@@ -39,7 +41,23 @@ impl Life {
         let shared = Arc::clone(&self.shared);
         match step {
             PgStep::InitData => init_data(&shared.here).await,
-            PgStep::StartServer => start_server(&shared.here).await,
+            PgStep::StartServer => start_server(&shared.here, Network::Open).await,
+            PgStep::StartIsolated => start_server(&shared.here, Network::Isolated).await,
+            PgStep::EndIsolation => {
+                stop_server(&shared.here, "the agent: this node takes part again").await?;
+                start_server(&shared.here, Network::Open).await
+            }
+            PgStep::HoldLink { from } => returning::hold(&shared, &from).await,
+            PgStep::ReleaseLink { from } => returning::release(&shared, &from).await,
+            PgStep::ClearCutoff { epoch } => returning::clear_cutoff(&shared, epoch).await,
+            PgStep::NoteDiverged(diverged) => returning::note_diverged(&shared, &diverged).await,
+            PgStep::CompareRows => returning::compare_rows(&shared).await,
+            PgStep::ReplaceData => {
+                self.prepared = false;
+                returning::replace_data(&shared).await?;
+                // Others see that it is bound to no group.
+                self.register().await
+            }
             PgStep::Prepare => {
                 prepare(&shared.here).await?;
                 self.prepared = true;
@@ -160,7 +178,7 @@ fn leads(records: &Records, me: &str, epoch: u64) -> bool {
 }
 
 /// A write that depends on what was seen; if that has changed, the next look tells.
-async fn write(shared: &Shared, txn: &Txn) -> Result<(), Fault> {
+pub(super) async fn write(shared: &Shared, txn: &Txn) -> Result<(), Fault> {
     match shared.store.txn(txn).await? {
         Outcome::Committed(_) | Outcome::Conflict => Ok(()),
     }
@@ -176,10 +194,27 @@ pub(super) async fn blocking<T: Send + 'static>(
     }
 }
 
-/// Data dir and server, as far as they are this node's.
+/// Data dir and server, where there is no data yet: whether a server that has data may connect to other nodes is for the store to
+/// say.
 pub(super) async fn bring_server(here: &Here) -> Result<(), Fault> {
+    if !matches!(observe_data(&here.data_dir()), DataSeen::Absent | DataSeen::Empty) {
+        return Ok(());
+    }
     init_data(here).await?;
-    start_server(here).await
+    start_server(here, Network::Open).await
+}
+
+/// Whether a server connects to other nodes, and they to it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Network {
+    Open,
+    Isolated,
+}
+
+/// Stops the server in order.
+pub(super) async fn stop_server(here: &Here, why: &'static str) -> Result<(), Fault> {
+    let here = here.clone();
+    blocking(move || end_part(&here, "server", why).map(drop)).await
 }
 
 async fn init_data(here: &Here) -> Result<(), Fault> {
@@ -191,10 +226,14 @@ async fn init_data(here: &Here) -> Result<(), Fault> {
     .await
 }
 
-async fn start_server(own: &Here) -> Result<(), Fault> {
+async fn start_server(own: &Here, network: Network) -> Result<(), Fault> {
     let here = own.clone();
     blocking(move || {
-        let (installation, config) = (here.installation()?, here.server()?);
+        let config = match network {
+            Network::Open => here.server()?,
+            Network::Isolated => here.isolated_server()?,
+        };
+        let installation = here.installation()?;
         let data = here.data_dir();
         here.ensure_given()?;
         server::ensure_config(&data, &config, installation.version)?;
@@ -224,8 +263,11 @@ async fn server_ended(here: &Here) {
 
 async fn prepare(here: &Here) -> Result<(), Fault> {
     // What was changed in the file since the server was started.
-    let config = here.server()?;
     let client = here.own("postgres", here.limits()).await?;
+    let config = match server::is_isolated(&client).await? {
+        true => here.isolated_server()?,
+        false => here.server()?,
+    };
     let installation = here.installation()?;
     here.ensure_given()?;
     server::ensure_config(&here.data_dir(), &config, installation.version)?;

@@ -170,6 +170,11 @@ impl Here {
         Ok(config)
     }
 
+    /// The same without connections to other nodes.
+    pub(super) fn isolated_server(&self) -> Result<ServerConfig, Fault> {
+        Ok(ServerConfig { isolated: true, ..self.server()? })
+    }
+
     /// A connection to the own server.
     pub(super) async fn own(&self, database: &str, limits: Limits) -> Result<Client, Fault> {
         Client::connect(&Place::own(&self.server()?, database), limits).await

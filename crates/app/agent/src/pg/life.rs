@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use quorate_coordination::{Health, Lease, Lock, Registration, Scope, Store, Turn};
 use quorate_faults::{Code, Fault};
 use quorate_host::state::StateDir;
+use quorate_plan::check::check_pg;
 use quorate_plan::postgres::{PgPlan, PgStep, Records, Revival, StoreNow, keys, next};
 use quorate_postgres::group;
 use quorate_postgres::server::{self, ConfigChange};
@@ -383,7 +384,7 @@ impl Life {
         }
         seen.mine.configured = shared.doors.are_as_they_should().await && shared.doors.gate_is_right(details.gate_open);
         seen.mine.offered = !self.offered.is_empty();
-        let plan = next(&shared.here.pg, shared.here.name(), &seen);
+        let mut plan = next(&shared.here.pg, shared.here.name(), &seen);
         // One that joins has the schema before it has the rows.
         let fit = seen.mine.serves && seen.mine.bound.is_some() && seen.mine.schema > 0 && self.joined;
         // Whatever is due first: who lacks rows does not stand for the place. A look that did not come so far says nothing of it.
@@ -391,6 +392,14 @@ impl Life {
             let writes = matches!(&seen.store, StoreNow::Known(store)
                 if store.records.writer.as_ref().is_some_and(|(writer, _)| writer.node == shared.here.name()));
             shared.board.set_behind(seen.mine.lost.is_some() && !writes);
+        }
+        if let StoreNow::Known(store) = &seen.store {
+            shared.board.set_out(store.records.is_out(shared.here.name()));
+        }
+        if let Err(broken) = check_pg(shared.here.name(), &seen, &plan) {
+            let why = broken.join("; ");
+            warn!(code = %Code::Internal, "the plan breaks a rule and is not taken: {why}");
+            plan = PgPlan { waiting: Some(format!("a plan that breaks no rule: {why}")), ..PgPlan::default() };
         }
         shared.fit.store(fit, Ordering::SeqCst);
         // Before it was prepared nothing is known of its part in the group.

@@ -20,6 +20,8 @@ mod life;
 mod observe;
 mod operate;
 mod proxy;
+mod rejoin;
+mod returning;
 mod status;
 mod told;
 mod writer;
@@ -36,5 +38,6 @@ pub use operate::{
 };
 pub use quorate_postgres::conflicts::{Conflict, ConflictRow, Repaired, Source, Stopped, Way};
 pub use quorate_postgres::schema::{Applied, Order as SchemaOrder};
+pub use rejoin::{Rejoined, rejoin_node};
 pub(crate) use status::Board;
 pub use status::{LinkStatus, PartStatus, PgStatus};

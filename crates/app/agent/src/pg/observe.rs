@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use quorate_coordination::{Health, Lock, Scope, Store};
 use quorate_faults::{Code, Fault};
-use quorate_plan::postgres::{DataNow, Group, LockNow, Mine, Records, Seen, StoreNow, StoreSeen, keys, read_records};
+use quorate_plan::postgres::{
+    DataNow, Group, LinkNow, LockNow, Mine, Records, Seen, StoreNow, StoreSeen, UnsentNow, keys, read_records,
+};
 use quorate_postgres::conflicts;
 use quorate_postgres::group::{self, Links, Member, Seat};
 use quorate_postgres::schema;
@@ -15,6 +17,7 @@ use quorate_postgres::server::{self, DataSeen, observe_data};
 use quorate_postgres::sql::{Client, Limits};
 
 use super::here::{DATABASE, Here};
+use super::returning::read_own_log;
 use super::status::LinkStatus;
 
 /// The service that nodes register as.
@@ -71,6 +74,8 @@ pub(super) struct Kept {
     client: Client,
     /// The server's version.
     version: String,
+    /// Whether the server runs without connections to other nodes.
+    isolated: bool,
 }
 
 /// What this process knows from before.
@@ -186,6 +191,9 @@ async fn mine(here: &Here, store: &StoreNow, before: &Known, kept: &mut Option<K
         schema: 0,
         configured: false,
         offered: false,
+        isolated: false,
+        links: BTreeMap::new(),
+        unsent: UnsentNow::NotRead,
     };
     let mut details = Details::default();
     if mine.data != DataNow::Ours {
@@ -197,28 +205,30 @@ async fn mine(here: &Here, store: &StoreNow, before: &Known, kept: &mut Option<K
         mine.serves = one.client.value::<i32>("SELECT 1", &[]).await.is_ok();
         known = Some(one).filter(|_| mine.serves);
     }
-    let Kept { client, version } = match known {
+    let Kept { client, version, isolated } = match known {
         Some(known) => known,
         None => {
             let limits = Limits { connect: LOOK, statement: LOOK, lock: LOOK };
             let Ok(client) = here.own("postgres", limits).await else { return (mine, details) };
             mine.serves = client.value::<i32>("SELECT 1", &[]).await.is_ok();
             details.server = client.value("SHOW server_version", &[]).await.unwrap_or_default();
+            mine.isolated = server::is_isolated(&client).await.unwrap_or_default();
             if !before.prepared || !mine.serves {
                 return (mine, details);
             }
             // Without the database it is not as declared, whatever was done before.
             let Ok(client) = here.own(DATABASE, limits).await else { return (mine, details) };
-            Kept { client, version: details.server.clone() }
+            Kept { client, version: details.server.clone(), isolated: mine.isolated }
         }
     };
-    mine.prepared = true;
+    (mine.prepared, mine.isolated) = (true, isolated);
     details.server = version.clone();
     // What cannot be asked is not there yet, and is asked over a new connection.
-    *kept = database(here, client, (store, before), &mut mine, &mut details)
-        .await
-        .ok()
-        .map(|client| Kept { client, version });
+    *kept = database(here, client, (store, before), &mut mine, &mut details).await.ok().map(|client| Kept {
+        client,
+        version,
+        isolated,
+    });
     (mine, details)
 }
 
@@ -261,6 +271,11 @@ async fn database(
     let links = group::observe_links(&seat).await?;
     details.incoming = links.incoming.iter().map(|(from, link)| seen_link(known.as_ref(), *from, link)).collect();
     let Some(known) = known.filter(|known| known.nodes.contains_key(here.name())) else { return Ok(seat.client) };
+    if let StoreNow::Known(seen) = store {
+        mine.links = followed(&known, &links, &group::position(&seat.client).await?);
+        mine.unsent = read_own_log(here.name(), &seen.records, &seat.client).await;
+        details.troubles.extend(ahead(&seen.records, &mine.links));
+    }
     let mut others = known.nodes.iter().filter(|(name, _)| *name != here.name());
     // One that still copies brings no changes yet.
     let brings = |link: &group::Incoming| link.enabled && link.tables_waiting == 0;
@@ -283,6 +298,30 @@ async fn database(
     Ok(seat.client)
 }
 
+/// The subscriptions of this node, by the member that they follow.
+fn followed(group: &Group, links: &Links, position: &group::Position) -> BTreeMap<String, LinkNow> {
+    let link = |(name, id): (&String, &u16)| {
+        let (held, applied) = (links.incoming.get(id)?.held, position.applied.get(id).copied().unwrap_or_default());
+        Some((name.clone(), LinkNow { held, applied }))
+    };
+    group.nodes.iter().filter_map(link).collect()
+}
+
+/// Nodes that were the writer, and of which this one has applied more than the writer has.
+fn ahead(records: &Records, links: &BTreeMap<String, LinkNow>) -> Vec<String> {
+    let ahead = |(name, link): (&String, &LinkNow)| {
+        let (cutoff, _) = records.cutoff(name)?;
+        (link.applied > cutoff.applied).then(|| {
+            let writer = &cutoff.writer;
+            format!(
+                "more of `{name}` was applied here than `{writer}` has; it stays until `{name}` is back [{}]",
+                Code::PgAhead
+            )
+        })
+    };
+    links.iter().filter_map(ahead).collect()
+}
+
 /// Settings that are in the files and not in the server: it has to be started anew for them.
 async fn unapplied(client: &Client) -> Option<String> {
     let names = server::pending_restart(client).await.ok().filter(|names| !names.is_empty())?;
@@ -299,6 +338,7 @@ fn seen_link(known: Option<&Group>, from: u16, link: &group::Incoming) -> Incomi
 fn shown(name: &str, id: u16, links: &Links) -> Option<LinkStatus> {
     let link = links.incoming.get(&id)?;
     let state = match (link.enabled, link.paused, link.running) {
+        (false, true, _) if link.held => "held",
         (false, true, _) => "paused",
         (false, false, _) => "stopped",
         (true, _, false) => "waiting",
@@ -317,7 +357,7 @@ fn shown(name: &str, id: u16, links: &Links) -> Option<LinkStatus> {
 
 /// What is not well with the links between here and a node.
 fn troubles(name: &str, id: u16, links: &Links) -> Vec<String> {
-    let paused = links.incoming.get(&id).filter(|link| link.paused);
+    let paused = links.incoming.get(&id).filter(|link| link.paused && !link.held);
     let paused = paused.map(|_| format!("the link from `{name}` is paused by a change of members"));
     let quiet = links.incoming.get(&id).filter(|link| !link.running && !link.paused);
     let quiet = quiet.map(|link| match link.enabled {

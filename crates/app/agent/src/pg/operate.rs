@@ -34,21 +34,21 @@ const SEEN: Duration = Duration::from_secs(5);
 const KNOWN: Duration = Duration::from_secs(2);
 
 /// An operation that has the lock.
-struct Operation {
-    store: Store,
-    lock: Lock,
+pub(super) struct Operation {
+    pub(super) store: Store,
+    pub(super) lock: Lock,
     _lease: Lease,
 }
 
 impl Operation {
-    async fn begin(here: &Here, what: &str) -> Result<Operation, Fault> {
+    pub(super) async fn begin(here: &Here, what: &str) -> Result<Operation, Fault> {
         let store = here.store().await?;
         let lease = store.lease(LOCK).await?;
         let lock = store.lock("operation", &lease, what, LOCK_WAIT).await?;
         Ok(Operation { store, lock, _lease: lease })
     }
 
-    async fn group(&self) -> Result<(Records, Group), Fault> {
+    pub(super) async fn group(&self) -> Result<(Records, Group), Fault> {
         known(&self.store).await
     }
 
@@ -63,7 +63,7 @@ impl Operation {
     }
 
     /// Ends it, however it went: nobody waits for the lock of one that failed.
-    async fn end<T>(self, done: Result<T, Fault>) -> Result<T, Fault> {
+    pub(super) async fn end<T>(self, done: Result<T, Fault>) -> Result<T, Fault> {
         // One that cannot be given back ends with its lease.
         let _ = self.lock.release().await;
         done
@@ -388,12 +388,13 @@ pub async fn detach_node(here: &Here, node: &str) -> Result<(Vec<String>, Rows),
     operation.end(done).await
 }
 
-async fn detach_under(operation: &Operation, here: &Here, node: &str) -> Result<(Vec<String>, Rows), Fault> {
+pub(super) async fn detach_under(operation: &Operation, here: &Here, node: &str) -> Result<(Vec<String>, Rows), Fault> {
     let (records, mut group) = operation.group().await?;
     if records.writer.as_ref().is_some_and(|(writer, _)| writer.node == node) {
         return Err(Fault::new(Code::PgIsWriter, format!("`{node}` is the write master, and stays"))
             .hint("make another one that first: `quorate pg switchover --to NODE`"));
     }
+    let out = records.is_out(node);
     let Some(id) = group.nodes.remove(node) else {
         let members = group.nodes.keys().map(String::as_str).collect::<Vec<_>>().join(", ");
         return Err(Fault::new(Code::PgNotMember, format!("`{node}` is no member of the group"))
@@ -407,6 +408,8 @@ async fn detach_under(operation: &Operation, here: &Here, node: &str) -> Result<
     join::may_detach(operation, id).await?;
     let survivors = seats(here, &group).await?;
     let (gone, client) = match here.member(node, id) {
+        // What it holds beyond what the writer has is given to no other node.
+        Some(gone) if out => (gone, None),
         Some(gone) => {
             let client = Client::connect(&here.place(&gone)?, here.limits()).await.ok();
             (gone, client)

@@ -99,6 +99,8 @@ struct Inner {
     everywhere: bool,
     /// It lacks rows that nobody will send any more.
     behind: bool,
+    /// It holds, or may hold, changes that the writer does not have.
+    out: bool,
     /// It has its part of the group: all rows were copied, and every link brings changes.
     joined: bool,
     measures: Measures,
@@ -120,6 +122,7 @@ struct Measures {
     lag: Gauge,
     conflicts: Gauge,
     lost: Gauge,
+    out: Gauge,
     parts: Family<OfPart, Gauge>,
 }
 
@@ -138,6 +141,7 @@ impl Measures {
         self.lag.set(number(status.links.iter().filter_map(|link| link.lag_bytes).max().unwrap_or_default()));
         self.conflicts.set(number(status.links.iter().map(|link| link.conflicts).sum()));
         self.lost.set(number(status.lost));
+        self.out.set(i64::from(inner.out));
         for part in &status.parts {
             self.parts.get_or_create(&OfPart { part: part.name.clone() }).set(i64::from(part.ready));
         }
@@ -162,13 +166,18 @@ impl Board {
 
     /// Has Prometheus told about it.
     pub(crate) fn register(&self, registry: &mut Registry) {
-        let Measures { ready, writer, links, lag, conflicts, lost, parts } = self.inner().measures.clone();
+        let Measures { ready, writer, links, lag, conflicts, lost, out, parts } = self.inner().measures.clone();
         registry.register("quorate_pg_ready", "1 once this node has its part of the group", ready);
         registry.register("quorate_pg_writer", "1 while this node takes writes", writer);
         registry.register("quorate_pg_links_running", "Links that bring changes to this node", links);
         registry.register_with_unit("quorate_pg_lag", "Most that another node has not confirmed yet", Unit::Bytes, lag);
         registry.register("quorate_pg_conflicts", "Conflicts that the server has counted", conflicts);
         registry.register("quorate_pg_rows_lost", "Rows that lost to newer ones and are in the log", lost);
+        registry.register(
+            "quorate_pg_out",
+            "1 while this node stays out: it may hold changes that the writer has not",
+            out,
+        );
         registry.register("quorate_pg_part_ready", "1 for a program of the node that does its work", parts);
     }
 
@@ -211,7 +220,7 @@ impl Board {
     /// Whether readers are led here: there is something to read.
     pub(super) fn takes_reads(&self) -> bool {
         let inner = self.inner();
-        inner.open && !inner.behind && inner.joined && inner.status.schema > 0
+        inner.open && !inner.behind && !inner.out && inner.joined && inner.status.schema > 0
     }
 
     /// Whether this node has its part of the group, as the store says.
@@ -224,8 +233,17 @@ impl Board {
         self.inner().status.door == word
     }
 
+    /// Whether it lacks rows for ever, or holds, or may hold, changes that the writer does not have.
     pub(super) fn is_behind(&self) -> bool {
-        self.inner().behind
+        let inner = self.inner();
+        inner.behind || inner.out
+    }
+
+    /// Whether it holds, or may hold, changes that the writer does not have.
+    pub(super) fn set_out(&self, out: bool) {
+        let mut inner = self.inner();
+        inner.out = out;
+        inner.measures.take(&inner);
     }
 
     /// Whether it lacks rows that nobody will send any more.

@@ -3,15 +3,17 @@
 //! **Invariant:** the door is held open no longer than a second before the lease ends, counted from before the renewal was
 //! sent, on a clock that goes on while the machine sleeps. The fence closes it then, also if this task stands still.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use quorate_coordination::{LeaseId, Outcome};
 use quorate_faults::{Code, Fault};
+use quorate_plan::check::check_claim;
 use quorate_plan::postgres::{
-    Candidate, Records, Vacancy, WriterNote, WriterPlan, WriterSeen, hand_over, keys, next_writer, note_candidate,
-    take_writer,
+    Candidate, Cutoff, Records, Vacancy, WriterNote, WriterPlan, WriterSeen, hand_over, keys, next_writer,
+    note_candidate, position_text, take_writer,
 };
 use quorate_postgres::group::{self, Seat};
 use quorate_postgres::sql::{Client, Limits};
@@ -23,6 +25,7 @@ use super::fence::boot_now;
 use super::here::DATABASE;
 use super::life::Shared;
 use super::observe;
+use super::returning::{Applied, applied_here};
 use crate::turn::in_words;
 
 /// The fence acts so long before the lease ends.
@@ -36,6 +39,8 @@ const PING: Duration = Duration::from_secs(1);
 /// How long the parts of a planned handover may take: so long those wait who want to write. The lease is renewed meanwhile.
 const PAUSE_LIMIT: Duration = Duration::from_millis(1000);
 const CAUGHT_UP_LIMIT: Duration = Duration::from_millis(1500);
+/// How long the subscription to the last writer may take to stop.
+const SETTLE_LIMIT: Duration = Duration::from_secs(3);
 /// How long the next write master may take to have its door open.
 const TAKEN_LIMIT: Duration = Duration::from_secs(5);
 
@@ -134,6 +139,11 @@ impl Keeper {
         let well = self.is_well().await;
         renewed?;
         let records = records?;
+        // Rows that the writer does not have are not read here either.
+        if records.divergence(&me).is_some() {
+            self.give_up("this node holds changes that the writer does not have").await?;
+            return self.shared.doors.close().await;
+        }
         self.note_vacancy(&records);
         self.check_held(&records).await;
         let alive = observe::registered(&self.shared.store).await?.into_keys().collect();
@@ -141,33 +151,41 @@ impl Keeper {
             Some(since) => Vacancy::Free(since.elapsed()),
             None => Vacancy::Taken,
         };
-        let applied = match vacant {
-            Vacancy::Free(_) => self.applied(&records).await,
-            Vacancy::Taken => 0,
+        let seen = match vacant {
+            Vacancy::Free(_) => self.position(&records).await,
+            Vacancy::Taken => Applied::default(),
         };
         // What was not looked at yet is no reason to give up what an earlier agent of this node was found fit for.
         let unknown = !self.shared.looked.load(Ordering::SeqCst);
         let fit = self.shared.fit.load(Ordering::SeqCst) || (unknown && self.held.is_some());
         let seen = WriterSeen {
             holds: self.held.is_some(),
-            well: well && fit && self.may_stand(),
+            well: well && fit && self.may_stand() && (seen.known || vacant == Vacancy::Taken),
             records,
             alive,
             vacant,
-            applied,
+            applied: seen.last,
+            link_held: seen.link_held,
+            positions: seen.positions,
         };
         // The very first one is made by the bootstrap.
         if seen.records.last_writer.is_none() {
             return match self.shared.first.load(Ordering::Relaxed) {
-                true => self.claim(&seen.records).await,
+                true => self.claim(&seen.records, &BTreeMap::new()).await,
                 false => Ok(()),
             };
         }
-        match next_writer(&self.shared.here.pg, &me, &seen) {
+        let plan = next_writer(&self.shared.here.pg, &me, &seen);
+        if let Err(broken) = check_claim(&self.shared.here.pg, &me, &seen, &plan) {
+            return Err(Fault::new(Code::Internal, "the claim of the writer lease breaks a rule and is not made")
+                .caused_by(broken.join("; ")));
+        }
+        match plan {
             WriterPlan::Keep => Ok(()),
             WriterPlan::Follow => self.follow(&seen.records).await,
             WriterPlan::Stand(candidate) => self.stand(&candidate).await,
-            WriterPlan::Claim => self.claim(&seen.records).await,
+            WriterPlan::HoldLink(from) => self.hold_link(&seen.records, &from).await,
+            WriterPlan::Claim(cutoffs) => self.claim(&seen.records, &cutoffs).await,
             WriterPlan::HandOver(to) => self.hand_over(&to).await,
             WriterPlan::GiveUp => self.give_up("the server does not answer").await,
         }
@@ -258,28 +276,28 @@ impl Keeper {
         self.client.as_ref().ok_or_else(|| Fault::new(Code::Internal, "a connection got lost"))
     }
 
-    /// How far we have applied what the last write master wrote.
-    async fn applied(&mut self, records: &Records) -> u64 {
-        let last = records.last_writer.as_ref().map(|(last, _)| last.node.clone());
-        let group = records.group.as_ref().map(|(group, _)| group.nodes.clone()).unwrap_or_default();
-        let Some(id) = last.and_then(|node| group.get(&node).copied()) else { return 0 };
+    /// How far we have applied what the other members wrote, the last writer among them.
+    async fn position(&mut self, records: &Records) -> Applied {
         match self.own().await {
-            Ok(client) => match group::position(client).await {
-                Ok(position) => position.applied.get(&id).copied().unwrap_or_default(),
-                Err(_) => 0,
-            },
-            Err(_) => 0,
+            Ok(client) => applied_here(client, records).await.unwrap_or_default(),
+            Err(_) => Applied::default(),
         }
+    }
+
+    /// Nothing more of the last writer is applied here until it is known who takes over.
+    async fn hold_link(&mut self, records: &Records, from: &str) -> Result<(), Fault> {
+        let Some(id) = records.number(from) else { return Ok(()) };
+        group::settle_link(self.own().await?, id, SETTLE_LIMIT).await
     }
 
     async fn stand(&self, candidate: &Candidate) -> Result<(), Fault> {
         self.shared.store.txn(&note_candidate(self.shared.here.name(), candidate)).await.map(drop)
     }
 
-    async fn claim(&mut self, records: &Records) -> Result<(), Fault> {
+    async fn claim(&mut self, records: &Records, cutoffs: &BTreeMap<String, Cutoff>) -> Result<(), Fault> {
         let asked = boot_now();
         let (lease, ttl) = self.shared.store.grant(self.ttl()).await?;
-        let claimed = self.shared.store.txn(&take_writer(records, self.shared.here.name(), &lease)).await;
+        let claimed = self.shared.store.txn(&take_writer(records, self.shared.here.name(), &lease, cutoffs)).await;
         match claimed {
             Ok(Outcome::Committed(_)) => {}
             Ok(Outcome::Conflict) => {
@@ -295,6 +313,10 @@ impl Keeper {
         let epoch = records.last_writer.as_ref().map_or(0, |(last, _)| last.epoch) + 1;
         let until = asked + ttl;
         info!(epoch, "this node is the write master");
+        for (from, cutoff) in cutoffs {
+            let applied = position_text(cutoff.applied);
+            info!(epoch, from, applied, "recorded how far the old writer was applied");
+        }
         self.held = Some(Held { lease, epoch, until, renew_at: asked + ttl / 4 });
         self.vacant_since = None;
         self.shared.doors.set(Door::Writer(until.saturating_sub(MARGIN))).await

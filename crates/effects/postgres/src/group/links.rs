@@ -24,6 +24,8 @@ pub struct Incoming {
     pub enabled: bool,
     /// It stands still on purpose.
     pub paused: bool,
+    /// It is stopped because the writer has changed; then it is paused too.
+    pub held: bool,
     /// Whether a process applies changes.
     pub running: bool,
     /// Errors so far, of changes and of copies.
@@ -105,7 +107,7 @@ pub async fn observe_links(seat: &Seat) -> Result<Links, Fault> {
          AND w.relid IS NULL AND w.pid IS NOT NULL), t.apply_error_count + t.sync_error_count, \
          (SELECT count(*) FROM pg_catalog.pg_subscription_rel r WHERE r.srsubid = s.oid AND r.srsubstate = 'r'), \
          (SELECT count(*) FROM pg_catalog.pg_subscription_rel r WHERE r.srsubid = s.oid AND r.srsubstate <> 'r'), {counted}, \
-         EXISTS (SELECT FROM mesh.paused p WHERE p.subname = s.subname) \
+         EXISTS (SELECT FROM mesh.paused p WHERE p.subname = s.subname), EXISTS (SELECT FROM mesh.held h WHERE h.subname = s.subname) \
          FROM pg_catalog.pg_subscription s JOIN pg_catalog.pg_stat_subscription_stats t ON t.subid = s.oid \
          WHERE s.subdbid = (SELECT oid FROM pg_catalog.pg_database WHERE datname = pg_catalog.current_database())"
     );
@@ -121,7 +123,8 @@ pub async fn observe_links(seat: &Seat) -> Result<Links, Fault> {
         };
         let incoming = Incoming {
             enabled: client.read(&row, 1)?,
-            paused: client.read(&row, 11)?,
+            paused: client.read::<bool>(&row, 11)? || client.read(&row, 12)?,
+            held: client.read(&row, 12)?,
             running: client.read(&row, 2)?,
             errors: count(3)?,
             tables_ready: u32::try_from(count(4)?).unwrap_or(u32::MAX),
@@ -179,8 +182,9 @@ pub async fn revive_link(client: &Client, from: u16) -> Result<bool, Fault> {
     let name = link_name(from, me);
     // Whoever pauses a link writes that down in the transaction that stops it, and waits for this one.
     let sql = format!(
-        "DO $revive$ BEGIN LOCK TABLE mesh.paused IN SHARE MODE; \
-         IF NOT EXISTS (SELECT FROM mesh.paused WHERE subname = {}) THEN ALTER SUBSCRIPTION {} ENABLE; END IF; END $revive$",
+        "DO $revive$ BEGIN LOCK TABLE mesh.paused, mesh.held IN SHARE MODE; \
+         IF NOT EXISTS (SELECT FROM mesh.paused WHERE subname = {0} UNION ALL SELECT FROM mesh.held WHERE subname = {0}) \
+         THEN ALTER SUBSCRIPTION {1} ENABLE; END IF; END $revive$",
         literal(&name),
         ident(&name)
     );

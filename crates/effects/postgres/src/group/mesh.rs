@@ -234,9 +234,13 @@ pub(crate) async fn pause_link(client: &Client, name: &str) -> Result<(), Fault>
     client.batch(&sql).await
 }
 
-/// Lets a link go on that was stopped on purpose.
+/// Lets a link go on that was stopped on purpose, unless it is held because the writer has changed.
 pub(crate) async fn resume_link(client: &Client, name: &str) -> Result<(), Fault> {
-    let sql =
-        format!("DELETE FROM mesh.paused WHERE subname = {}; ALTER SUBSCRIPTION {} ENABLE", literal(name), ident(name));
+    let sql = format!(
+        "DO $resume$ BEGIN LOCK TABLE mesh.paused, mesh.held IN SHARE ROW EXCLUSIVE MODE; DELETE FROM mesh.paused WHERE subname = {0}; \
+         IF NOT EXISTS (SELECT FROM mesh.held WHERE subname = {0}) THEN ALTER SUBSCRIPTION {1} ENABLE; END IF; END $resume$",
+        literal(name),
+        ident(name)
+    );
     client.batch(&sql).await
 }

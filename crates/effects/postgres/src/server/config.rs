@@ -46,6 +46,8 @@ pub struct ServerConfig {
     pub database: String,
     /// Settings of the operator.
     pub extra: BTreeMap<String, String>,
+    /// It connects to no other node, and no other node to it: only its socket is open.
+    pub isolated: bool,
 }
 
 impl ServerConfig {
@@ -62,6 +64,7 @@ impl ServerConfig {
             owner: None,
             database: "rdpg".to_owned(),
             extra: BTreeMap::new(),
+            isolated: false,
         }
     }
 }

@@ -151,6 +151,36 @@ pub fn ensure_data(
     Ok(Outcome::Done)
 }
 
+/// Renames the data dir of a node whose server does not run to `<dir>.replaced-<stamp>`; nothing is deleted. Returns the new name;
+/// `None`: there is no data.
+pub fn replace_data(dir: &Path, mark: &DataMark, stamp: &str) -> Result<Option<PathBuf>, Fault> {
+    match observe_data(dir) {
+        DataSeen::Absent | DataSeen::Empty => return Ok(None),
+        DataSeen::Ours { mark: found, .. } if found == *mark => {}
+        DataSeen::Ours { .. } | DataSeen::Foreign(_) | DataSeen::Unknown(_) => {
+            return Err(Fault::new(Code::PgForeignData, format!("`{}` is not this node's data", dir.display()))
+                .hint("nothing of it was changed; move it away by hand if nothing in it is needed"));
+        }
+    }
+    let (parent, _) = places(dir)?;
+    for attempt in 0..100 {
+        let more = if attempt == 0 { String::new() } else { format!("-{attempt}") };
+        let mut name = dir.as_os_str().to_owned();
+        name.push(format!(".replaced-{stamp}{more}"));
+        let new = PathBuf::from(name);
+        match RealDisk.rename_new(dir, &new) {
+            Ok(()) => {
+                RealDisk.sync_dir(&parent)?;
+                return Ok(Some(new));
+            }
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Err(Fault::new(Code::Io, format!("cannot find a new name for `{}`", dir.display()))
+        .hint("there are a hundred `.replaced-` names beside it: move some of them away"))
+}
+
 fn places(dir: &Path) -> Result<(PathBuf, PathBuf), Fault> {
     let places = dir.parent().map(Path::to_owned).zip(partial_path(dir, std::process::id()));
     places.filter(|_| dir.is_absolute()).ok_or_else(|| {
@@ -267,5 +297,25 @@ mod tests {
         let mark = DataMark { group: "g".into(), node: "n1".into() };
         assert_eq!(observe_data(&dir), DataSeen::Ours { mark, major: 18 });
         assert!(matches!(observe_data(&dir.join("PG_VERSION")), DataSeen::Foreign(_)));
+    }
+
+    #[test]
+    fn replaced_data_keeps_its_bytes_under_another_name_and_foreign_data_stays() {
+        let root = tempfile::tempdir().unwrap();
+        let dir = root.path().join("data");
+        let mark = DataMark { group: "g".into(), node: "n1".into() };
+        assert_eq!(replace_data(&dir, &mark, "1").unwrap(), None);
+        for _ in 0..2 {
+            std::fs::create_dir(&dir).unwrap();
+            for (name, text) in [("PG_VERSION", "18\n"), (MARK, r#"{"group":"g","node":"n1"}"#)] {
+                use std::io::Write;
+                std::fs::File::create(dir.join(name)).unwrap().write_all(text.as_bytes()).unwrap();
+            }
+            let other = DataMark { node: "n2".into(), ..mark.clone() };
+            assert_eq!(replace_data(&dir, &other, "1").unwrap_err().code(), Code::PgForeignData);
+            let new = replace_data(&dir, &mark, "1").unwrap().unwrap();
+            assert!(new.join("PG_VERSION").exists() && !dir.exists());
+        }
+        assert!(root.path().join("data.replaced-1-1").exists());
     }
 }

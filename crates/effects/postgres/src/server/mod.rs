@@ -10,10 +10,11 @@ mod render;
 
 pub(crate) use config::put;
 pub use config::{ConfigChange, ServerConfig, TlsFiles, ensure_config, ensure_instances};
-pub use datadir::{DataMark, DataSeen, ensure_data, observe_data};
+pub use datadir::{DataMark, DataSeen, ensure_data, observe_data, replace_data};
 pub use installation::{Installation, MAJOR_MIN, Places, ServerVersion};
 pub use process::{
-    StopMode, box_spec, pending_restart, processes_max, reload, server_orders, start, stop_order, wait_ready,
+    StopMode, box_spec, is_isolated, pending_restart, processes_max, reload, server_orders, start, stop_order,
+    wait_ready,
 };
 pub use render::{render_conf, render_hba, render_ident, render_instances};
 

@@ -144,6 +144,11 @@ pub async fn reload(client: &Client) -> Result<(), Fault> {
     client.one("SELECT pg_reload_conf()", &[]).await.map(drop)
 }
 
+/// Whether the server runs without connections to other nodes.
+pub async fn is_isolated(client: &Client) -> Result<bool, Fault> {
+    client.value("SELECT current_setting('max_logical_replication_workers') = '0'", &[]).await
+}
+
 /// Settings that were changed and wait for a restart.
 pub async fn pending_restart(client: &Client) -> Result<Vec<String>, Fault> {
     let rows = client.query("SELECT name FROM pg_settings WHERE pending_restart ORDER BY name", &[]).await?;

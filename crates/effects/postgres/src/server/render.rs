@@ -71,7 +71,9 @@ pub fn render_conf(config: &ServerConfig, version: ServerVersion) -> String {
     // Each link may take a slot, a sender and a worker here, and for a while several of each while tables are copied.
     let links = 8 * members;
     let workers = 2 * links + 16;
-    let listen = if config.tls.is_some() { config.listen.join(",") } else { String::new() };
+    let listen = if config.tls.is_some() && !config.isolated { config.listen.join(",") } else { String::new() };
+    // Without one no subscription brings changes.
+    let appliers = if config.isolated { 0 } else { links };
     let mut lines = vec![
         ("listen_addresses", quoted(&listen)),
         ("port", config.port.to_string()),
@@ -83,7 +85,7 @@ pub fn render_conf(config: &ServerConfig, version: ServerVersion) -> String {
         ("track_commit_timestamp", "on".to_owned()),
         ("max_replication_slots", links.to_string()),
         ("max_wal_senders", links.to_string()),
-        ("max_logical_replication_workers", links.to_string()),
+        ("max_logical_replication_workers", appliers.to_string()),
         ("max_sync_workers_per_subscription", "4".to_owned()),
         ("max_worker_processes", workers.to_string()),
         // How old "has it arrived?" may be, and how long a broken link waits before it is tried again.
@@ -196,6 +198,9 @@ mod tests {
         let file = |name: &str| Path::new("/pki").join(name);
         config.tls = Some(TlsFiles { cert: file("c.crt"), key: file("c.key"), ca: file("ca.crt") });
         let conf = render_conf(&config, ServerVersion { major: 16, minor: 1 });
+        let isolated = ServerConfig { isolated: true, ..config.clone() };
+        let alone = render_conf(&isolated, ServerVersion { major: 18, minor: 4 });
+        assert!(alone.contains("listen_addresses = ''\n") && alone.contains("max_logical_replication_workers = 0\n"));
         assert!(conf.contains("listen_addresses = '10.0.0.1'\n") && conf.contains("ssl_ca_file = '/pki/ca.crt'\n"));
         assert!(!conf.contains("allow_alter_system") && !conf.contains("max_active_replication_origins"));
         assert_eq!(

@@ -269,6 +269,12 @@ macro_rules! systems {
         NobodyRenews = "Q1443", CannotMeet;
         /// etcd does not start: it holds other data than its peers.
         CorruptAtStart = "Q1444", Refused;
+        /// A node holds changes that the writer of a PostgreSQL mesh does not have, and stays out.
+        PgDivergedWriter = "Q1445", Refused;
+        /// Whether an old writer holds changes that the writer does not have cannot be read.
+        PgUnproven = "Q1446", Waiting;
+        /// A node has applied more of an old writer than the writer has (warning).
+        PgAhead = "Q1447", CannotMeet;
         }
     };
 }

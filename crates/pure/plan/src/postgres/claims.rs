@@ -3,10 +3,14 @@
 //! **Invariant:** what a leader writes depends on the very record that made it leader; the group is only written where there
 //! is none; the place of the write master is only taken where nobody has it, and its epoch grows each time.
 
+use std::collections::BTreeMap;
+
 use quorate_kv::{Change, Compare, LeaseId, Revision, Txn};
 use serde::Serialize;
 
-use super::records::{Candidate, Group, Handover, Leader, Noted, Order, Records, SchemaNote, WriterNote, keys};
+use super::records::{
+    Candidate, Cutoff, Discard, Diverged, Group, Handover, Leader, Noted, Order, Records, SchemaNote, WriterNote, keys,
+};
 
 /// A transaction of ours.
 pub type Write = Txn;
@@ -66,8 +70,9 @@ pub fn note_schema(records: &Records, note: &SchemaNote) -> Write {
     Txn { when, then: vec![Change::Put(key(keys::SCHEMA), text(note))] }
 }
 
-/// Takes the place of the write master, if nobody has it and nobody had it since we looked.
-pub fn take_writer(records: &Records, me: &str, lease: &LeaseId) -> Write {
+/// Takes the place of the write master, if nobody has it and nobody had it since we looked. The cutoffs are recorded by the same
+/// transaction: no writer opens its door without them.
+pub fn take_writer(records: &Records, me: &str, lease: &LeaseId, cutoffs: &BTreeMap<String, Cutoff>) -> Write {
     let epoch = records.last_writer.as_ref().map_or(0, |(last, _)| last.epoch) + 1;
     let note = text(&WriterNote { node: me.to_owned(), epoch });
     let when = vec![
@@ -75,12 +80,29 @@ pub fn take_writer(records: &Records, me: &str, lease: &LeaseId) -> Write {
         unchanged(keys::WRITER_EPOCH, records.last_writer.as_ref()),
         unchanged(keys::GROUP, records.group.as_ref()),
     ];
-    let then = vec![
+    let mut then = vec![
         Change::Hold(key(keys::WRITER), note.clone(), lease.clone()),
         Change::Put(key(keys::WRITER_EPOCH), note),
         Change::Delete(key(keys::HANDOVER)),
     ];
+    then.extend(
+        cutoffs.iter().map(|(node, cutoff)| Change::Put(key(&format!("{}{node}", keys::CUTOFFS)), text(cutoff))),
+    );
     Txn { when, then }
+}
+
+/// Removes the cutoff of a node that has proven that it holds no more, if the cutoff is the one that it was proven for.
+pub fn clear_cutoff(records: &Records, me: &str) -> Option<Write> {
+    let name = format!("{}{me}", keys::CUTOFFS);
+    let when = vec![unchanged(&name, Some(records.cutoffs.get(me)?))];
+    Some(Txn { when, then: vec![Change::Delete(key(&name))] })
+}
+
+/// Records what a node holds that the writer does not have.
+pub fn note_diverged(records: &Records, me: &str, diverged: &Diverged) -> Write {
+    let name = format!("{}{me}", keys::DIVERGED);
+    let when = vec![unchanged(keys::GROUP, records.group.as_ref()), unchanged(&name, records.diverged.get(me))];
+    Txn { when, then: vec![Change::Put(key(&name), text(diverged))] }
 }
 
 /// Says how far we are, for the next epoch.
@@ -112,8 +134,15 @@ pub fn change_group(records: &Records, group: &Group) -> Write {
     let when = vec![unchanged(keys::GROUP, records.group.as_ref())];
     let before = records.group.iter().flat_map(|(group, _)| group.nodes.keys());
     let gone = before.filter(|name| !group.nodes.contains_key(*name));
-    let folders = [keys::BOUND, keys::JOINED, keys::CANDIDATES];
+    let folders = [keys::BOUND, keys::JOINED, keys::CANDIDATES, keys::CUTOFFS, keys::DIVERGED];
     let forget = gone.flat_map(|name| folders.map(|folder| Change::Delete(key(&format!("{folder}{name}")))));
-    let then = [Change::Put(key(keys::GROUP), text(group))].into_iter().chain(forget).collect();
+    let come = records.discards.keys().filter(|name| group.nodes.contains_key(*name));
+    let come = come.map(|name| Change::Delete(key(&format!("{}{name}", keys::DISCARDS))));
+    let then = [Change::Put(key(keys::GROUP), text(group))].into_iter().chain(forget).chain(come).collect();
     Txn { when, then }
+}
+
+/// Has the agent of a node that is no member any more replace its data dir by an empty one.
+pub fn order_discard(node: &str, discard: &Discard) -> Change {
+    Change::Put(key(&format!("{}{node}", keys::DISCARDS)), text(discard))
 }

@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use quorate_faults::{Code, Fault};
 
 use super::records::{Group, Leader};
+use super::returning::must_be_isolated;
 use super::seen::{DataNow, LockNow, Mine, Seen, StoreNow, StoreSeen};
 use super::step::PgStep;
 use crate::roster::names;
@@ -28,15 +29,15 @@ pub struct PgPlan {
 }
 
 impl PgPlan {
-    fn do_(steps: Vec<PgStep>) -> PgPlan {
+    pub(super) fn do_(steps: Vec<PgStep>) -> PgPlan {
         PgPlan { steps, ..PgPlan::default() }
     }
 
-    fn wait(why: impl Into<String>) -> PgPlan {
+    pub(super) fn wait(why: impl Into<String>) -> PgPlan {
         PgPlan { waiting: Some(why.into()), ..PgPlan::default() }
     }
 
-    fn refuse(fault: Fault) -> PgPlan {
+    pub(super) fn refuse(fault: Fault) -> PgPlan {
         PgPlan { refused: Some(fault), ..PgPlan::default() }
     }
 
@@ -63,7 +64,8 @@ pub fn next(spec: &PgSpec, me: &str, seen: &Seen) -> PgPlan {
         let attempt = format!("`{me}` is no node of group `{}`", spec.group);
         return PgPlan::refuse(Fault::new(Code::PgNotDeclared, attempt).hint("name one of `postgres.nodes`"));
     }
-    let mut steps = match own_server(&seen.mine) {
+    let isolated = must_be_isolated(me, seen);
+    let mut steps = match own_server(&seen.mine, isolated) {
         Ok(steps) => steps,
         Err(fault) => return PgPlan::refuse(*fault),
     };
@@ -86,8 +88,8 @@ pub fn next(spec: &PgSpec, me: &str, seen: &Seen) -> PgPlan {
     }
 }
 
-/// Data dir, server, users.
-fn own_server(mine: &Mine) -> Result<Vec<PgStep>, Box<Fault>> {
+/// Data dir, server, users. `isolated`: the server may not connect to other nodes, nor they to it.
+fn own_server(mine: &Mine, isolated: bool) -> Result<Vec<PgStep>, Box<Fault>> {
     let foreign = |what: &str, why: &str| {
         let hint = "nothing of it was changed; give the node another data dir, or move this one away";
         Err(Box::new(Fault::new(Code::PgDataRefused, format!("the data dir {what}: {why}")).hint(hint)))
@@ -99,17 +101,19 @@ fn own_server(mine: &Mine) -> Result<Vec<PgStep>, Box<Fault>> {
         DataNow::Ours => {}
     }
     Ok(match (mine.serves, mine.prepared) {
+        (false, _) if isolated => vec![PgStep::StartIsolated],
         (false, _) => vec![PgStep::StartServer],
+        (true, _) if mine.isolated && !isolated => vec![PgStep::EndIsolation],
         (true, false) => vec![PgStep::Prepare],
         (true, true) => Vec::new(),
     })
 }
 
-struct Case<'a> {
+pub(super) struct Case<'a> {
     spec: &'a PgSpec,
-    me: &'a str,
-    mine: &'a Mine,
-    store: &'a StoreSeen,
+    pub(super) me: &'a str,
+    pub(super) mine: &'a Mine,
+    pub(super) store: &'a StoreSeen,
 }
 
 impl Case<'_> {
@@ -180,6 +184,10 @@ impl Case<'_> {
 
     fn with_group(&self, group: &Group) -> PgPlan {
         if !group.nodes.contains_key(self.me) {
+            let bound = self.mine.bound.as_ref() == Some(&group.id);
+            if bound && self.store.records.discards.contains_key(self.me) {
+                return PgPlan::do_(vec![PgStep::ReplaceData]);
+            }
             let attempt = format!("group `{}` was written down without `{}`", self.spec.group, self.me);
             return PgPlan::refuse(Fault::new(Code::PgNotMember, attempt).hint("add it with `quorate pg join`"));
         }
@@ -193,6 +201,9 @@ impl Case<'_> {
             }
             Some(_) if self.store.records.bound.get(self.me).is_some_and(|noted| noted.group == group.id) => {}
             Some(_) | None => return PgPlan::do_(vec![PgStep::Bind { group: group.id.clone() }]),
+        }
+        if let Some(plan) = self.returning() {
+            return plan;
         }
         let unlinked = self.unlinked(group);
         if self.store.lock == LockNow::Mine && !(self.must_lead() && unlinked.is_none()) {

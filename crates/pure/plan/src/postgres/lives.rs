@@ -11,6 +11,7 @@ use quorate_kv::{Change, Compare, LeaseId, Model, Outcome, Revision, Scope, Txn}
 
 use super::tests::spec;
 use super::*;
+use crate::check::check_pg;
 use crate::spec::PgSpec;
 
 const NAMES: [&str; 3] = ["n1", "n2", "n3"];
@@ -83,6 +84,9 @@ impl World {
             schema: node.schema,
             configured: node.configured,
             offered: node.offered,
+            isolated: false,
+            links: BTreeMap::new(),
+            unsent: UnsentNow::NotRead,
         };
         let lock = if node.lock.is_some() && node.lock == lock { LockNow::Mine } else { LockNow::NotMine };
         let store = StoreSeen { registered, lock, records, still_ms: node.still };
@@ -151,10 +155,11 @@ impl World {
             }
             PgStep::ClaimWriter => {
                 let Some(lease) = node.lease.clone() else { return };
-                let _ = self.store.txn(&take_writer(records, me, &lease));
+                let _ = self.store.txn(&take_writer(records, me, &lease, &BTreeMap::new()));
             }
             PgStep::Configure => node.configured = true,
             PgStep::Offer => node.offered = true,
+            other => panic!("{other}: no writer was lost"),
         }
     }
 
@@ -178,6 +183,7 @@ impl World {
                 let seen = self.look(me);
                 let plan = next(&self.spec, me, &seen);
                 assert!(plan.refused.is_none(), "{me}: {}", plan.render());
+                assert_eq!(check_pg(me, &seen, &plan), Ok(()), "{me}: {}", plan.render());
                 let Some(step) = plan.steps.into_iter().next() else { return };
                 match doing {
                     Doing::Decide => self.nodes.get_mut(me).unwrap().pending = Some((step, records)),

@@ -15,26 +15,32 @@ mod changes;
 mod claims;
 mod decide;
 mod records;
+mod returning;
 mod revival;
 mod seen;
 mod step;
+mod unsent;
 mod writer;
 
 pub use changes::{Deed, RowChange, Transaction, Value, first_after, position_text};
 pub use claims::{
-    Write, change_group, hand_over, note_bound, note_candidate, note_joined, note_schema, order, take_group, take_lead,
-    take_writer,
+    Write, change_group, clear_cutoff, hand_over, note_bound, note_candidate, note_diverged, note_joined, note_schema,
+    order, order_discard, take_group, take_lead, take_writer,
 };
 pub use decide::{PgPlan, next};
 pub use records::{
-    Candidate, Group, Handover, Kept, Leader, Noted, Order, Records, SchemaNote, WriterNote, keys, read_records,
+    Candidate, Cutoff, Discard, Diverged, Group, Handover, Kept, Leader, Noted, Order, Records, SchemaNote, WriterNote,
+    keys, read_records,
 };
 pub use revival::Revival;
-pub use seen::{DataNow, LockNow, Mine, Seen, StoreNow, StoreSeen};
+pub use seen::{DataNow, LinkNow, LockNow, Mine, Seen, StoreNow, StoreSeen, UnsentNow};
 pub use step::PgStep;
+pub use unsent::{Unsent, read_unsent};
 pub use writer::{Vacancy, WriterPlan, WriterSeen, next_writer};
 
 #[cfg(test)]
 mod lives;
+#[cfg(test)]
+mod returning_tests;
 #[cfg(test)]
 mod tests;

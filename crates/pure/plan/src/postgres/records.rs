@@ -34,6 +34,12 @@ pub mod keys {
     pub const ORDER: &str = "pg/order";
     /// The journal of a change of members.
     pub const OPERATION: &str = "pg/operation";
+    /// How far the writer had applied the changes of a writer that it took over from, by the old writer.
+    pub const CUTOFFS: &str = "pg/cutoffs/";
+    /// Nodes that hold changes which the writer does not have.
+    pub const DIVERGED: &str = "pg/diverged/";
+    /// Nodes whose data dir is to be replaced by an empty one.
+    pub const DISCARDS: &str = "pg/discards/";
 }
 
 /// Who leads the bootstrap, and for the how-many-th time someone does.
@@ -110,6 +116,47 @@ pub struct Order {
     pub id: String,
 }
 
+/// How far the writer had applied the changes of an old writer when it took over. No node applies more of them until the old
+/// writer has proven that it holds no more.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Cutoff {
+    /// The number of the old writer: a node that joined again is another one.
+    pub id: u16,
+    /// The epoch of the writer that took over.
+    pub epoch: u64,
+    /// The writer that took over.
+    pub writer: String,
+    /// The position in the old writer's log up to which that writer has applied it.
+    pub applied: u64,
+}
+
+/// What a node holds that the writer does not have. It names tables and counts, and no values.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Diverged {
+    /// The number of the node.
+    pub id: u16,
+    /// The epoch of the writer that does not have it.
+    pub epoch: u64,
+    /// The node that made the changes: the node itself, or the old writer that it had applied more of.
+    pub origin: String,
+    /// The position of the first such transaction in the log of `origin`.
+    pub first: u64,
+    /// How many transactions.
+    pub transactions: u64,
+    /// How many changed rows, by table; the tables with most changes.
+    pub changes: BTreeMap<String, u64>,
+    /// How many rows differ from those of the writer, by table; `None`: not compared yet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rows: Option<BTreeMap<String, u64>>,
+}
+
+/// The data dir of a node is to be replaced by an empty one.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Discard {
+    /// The number that the node had.
+    pub id: u16,
+}
+
 /// A record and when it was last changed.
 pub type Kept<T> = (T, Revision);
 
@@ -136,6 +183,34 @@ pub struct Records {
     pub handover: Option<Kept<Handover>>,
     /// What is asked for.
     pub order: Option<Kept<Order>>,
+    /// How far old writers were applied, by old writer.
+    pub cutoffs: BTreeMap<String, Kept<Cutoff>>,
+    /// Nodes that hold changes which the writer does not have.
+    pub diverged: BTreeMap<String, Kept<Diverged>>,
+    /// Nodes whose data dir is to be replaced.
+    pub discards: BTreeMap<String, Discard>,
+}
+
+impl Records {
+    /// The number of a member.
+    pub fn number(&self, node: &str) -> Option<u16> {
+        self.group.as_ref().and_then(|(group, _)| group.nodes.get(node)).copied()
+    }
+
+    /// The cutoff of an old writer that is still the same member.
+    pub fn cutoff(&self, node: &str) -> Option<&Kept<Cutoff>> {
+        self.cutoffs.get(node).filter(|(cutoff, _)| self.number(node) == Some(cutoff.id))
+    }
+
+    /// What a node holds that the writer does not have, if it is still the same member.
+    pub fn divergence(&self, node: &str) -> Option<&Kept<Diverged>> {
+        self.diverged.get(node).filter(|(diverged, _)| self.number(node) == Some(diverged.id))
+    }
+
+    /// Whether a node stays out: it may hold, or holds, changes that the writer does not have.
+    pub fn is_out(&self, node: &str) -> bool {
+        self.cutoff(node).is_some() || self.divergence(node).is_some()
+    }
 }
 
 /// Reads the records. An error names the key.
@@ -159,6 +234,12 @@ pub fn read_records(listing: &Listing) -> Result<Records, String> {
                     found.joined.insert(node.to_owned(), record(&key, entry)?.0);
                 } else if let Some(node) = key.strip_prefix(keys::CANDIDATES) {
                     found.candidates.insert(node.to_owned(), record(&key, entry)?.0);
+                } else if let Some(node) = key.strip_prefix(keys::CUTOFFS) {
+                    found.cutoffs.insert(node.to_owned(), record(&key, entry)?);
+                } else if let Some(node) = key.strip_prefix(keys::DIVERGED) {
+                    found.diverged.insert(node.to_owned(), record(&key, entry)?);
+                } else if let Some(node) = key.strip_prefix(keys::DISCARDS) {
+                    found.discards.insert(node.to_owned(), record(&key, entry)?.0);
                 }
             }
         }

@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 
 use super::records::Records;
+use super::unsent::Unsent;
 
 /// Everything that was seen.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -36,6 +37,32 @@ pub struct Mine {
     pub configured: bool,
     /// Whether they are offered in the store.
     pub offered: bool,
+    /// Whether the server runs without connections to other nodes.
+    pub isolated: bool,
+    /// The subscriptions of this node, by the member that they follow.
+    pub links: BTreeMap<String, LinkNow>,
+    /// What the own log holds beyond the cutoff of this node.
+    pub unsent: UnsentNow,
+}
+
+/// A subscription of this node.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct LinkNow {
+    /// It is stopped because of a change of the writer.
+    pub held: bool,
+    /// The position in the other node's log up to which this node has applied it.
+    pub applied: u64,
+}
+
+/// What the own log holds beyond the cutoff of this node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum UnsentNow {
+    /// There is no cutoff, or the log was not read yet.
+    NotRead,
+    /// The log cannot be read, and why.
+    Unknown(String),
+    /// It was read.
+    Known(Unsent),
 }
 
 /// A data dir.

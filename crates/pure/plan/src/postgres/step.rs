@@ -3,6 +3,9 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use super::records::Diverged;
+use super::unsent::counted;
+
 /// One step of one node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PgStep {
@@ -58,6 +61,31 @@ pub enum PgStep {
     Configure,
     /// Offer them in the store.
     Offer,
+    /// Start the server without connections to other nodes.
+    StartIsolated,
+    /// Restart the server with connections to other nodes.
+    EndIsolation,
+    /// Stop applying the changes of a node.
+    HoldLink {
+        /// The node.
+        from: String,
+    },
+    /// Apply the changes of a node again.
+    ReleaseLink {
+        /// The node.
+        from: String,
+    },
+    /// Remove the cutoff of this node: its log holds nothing beyond it.
+    ClearCutoff {
+        /// The epoch of the cutoff.
+        epoch: u64,
+    },
+    /// Record what this node holds that the writer does not have.
+    NoteDiverged(Diverged),
+    /// Compare the rows of this node with those of the writer, and record how many differ.
+    CompareRows,
+    /// Rename the data dir; the next one is empty.
+    ReplaceData,
 }
 
 impl fmt::Display for PgStep {
@@ -85,6 +113,21 @@ impl fmt::Display for PgStep {
             PgStep::ClaimWriter => f.write_str("become the write master"),
             PgStep::Configure => f.write_str("configure pooler and proxy"),
             PgStep::Offer => f.write_str("register the services"),
+            PgStep::StartIsolated => f.write_str("start the server without connections to other nodes"),
+            PgStep::EndIsolation => f.write_str("restart the server with connections to other nodes"),
+            PgStep::HoldLink { from } => write!(f, "stop applying changes of {from}"),
+            PgStep::ReleaseLink { from } => write!(f, "apply changes of {from} again"),
+            PgStep::ClearCutoff { epoch } => {
+                write!(f, "remove the cutoff of epoch {epoch}: this node holds nothing beyond it")
+            }
+            PgStep::NoteDiverged(diverged) => write!(
+                f,
+                "record {} that the writer of epoch {} does not have",
+                counted(diverged.transactions, "transaction"),
+                diverged.epoch
+            ),
+            PgStep::CompareRows => f.write_str("compare rows with the writer"),
+            PgStep::ReplaceData => f.write_str("rename the data dir to `….replaced-<time>`; nothing is deleted"),
         }
     }
 }
@@ -108,6 +151,14 @@ impl PgStep {
             PgStep::ClaimWriter => "claim-writer",
             PgStep::Configure => "configure",
             PgStep::Offer => "offer",
+            PgStep::StartIsolated => "start-isolated",
+            PgStep::EndIsolation => "end-isolation",
+            PgStep::HoldLink { .. } => "hold-link",
+            PgStep::ReleaseLink { .. } => "release-link",
+            PgStep::ClearCutoff { .. } => "clear-cutoff",
+            PgStep::NoteDiverged(_) => "note-diverged",
+            PgStep::CompareRows => "compare-rows",
+            PgStep::ReplaceData => "replace-data",
         }
     }
 }

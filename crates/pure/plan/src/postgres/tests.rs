@@ -14,7 +14,7 @@ pub(super) fn spec() -> PgSpec {
     Spec::parse(text.as_bytes(), "c").map_err(|found| found.render()).unwrap().0.postgres.unwrap()
 }
 
-fn mine() -> Mine {
+pub(super) fn mine() -> Mine {
     Mine {
         data: DataNow::Ours,
         serves: true,
@@ -25,10 +25,13 @@ fn mine() -> Mine {
         schema: 0,
         configured: false,
         offered: false,
+        isolated: false,
+        links: BTreeMap::new(),
+        unsent: UnsentNow::NotRead,
     }
 }
 
-fn group() -> Group {
+pub(super) fn group() -> Group {
     let nodes = [("n1".to_owned(), 1), ("n2".to_owned(), 2), ("n3".to_owned(), 3)];
     Group { id: "g".to_owned(), nodes: nodes.into(), last_id: 3, epoch: 1 }
 }
@@ -37,19 +40,19 @@ fn everyone() -> BTreeMap<String, Option<String>> {
     ["n1", "n2", "n3"].map(|name| (name.to_owned(), None)).into()
 }
 
-fn noted(names: &[&str]) -> BTreeMap<String, Noted> {
+pub(super) fn noted(names: &[&str]) -> BTreeMap<String, Noted> {
     names.iter().map(|name| ((*name).to_owned(), Noted { group: "g".to_owned() })).collect()
 }
 
-fn at<T>(record: T) -> Option<(T, Revision)> {
+pub(super) fn at<T>(record: T) -> Option<(T, Revision)> {
     Some((record, Revision(7)))
 }
 
-fn store(records: Records) -> StoreSeen {
+pub(super) fn store(records: Records) -> StoreSeen {
     StoreSeen { registered: everyone(), lock: LockNow::NotMine, records, still_ms: 0 }
 }
 
-fn plan(me: &str, mine: Mine, store: StoreSeen) -> String {
+pub(super) fn plan(me: &str, mine: Mine, store: StoreSeen) -> String {
     next(&spec(), me, &Seen { mine, store: StoreNow::Known(Box::new(store)) }).render()
 }
 
@@ -72,6 +75,10 @@ fn everyone_first_brings_up_its_own_server() {
     );
     let here = StoreSeen { registered: [("n2".to_owned(), None)].into(), ..lonely };
     assert_eq!(plan("n2", mine(), here), "waiting for   `n1` and `n3`\n");
+    // Without the store it is not known whether another node has taken over: the server comes up by itself.
+    let dark = Seen { mine: Mine { serves: false, ..mine() }, store: StoreNow::Unknown("it is silent".to_owned()) };
+    let alone = "start-isolated start the server without connections to other nodes\n";
+    assert_eq!(next(&spec(), "n1", &dark).render(), alone);
     let dark = Seen { mine: mine(), store: StoreNow::Unknown("it is silent".to_owned()) };
     assert_eq!(next(&spec(), "n1", &dark).render(), "waiting for   the store: it is silent\n");
     let foreign = Mine { data: DataNow::Foreign("it is group x's".to_owned()), ..empty };
@@ -193,7 +200,7 @@ fn groups_are_never_mixed() {
     assert!(plan("n3", mine(), store(without)).starts_with("refused       group `t` was written down without `n3`"));
 }
 
-fn writer_seen() -> WriterSeen {
+pub(super) fn writer_seen() -> WriterSeen {
     WriterSeen {
         holds: false,
         well: true,
@@ -201,6 +208,8 @@ fn writer_seen() -> WriterSeen {
         alive: ["n1", "n2", "n3"].map(str::to_owned).into(),
         vacant: Vacancy::Free(Duration::ZERO),
         applied: 100,
+        link_held: true,
+        positions: BTreeMap::new(),
     }
 }
 
@@ -220,13 +229,13 @@ fn the_most_advanced_node_takes_the_place_and_the_next_one_if_it_does_not() {
     assert_eq!(ask("n2", &free(&[], 100, 0)), WriterPlan::Stand(Candidate { epoch: 4, applied: 100 }));
     // n3 has not said how far it is.
     assert_eq!(ask("n2", &free(&[("n2", 100)], 100, 50)), WriterPlan::Follow);
-    assert_eq!(ask("n2", &free(&[("n2", 100)], 100, 300)), WriterPlan::Claim);
+    assert_eq!(ask("n2", &free(&[("n2", 100)], 100, 300)), WriterPlan::Claim(BTreeMap::new()));
     let both = [("n2", 100), ("n3", 120)];
     assert_eq!(ask("n2", &free(&both, 100, 400)), WriterPlan::Follow);
-    assert_eq!(ask("n3", &free(&both, 120, 10)), WriterPlan::Claim);
-    assert_eq!(ask("n2", &free(&both, 100, 1300)), WriterPlan::Claim);
+    assert_eq!(ask("n3", &free(&both, 120, 10)), WriterPlan::Claim(BTreeMap::new()));
+    assert_eq!(ask("n2", &free(&both, 100, 1300)), WriterPlan::Claim(BTreeMap::new()));
     let equal = [("n2", 120), ("n3", 120)];
-    assert_eq!(ask("n2", &free(&equal, 120, 10)), WriterPlan::Claim);
+    assert_eq!(ask("n2", &free(&equal, 120, 10)), WriterPlan::Claim(BTreeMap::new()));
     assert_eq!(ask("n3", &free(&equal, 120, 10)), WriterPlan::Follow);
     // The last one has all that it wrote.
     assert_eq!(ask("n1", &free(&equal, 0, 0)), WriterPlan::Stand(Candidate { epoch: 4, applied: u64::MAX }));
@@ -247,10 +256,10 @@ fn who_has_the_place_keeps_it_until_it_is_asked_or_ill() {
     assert_eq!(next_writer(&spec, "n1", &asked), WriterPlan::Keep);
     let mut handed = writer_seen();
     handed.records.handover = at(Handover { to: "n3".to_owned(), epoch: 4 });
-    assert_eq!(next_writer(&spec, "n3", &handed), WriterPlan::Claim);
+    assert_eq!(next_writer(&spec, "n3", &handed), WriterPlan::Claim(BTreeMap::new()));
     assert_eq!(next_writer(&spec, "n2", &handed), WriterPlan::Follow);
     handed.vacant = Vacancy::Free(Duration::from_secs(4));
-    assert_eq!(next_writer(&spec, "n2", &handed), WriterPlan::Claim);
+    assert_eq!(next_writer(&spec, "n2", &handed), WriterPlan::Claim(BTreeMap::new()));
     let taken = WriterSeen { vacant: Vacancy::Taken, ..writer_seen() };
     assert_eq!(next_writer(&spec, "n2", &taken), WriterPlan::Follow);
 }

@@ -3,11 +3,11 @@
 //! **Invariant:** deciding wrongly costs time, never a second write master: the place is taken by a transaction that fails
 //! where somebody has it. Among those who could take it the most advanced comes first.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use super::records::{Candidate, Records};
-use crate::spec::PgSpec;
+use super::records::{Candidate, Cutoff, Records};
+use crate::spec::{PgSpec, PgWriters};
 
 /// How long the others may take to say how far they are.
 const GATHER: Duration = Duration::from_millis(300);
@@ -29,6 +29,10 @@ pub struct WriterSeen {
     pub vacant: Vacancy,
     /// How far we have applied what the last write master wrote.
     pub applied: u64,
+    /// Whether nothing more of it is applied here: its subscription is stopped, or there is none.
+    pub link_held: bool,
+    /// How far we have applied what each other member wrote.
+    pub positions: BTreeMap<String, u64>,
 }
 
 /// Since when the place is free.
@@ -51,8 +55,10 @@ pub enum WriterPlan {
     Follow,
     /// Say how far we are.
     Stand(Candidate),
-    /// Take it.
-    Claim,
+    /// Stop applying what this node, the last one, wrote: how far we are must not change any more.
+    HoldLink(String),
+    /// Take it, and record by the same transaction how far the old writers were applied here.
+    Claim(BTreeMap<String, Cutoff>),
     /// We have it and cannot serve: give it up.
     GiveUp,
 }
@@ -76,11 +82,16 @@ pub fn next_writer(spec: &PgSpec, me: &str, seen: &WriterSeen) -> WriterPlan {
     let epoch = last.map_or(0, |last| last.epoch) + 1;
     if let Some((handover, _)) = seen.records.handover.as_ref().filter(|(handover, _)| handover.epoch == epoch) {
         if handover.to == me {
-            return WriterPlan::Claim;
+            return WriterPlan::Claim(cutoffs(me, epoch, seen, None));
         }
         if vacant < NEXT * 2 {
             return WriterPlan::Follow;
         }
+    }
+    // It has not confirmed that we have everything.
+    let from = last.map(|last| last.node.as_str()).filter(|last| *last != me && spec.writers == PgWriters::One);
+    if let Some(from) = from.filter(|_| !seen.link_held) {
+        return WriterPlan::HoldLink(from.to_owned());
     }
     let own =
         Candidate { epoch, applied: if last.is_some_and(|last| last.node == me) { u64::MAX } else { seen.applied } };
@@ -98,5 +109,17 @@ pub fn next_writer(spec: &PgSpec, me: &str, seen: &WriterSeen) -> WriterPlan {
     let rank = order.iter().position(|(name, _)| *name == me).unwrap_or(order.len());
     let rank = u32::try_from(rank).unwrap_or(u32::MAX);
     let due = if complete && rank == 0 { Duration::ZERO } else { GATHER + NEXT.saturating_mul(rank) };
-    if vacant >= due { WriterPlan::Claim } else { WriterPlan::Follow }
+    if vacant >= due { WriterPlan::Claim(cutoffs(me, epoch, seen, from)) } else { WriterPlan::Follow }
+}
+
+/// How far each old writer was applied here: those whose cutoff is on record, and the one that is taken over from.
+fn cutoffs(me: &str, epoch: u64, seen: &WriterSeen, from: Option<&str>) -> BTreeMap<String, Cutoff> {
+    let records = &seen.records;
+    let before = records.cutoffs.keys().map(String::as_str).filter(|node| records.cutoff(node).is_some());
+    let nodes: BTreeSet<&str> = before.chain(from).filter(|node| *node != me).collect();
+    let cutoff = |node: &str| {
+        let applied = seen.positions.get(node).copied().unwrap_or_default();
+        Some((node.to_owned(), Cutoff { id: records.number(node)?, epoch, writer: me.to_owned(), applied }))
+    };
+    nodes.into_iter().filter_map(cutoff).collect()
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use quorate_agent::pg::{self, Here, PgStatus};
 use quorate_faults::{Code, Exit, Fault};
-use quorate_plan::postgres::Records;
+use quorate_plan::postgres::{Cutoff, Diverged, Records, position_text};
 use quorate_plan::spec::{PgNode, PgRole};
 use serde::Serialize;
 
@@ -60,6 +60,8 @@ async fn look(here: &Here) -> Shown {
         id: ids.get(&node.name).copied(),
         registered: registered.contains_key(&node.name),
         silent: status.as_ref().err().map(ToString::to_string),
+        out: records.divergence(&node.name).map(|(diverged, _)| diverged.clone()),
+        cutoff: records.cutoff(&node.name).map(|(cutoff, _)| cutoff.clone()),
         status: status.ok(),
     };
     // Members that are in no file any more still have links and slots.
@@ -68,6 +70,8 @@ async fn look(here: &Here) -> Shown {
         name: name.clone(),
         id: Some(*id),
         registered: registered.contains_key(name),
+        out: records.divergence(name).map(|(diverged, _)| diverged.clone()),
+        cutoff: records.cutoff(name).map(|(cutoff, _)| cutoff.clone()),
         status: None,
         silent: Some("it is in the group, and not in the cluster file".to_owned()),
     });
@@ -78,7 +82,7 @@ async fn look(here: &Here) -> Shown {
         store,
         unfinished,
         nodes: declared.iter().zip(statuses).map(shown).chain(undeclared).collect(),
-        id: records.group.map(|(group, _)| group.id),
+        id: records.group.as_ref().map(|(group, _)| group.id.clone()),
         leader: records.leader.as_ref().map(|(leader, _)| leader.node.clone()),
         epoch: records.leader.map(|(leader, _)| leader.epoch),
         writer: records.writer.map(|(writer, _)| writer.node),
@@ -111,6 +115,12 @@ struct NodeShown {
     name: String,
     id: Option<u16>,
     registered: bool,
+    /// What it holds that the writer does not have.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    out: Option<Diverged>,
+    /// How far the writer has applied it, until it has proven that it holds no more.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cutoff: Option<Cutoff>,
     status: Option<PgStatus>,
     silent: Option<String>,
 }
@@ -136,6 +146,9 @@ impl Report for Shown {
         if let Some(unfinished) = &self.unfinished {
             page.line(unfinished);
         }
+        for line in self.nodes.iter().filter_map(NodeShown::out_line) {
+            page.line(line);
+        }
         page.gap();
         let header = ["NODE", "ID", "ROLE", "SCHEMA", "SERVER", "LINKS", "LAG", "CONFLICTS", "PROXIES", "WAITING FOR"];
         page.table(header, self.nodes.iter().map(NodeShown::row));
@@ -143,8 +156,31 @@ impl Report for Shown {
 }
 
 impl NodeShown {
+    /// Why it takes no part, whether it answers or not.
+    fn out_line(&self) -> Option<String> {
+        let listed = |tables: &BTreeMap<String, u64>| {
+            tables.iter().map(|(table, rows)| format!("{table} {rows}")).collect::<Vec<_>>().join(", ")
+        };
+        let name = &self.name;
+        if let Some(out) = &self.out {
+            let mut line =
+                format!("{name} stays out: it holds changes that the writer does not have ({})", listed(&out.changes));
+            if let Some(rows) = out.rows.as_ref().filter(|rows| !rows.is_empty()) {
+                line.push_str(&format!("; rows that differ: {}", listed(rows)));
+            }
+            return Some(format!("{line} [{}]: quorate pg rejoin {name} --discard", Code::PgDivergedWriter));
+        }
+        let cutoff = self.cutoff.as_ref()?;
+        let (writer, at) = (&cutoff.writer, position_text(cutoff.applied));
+        Some(format!(
+            "{name} was the writer until {writer} took over at {at} of its log; it stays out until its log is read"
+        ))
+    }
+
     fn is_well(&self) -> bool {
-        self.status.as_ref().is_some_and(|status| status.ready && status.troubles.is_empty())
+        self.out.is_none()
+            && self.cutoff.is_none()
+            && self.status.as_ref().is_some_and(|status| status.ready && status.troubles.is_empty())
     }
 
     fn row(&self) -> [String; 10] {

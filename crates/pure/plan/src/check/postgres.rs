@@ -1,0 +1,66 @@
+//! Reads what a node of a PostgreSQL group is about to do, and reports which rule about changes of the writer it would break.
+
+use crate::postgres::{PgPlan, PgStep, Records, Seen, StoreNow, UnsentNow, WriterPlan, WriterSeen};
+use crate::spec::{PgSpec, PgWriters};
+
+fn broken(rules: impl IntoIterator<Item = (bool, &'static str)>) -> Result<(), Vec<String>> {
+    let broken: Vec<String> = rules.into_iter().filter(|(holds, _)| !holds).map(|(_, rule)| rule.to_owned()).collect();
+    if broken.is_empty() { Ok(()) } else { Err(broken) }
+}
+
+/// Whether a node may do what was decided about the writer lease.
+pub fn check_claim(spec: &PgSpec, me: &str, seen: &WriterSeen, plan: &WriterPlan) -> Result<(), Vec<String>> {
+    let WriterPlan::Claim(cutoffs) = plan else { return Ok(()) };
+    let records = &seen.records;
+    let last = records.last_writer.as_ref().map(|(last, _)| last);
+    let epoch = last.map_or(0, |last| last.epoch) + 1;
+    let confirmed = records.handover.as_ref().is_some_and(|(handover, _)| handover.to == me && handover.epoch == epoch);
+    let from = last.filter(|last| last.node != me && records.number(&last.node).is_some());
+    let took_over = from.filter(|_| spec.writers == PgWriters::One && !confirmed);
+    let is_mine = |(node, cutoff): (&String, &crate::postgres::Cutoff)| {
+        let applied = seen.positions.get(node).copied().unwrap_or_default();
+        cutoff.writer == me && cutoff.epoch == epoch && cutoff.applied == applied && node != me
+    };
+    let on_record = |node: &String| records.cutoff(node).is_none() || node == me || cutoffs.contains_key(node);
+    broken([
+        (!records.is_out(me), "a node that may hold changes which the writer does not have takes no writer lease"),
+        (
+            took_over.is_none_or(|last| seen.link_held && cutoffs.contains_key(&last.node)),
+            "a node that takes over has stopped applying the old writer, and records how far it was applied",
+        ),
+        (records.cutoffs.keys().all(on_record), "a new writer records anew how far each old writer was applied here"),
+        (cutoffs.iter().all(is_mine), "a cutoff is what the new writer has applied, under its own epoch"),
+    ])
+}
+
+/// Whether a node may take the steps of its plan.
+pub fn check_pg(me: &str, seen: &Seen, plan: &PgPlan) -> Result<(), Vec<String>> {
+    let nothing = Records::default();
+    let (known, records) = match &seen.store {
+        StoreNow::Unknown(_) => (false, &nothing),
+        StoreNow::Known(store) => (true, &store.records),
+    };
+    let fresh = plan.steps.contains(&PgStep::InitData);
+    let serves = |step: &PgStep| matches!(step, PgStep::Configure | PgStep::Offer | PgStep::ClaimWriter);
+    let rules = |step: &PgStep| match step {
+        PgStep::StartServer | PgStep::EndIsolation => {
+            (fresh || (known && !records.is_out(me)), "a server connects to other nodes only if its node is not out")
+        }
+        PgStep::ReleaseLink { from } => {
+            (known && !records.is_out(from), "changes of a node that is out are not applied")
+        }
+        PgStep::ClearCutoff { epoch } => (
+            records.cutoff(me).is_some_and(|(cutoff, _)| cutoff.epoch == *epoch)
+                && records.divergence(me).is_none()
+                && matches!(&seen.mine.unsent, UnsentNow::Known(unsent) if unsent.transactions == 0),
+            "a cutoff is removed by its own node, after it has read that its log holds nothing beyond",
+        ),
+        PgStep::ReplaceData => (
+            known && records.discards.contains_key(me) && records.number(me).is_none(),
+            "the data of a member is not replaced, and none without an order",
+        ),
+        step if serves(step) => (!records.is_out(me), "a node that is out takes no part"),
+        _ => (true, ""),
+    };
+    broken(plan.steps.iter().map(rules))
+}
