@@ -74,7 +74,7 @@ pub(crate) fn join(args: &JoinArgs, printer: &mut Printer) -> Result<Exit, Fault
 }
 
 /// Rows that differ although nobody writes them are a finding.
-fn exit_of(rows: Option<&Rows>) -> Exit {
+pub(super) fn exit_of(rows: Option<&Rows>) -> Exit {
     match rows {
         Some(Rows::Differ(_)) => Code::PgDiverged.exit(),
         Some(Rows::Unknown(_)) => Code::PgWaiting.exit(),
@@ -84,14 +84,18 @@ fn exit_of(rows: Option<&Rows>) -> Exit {
 
 /// How the rows of all nodes are.
 #[derive(Serialize)]
-struct Compared {
+pub(super) struct Compared {
     /// `true`: every row was seen to be the same everywhere.
     same: bool,
     said: String,
 }
 
 impl Compared {
-    fn of(rows: Rows) -> Compared {
+    pub(super) fn said(&self) -> &str {
+        &self.said
+    }
+
+    pub(super) fn of(rows: Rows) -> Compared {
         let same = matches!(rows, Rows::Same(_));
         let said = match rows {
             Rows::Same(_) => "all rows are the same on every node".to_owned(),

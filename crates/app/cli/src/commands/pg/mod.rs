@@ -4,6 +4,7 @@ pub(crate) mod bootstrap;
 pub(crate) mod conflicts;
 pub(crate) mod ddl;
 pub(crate) mod members;
+pub(crate) mod rejoin;
 pub(crate) mod run;
 pub(crate) mod status;
 pub(crate) mod stop;
@@ -38,6 +39,8 @@ pub(crate) enum Verb {
     Join(members::JoinArgs),
     /// Let a node go, alive or dead
     Detach(members::DetachArgs),
+    /// Replace the data of a node that stays out by the rows of the writer
+    Rejoin(rejoin::Args),
     /// Change the schema of the group
     #[command(subcommand)]
     Ddl(ddl::Verb),
@@ -84,6 +87,7 @@ pub(crate) fn run(verb: Verb, printer: &mut Printer) -> Result<Exit, Fault> {
         Verb::Switchover(args) => switchover::run(&args, printer),
         Verb::Join(args) => members::join(&args, printer),
         Verb::Detach(args) => members::detach(&args, printer),
+        Verb::Rejoin(args) => rejoin::run(&args, printer),
         Verb::Ddl(verb) => ddl::run(&verb, printer),
         Verb::Conflicts(verb) => conflicts::run(&verb, printer),
         Verb::Stop(args) => stop::run(&args, printer),
