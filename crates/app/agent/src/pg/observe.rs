@@ -273,7 +273,7 @@ async fn database(
     let Some(known) = known.filter(|known| known.nodes.contains_key(here.name())) else { return Ok(seat.client) };
     if let StoreNow::Known(seen) = store {
         mine.links = followed(&known, &links, &group::position(&seat.client).await?);
-        mine.unsent = read_own_log(here.name(), &seen.records, &seat.client).await;
+        mine.unsent = read_own_log(here, &seen.records).await;
         details.troubles.extend(ahead(&seen.records, &mine.links));
     }
     let mut others = known.nodes.iter().filter(|(name, _)| *name != here.name());

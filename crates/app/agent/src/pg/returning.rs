@@ -80,14 +80,20 @@ pub(super) async fn release(shared: &Shared, from: &str) -> Result<(), Fault> {
 }
 
 /// What the own log holds beyond the cutoff of this node.
-pub(super) async fn read_own_log(me: &str, records: &Records, client: &Client) -> UnsentNow {
+pub(super) async fn read_own_log(here: &Here, records: &Records) -> UnsentNow {
+    let me = here.name();
     let Some((cutoff, _)) = records.cutoff(me).filter(|_| records.divergence(me).is_none()) else {
         return UnsentNow::NotRead;
     };
     let Some(writer) = records.number(&cutoff.writer) else {
         return UnsentNow::Unknown(format!("`{}` is no member any more", cutoff.writer));
     };
-    match group::unsent(client, writer, cutoff.applied).await {
+    // A log that keeps much takes its time: the connection of other looks would not wait for it.
+    let read = async {
+        let client = here.own(DATABASE, here.limits()).await?;
+        group::unsent(&client, writer, cutoff.applied).await
+    };
+    match read.await {
         Ok(unsent) => UnsentNow::Known(unsent),
         Err(fault) => UnsentNow::Unknown(in_words(&fault)),
     }
@@ -100,9 +106,8 @@ pub(super) async fn clear_cutoff(shared: &Shared, epoch: u64) -> Result<(), Faul
     if records.cutoff(me).is_none_or(|(cutoff, _)| cutoff.epoch != epoch) {
         return Ok(());
     }
-    let client = shared.here.own(DATABASE, shared.here.limits()).await?;
     let proven =
-        matches!(read_own_log(me, &records, &client).await, UnsentNow::Known(unsent) if unsent.transactions == 0);
+        matches!(read_own_log(&shared.here, &records).await, UnsentNow::Known(unsent) if unsent.transactions == 0);
     match plan::clear_cutoff(&records, me).filter(|_| proven) {
         Some(txn) => write(shared, &txn).await,
         None => Ok(()),

@@ -353,9 +353,9 @@ impl Keeper {
         }
         let records = observe::records(&self.shared.store).await?;
         let alive = observe::registered(&self.shared.store).await?;
-        let members = records.group.map(|(group, _)| group.nodes).unwrap_or_default();
         let me = self.shared.here.name().to_owned();
-        let next = alive.into_keys().find(|name| *name != me && members.contains_key(name));
+        let may = |name: &str| name != me && records.number(name).is_some() && !records.is_out(name);
+        let next = alive.into_keys().find(|name| may(name));
         if let Some(next) = next
             && let Err(fault) = self.hand_over(&next).await
         {

@@ -41,7 +41,6 @@ pub fn check_pg(me: &str, seen: &Seen, plan: &PgPlan) -> Result<(), Vec<String>>
         StoreNow::Known(store) => (true, &store.records),
     };
     let fresh = plan.steps.contains(&PgStep::InitData);
-    let serves = |step: &PgStep| matches!(step, PgStep::Configure | PgStep::Offer | PgStep::ClaimWriter);
     let rules = |step: &PgStep| match step {
         PgStep::StartServer | PgStep::EndIsolation => {
             (fresh || (known && !records.is_out(me)), "a server connects to other nodes only if its node is not out")
@@ -59,8 +58,24 @@ pub fn check_pg(me: &str, seen: &Seen, plan: &PgPlan) -> Result<(), Vec<String>>
             known && records.discards.contains_key(me) && records.number(me).is_none(),
             "the data of a member is not replaced, and none without an order",
         ),
-        step if serves(step) => (!records.is_out(me), "a node that is out takes no part"),
-        _ => (true, ""),
+        PgStep::Configure | PgStep::Offer | PgStep::ClaimWriter => {
+            (!records.is_out(me), "a node that is out takes no part")
+        }
+        PgStep::InitData
+        | PgStep::Prepare
+        | PgStep::Register
+        | PgStep::TakeLock
+        | PgStep::Lead { .. }
+        | PgStep::CreateGroup { .. }
+        | PgStep::ReleaseLock
+        | PgStep::Bind { .. }
+        | PgStep::Link { .. }
+        | PgStep::NoteLinked { .. }
+        | PgStep::LaySchema { .. }
+        | PgStep::StartIsolated
+        | PgStep::HoldLink { .. }
+        | PgStep::NoteDiverged(_)
+        | PgStep::CompareRows => (true, ""),
     };
     broken(plan.steps.iter().map(rules))
 }

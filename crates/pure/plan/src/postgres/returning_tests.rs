@@ -167,8 +167,8 @@ fn who_takes_over_stops_applying_first_and_records_how_far_it_was() {
     let claim = WriterPlan::Claim([("n1".to_owned(), cutoff)].into());
     assert_eq!(next_writer(&spec(), "n2", &seen), claim);
     assert_eq!(check_claim(&spec(), "n2", &seen, &claim), Ok(()));
-    // What was recorded before is recorded anew as this node has it.
-    let mut second = seen.clone();
+    // What was recorded before is recorded anew as this node has it. A node that is out does not stand, and is not waited for.
+    let mut second = WriterSeen { vacant: Vacancy::Free(Duration::ZERO), ..seen.clone() };
     second.records.last_writer = at(WriterNote { node: "n3".to_owned(), epoch: 3 });
     second.records.cutoffs = records().cutoffs;
     second.positions = [("n1".to_owned(), 90), ("n3".to_owned(), 7)].into();

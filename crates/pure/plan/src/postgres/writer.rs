@@ -105,6 +105,8 @@ pub fn next_writer(spec: &PgSpec, me: &str, seen: &WriterSeen) -> WriterPlan {
     order.sort_by_key(|(name, applied)| (std::cmp::Reverse(*applied), place(name)));
     // The last one is not waited for: it is most likely the one that is gone.
     let silent = seen.alive.iter().filter(|name| last.is_none_or(|last| last.node != **name));
+    // Nor is one that stays out: it does not stand.
+    let silent = silent.filter(|name| !seen.records.is_out(name));
     let complete = silent.into_iter().all(|name| order.iter().any(|(there, _)| *there == name));
     let rank = order.iter().position(|(name, _)| *name == me).unwrap_or(order.len());
     let rank = u32::try_from(rank).unwrap_or(u32::MAX);
