@@ -137,26 +137,28 @@ pub(super) async fn observe_cluster(node: &Arc<Node>, heard: &Heard, ledger: &Le
     choose(found, whys, ledger)
 }
 
-/// The one cluster that is ours; two that could be are none.
+/// The cluster of this node, where it answers. Otherwise the only one that answers: the planner refuses one that is not this node's,
+/// and could not if it were reported as unreachable. Two that could be meant are none, and a removed node waits for its own.
 fn choose(found: Vec<(String, ClusterSeen)>, mut whys: Vec<String>, ledger: &LedgerSeen) -> ClusterSeen {
     let ours = ours(ledger);
+    let removed = matches!(ledger, LedgerSeen::There(ledger) if matches!(ledger.state, State::Tombstone(_)));
     let mut chosen: Option<(ClusterId, ClusterSeen)> = None;
+    let mut two: Option<(ClusterId, ClusterId)> = None;
     for (name, seen) in found {
         let ClusterSeen::Confirmed { cluster, .. } = &seen else { continue };
         let cluster = *cluster;
         match &chosen {
-            _ if ours.is_some_and(|ours| ours != cluster) => whys.push(format!("`{name}` serves cluster `{cluster}`")),
-            Some((other, _)) if *other != cluster => {
-                let why = format!("two clusters answer, `{other}` and `{cluster}`");
-                return ClusterSeen::Unreachable(why);
-            }
+            _ if ours == Some(cluster) => return seen,
+            _ if removed => whys.push(format!("`{name}` serves cluster `{cluster}`")),
+            Some((other, _)) if *other != cluster => two = Some((*other, cluster)),
             Some(_) => {}
             None => chosen = Some((cluster, seen)),
         }
     }
-    match chosen {
-        Some((_, seen)) => seen,
-        None => ClusterSeen::Unreachable(whys.join("; ")),
+    match (two, chosen) {
+        (Some((one, other)), _) => ClusterSeen::Unreachable(format!("two clusters answer, `{one}` and `{other}`")),
+        (None, Some((_, seen))) => seen,
+        (None, None) => ClusterSeen::Unreachable(whys.join("; ")),
     }
 }
 
@@ -255,5 +257,43 @@ pub(super) fn listed_member(member: &Member) -> ListedMember {
         started: !member.client_urls.is_empty(),
         learner: member.is_learner,
         health: Health::Unknown("it was not asked".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use quorate_plan::ledger::{Identity, Ledger, Origin, Tombstone};
+
+    use super::*;
+
+    fn confirmed(cluster: u64) -> ClusterSeen {
+        ClusterSeen::Confirmed { cluster: ClusterId(cluster), members: Vec::new() }
+    }
+
+    fn chosen(state: State, clusters: &[u64]) -> ClusterSeen {
+        let found = clusters.iter().map(|cluster| (format!("n{cluster}"), confirmed(*cluster))).collect();
+        choose(found, vec!["`n9`: no answer".to_owned()], &LedgerSeen::There(Box::new(Ledger::default().with(state))))
+    }
+
+    /// An old copy of a member is refused by the planner, which has to see that the others are another cluster.
+    #[test]
+    fn reports_another_cluster_as_confirmed_unless_the_own_one_answers() {
+        let identity = Identity { cluster: ClusterId(7), member: MemberId(1), origin: Origin::Founded };
+        let started = || State::Started(identity.clone());
+        assert_eq!(chosen(started(), &[8, 8]), confirmed(8));
+        assert_eq!(chosen(started(), &[8, 7, 9]), confirmed(7));
+        let two = "two clusters answer, `8` and `9`".to_owned();
+        assert_eq!(chosen(started(), &[8, 9]), ClusterSeen::Unreachable(two.clone()));
+        assert_eq!(chosen(State::Empty, &[8, 9]), ClusterSeen::Unreachable(two));
+        assert_eq!(chosen(State::Empty, &[8]), confirmed(8));
+        assert_eq!(chosen(started(), &[]), ClusterSeen::Unreachable("`n9`: no answer".to_owned()));
+    }
+
+    #[test]
+    fn shows_a_removed_node_no_other_cluster_than_its_own() {
+        let (cluster, member) = (ClusterId(7), MemberId(1));
+        let stone = Tombstone { cluster, member, why: "drained".to_owned(), at_ms: 1, undeclared: true };
+        assert_eq!(chosen(State::Tombstone(stone.clone()), &[7]), confirmed(7));
+        assert!(matches!(chosen(State::Tombstone(stone), &[8]), ClusterSeen::Unreachable(_)));
     }
 }
