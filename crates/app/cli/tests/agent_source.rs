@@ -39,7 +39,7 @@ fn a_list_that_changes_later_founds_nothing_anew() {
     };
     // Whoever reads the file asks the source as the agent does.
     let checked = quorate(&["cluster", "check", &file]);
-    assert!(checked.contains(&format!("declares the founding of cluster {}", cluster.as_str().unwrap())), "{checked}");
+    assert!(checked.contains("declares bootstrap 1 of a cluster"), "{checked}");
     let got = quorate(&["ctl", "--config", &file, "get", "k", "--print-value-only"]);
     assert_eq!(got.split(' ').next(), Some("v"), "{got}");
     // The list changes, and the file is read again: etcd gets its new address, and stays the member that it is.

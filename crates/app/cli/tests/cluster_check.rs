@@ -31,7 +31,7 @@ fn a_good_file_can_be_used_and_its_defaults_are_shown_to_scripts() {
     let said = check(GOOD, &[]);
     assert_eq!(said.status.code(), Some(0));
     assert!(
-        out(&said).starts_with("cluster.yaml: can be used; 1 member, declares the founding of cluster "),
+        out(&said).starts_with("cluster.yaml: can be used; 1 member, declares bootstrap 1 of a cluster"),
         "{}",
         out(&said)
     );

@@ -18,6 +18,8 @@ fn ledger(generation: u64) -> Ledger {
         member: MemberId(generation),
         members: Vec::new(),
         over: false,
+        nonce: None,
+        nonces: Default::default(),
     };
     Ledger { generation, state: State::Promised(promise), ..Ledger::default() }
 }

@@ -6,6 +6,7 @@
 mod change;
 mod follow;
 mod machines;
+mod nonces;
 mod postgres;
 mod recover;
 #[cfg(test)]

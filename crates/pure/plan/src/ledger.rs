@@ -81,6 +81,9 @@ pub struct Ledger {
     /// The data of a member of this node was put back to an older copy. It holds for that member's id alone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rolled_back: Option<RolledBack>,
+    /// The nonces that its cluster was bootstrapped with, for members that lost theirs before they started.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub seal: Option<Seal>,
 }
 
 /// A generation of the cluster: what an operator made of its remains, or what was there before that.
@@ -163,6 +166,25 @@ pub struct Promise {
     /// Another member is known to have given it up, so nothing comes of it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub over: bool,
+    /// Random, drawn for this promise. None in promises of earlier releases, whose ids follow from the file alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub nonce: Option<String>,
+    /// The nonces of all members by name, once every one is known: the promise is sealed, and its ids are computed from them. Until
+    /// then `cluster` and `member` are those of the file alone, which no member is ever started with.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub nonces: BTreeMap<String, String>,
+}
+
+/// The nonces that the cluster of this node was bootstrapped with.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Seal {
+    /// The hash of members, token and number.
+    pub declaration: String,
+    /// The cluster that came of it.
+    pub cluster: ClusterId,
+    /// By name of the member.
+    pub nonces: BTreeMap<String, String>,
 }
 
 /// A promise that was given up.
@@ -175,6 +197,9 @@ pub struct Dropped {
     pub cluster: ClusterId,
     /// The names of all its members.
     pub members: Vec<String>,
+    /// The hash of members, token and number. None where an earlier release wrote it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub declaration: Option<String>,
 }
 
 /// Which member of which cluster this node is.
@@ -339,10 +364,20 @@ impl Ledger {
         match () {
             () if self.places.is_some() || self.accepted_empty.is_some() || self.archiving => VERSION,
             () if !self.progress.is_empty() || self.last_start.is_some() || self.rolled_back.is_some() => VERSION,
+            () if self.has_nonces() => VERSION,
             () if self.outdated_by.is_some() => 3,
             () if self.intent.is_some() || self.learner.is_some() || undeclared => 2,
             () => 1,
         }
+    }
+
+    /// Whether it holds what earlier releases do not read: nonces, or the declaration of a withdrawn promise.
+    fn has_nonces(&self) -> bool {
+        let promise = match &self.state {
+            State::Promised(promise) | State::Inited(promise) => promise.nonce.is_some() || !promise.nonces.is_empty(),
+            State::Empty | State::Started(_) | State::PendingAdd(_) | State::Tombstone(_) => false,
+        };
+        promise || self.seal.is_some() || self.dropped.iter().any(|dropped| dropped.declaration.is_some())
     }
 
     /// The newest generation of the cluster that this node knows of, its own or another.
@@ -408,7 +443,9 @@ impl Ledger {
     /// The ids that are ours, where there are any.
     pub fn ids(&self) -> Option<(ClusterId, MemberId)> {
         match &self.state {
-            State::Promised(promise) | State::Inited(promise) => Some((promise.cluster, promise.member)),
+            State::Promised(promise) | State::Inited(promise) => {
+                promise.is_sealed().then_some((promise.cluster, promise.member))
+            }
             State::Started(identity) => Some((identity.cluster, identity.member)),
             State::PendingAdd(add) => add.member.map(|member| (add.cluster, member)),
             State::Tombstone(stone) => Some((stone.cluster, stone.member)),
@@ -447,6 +484,14 @@ impl Ledger {
                 if !next.consumed.contains(&promise.bootstrap) {
                     next.consumed.push(promise.bootstrap);
                 }
+                next.seal = promise.seal();
+            }
+            (State::Promised(new), State::Promised(old) | State::Inited(old)) => {
+                // Another member may have begun since it was decided to replace what was sealed.
+                let replaces = old.is_sealed() && old.nonces != new.nonces;
+                if replaces && self.began(old).next().is_some() {
+                    return self.clone();
+                }
             }
             (State::Empty, State::Promised(promise) | State::Inited(promise)) => {
                 // Someone may have begun since it was decided to give it up.
@@ -461,7 +506,13 @@ impl Ledger {
                 }
             }
             // What is bootstrapped descends from nothing.
-            (State::Promised(_), State::Empty) => next.was.clear(),
+            (State::Promised(new), State::Empty) => {
+                // A peer may have begun another bootstrap since this was decided.
+                if self.bound().any(|cluster| !new.is_sealed() || cluster != new.cluster) {
+                    return self.clone();
+                }
+                next.was.clear();
+            }
             (State::PendingAdd(new), earlier) => {
                 // A recovered cluster descends from the one that this node was in; another one need not.
                 if new.generation == 0 && *earlier == State::Empty {
@@ -494,10 +545,17 @@ impl Ledger {
         if !self.consumed.contains(bootstrap) {
             self.consumed.push(*bootstrap);
         }
-        self.dropped.push(Dropped { bootstrap: *bootstrap, cluster: *cluster, members: members.clone() });
+        let declaration = promise.nonce.is_some().then(|| promise.declaration.clone());
+        let dropped = Dropped { bootstrap: *bootstrap, cluster: *cluster, members: members.clone(), declaration };
+        self.dropped.push(dropped);
         for memory in self.peers.values_mut().filter(|memory| memory.is_of(*cluster)) {
             (memory.started, memory.member, memory.cluster) = (false, None, None);
         }
+    }
+
+    /// The clusters that peers said to start in.
+    pub fn bound(&self) -> impl Iterator<Item = ClusterId> {
+        self.peers.values().filter(|memory| memory.started).filter_map(|memory| memory.cluster)
     }
 
     /// Who said to have started on a promise.
@@ -520,9 +578,25 @@ impl PeerMemory {
 }
 
 impl Promise {
-    /// Whether both lead to the very same cluster.
+    /// Whether both are of the same declaration. Which cluster comes of it is decided when they are sealed.
     pub fn is_same_founding(&self, other: &Promise) -> bool {
-        self.bootstrap == other.bootstrap && self.declaration == other.declaration && self.cluster == other.cluster
+        self.bootstrap == other.bootstrap && self.declaration == other.declaration
+    }
+
+    /// Whether its ids are final: every nonce is known, or it is of an earlier release and has none.
+    pub fn is_sealed(&self) -> bool {
+        self.nonce.is_none() || !self.nonces.is_empty()
+    }
+
+    /// Whether both lead to the very same cluster.
+    pub fn is_same_cluster(&self, other: &Promise) -> bool {
+        self.is_same_founding(other) && self.is_sealed() && other.is_sealed() && self.cluster == other.cluster
+    }
+
+    /// The nonces that it was sealed with; none for one of an earlier release.
+    fn seal(&self) -> Option<Seal> {
+        let Promise { declaration, cluster, nonces, .. } = self.clone();
+        (!nonces.is_empty()).then_some(Seal { declaration, cluster, nonces })
     }
 }
 

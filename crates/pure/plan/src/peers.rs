@@ -5,7 +5,7 @@
 
 use quorate_etcd_formats::membership::{ClusterId, MemberId};
 
-use crate::ledger::{Generation, Ledger, RolledBack, State};
+use crate::ledger::{Dropped, Generation, Ledger, RolledBack, State};
 use crate::spec::Spec;
 use crate::start::{ListedMember, PeerAnswer, PeerFounding};
 
@@ -57,6 +57,7 @@ pub fn answer(ledger: &Ledger, asker: &str, member: Option<MemberId>, acknowledg
         rolled_back: recorded.and_then(|recorded| recorded.rolled_back),
         consumed: ledger.consumed.clone(),
         dropped: ledger.dropped.iter().map(|dropped| dropped.bootstrap).collect(),
+        seal: ledger.seal.clone().filter(|seal| ledger.cluster() == Some(seal.cluster)),
         started: ledger.peers.iter().filter(|(_, memory)| memory.started).map(|(name, _)| name.clone()).collect(),
     }
 }
@@ -88,13 +89,27 @@ pub fn founding(ledger: &Ledger) -> PeerFounding {
 }
 
 /// Writes down that the peer `name` is about to start as `member` of `cluster`, or says why not. Whoever has promised
-/// nothing writes it down too: it may have lost what it knew, and is remembered by others.
-pub fn record_started(ledger: &Ledger, name: &str, cluster: ClusterId, member: MemberId) -> Result<Ledger, String> {
-    if let Some(dropped) = ledger.dropped.iter().find(|dropped| dropped.cluster == cluster) {
+/// nothing writes it down too: it may have lost what it knew, and is remembered by others. `declaration`: the hash of what the peer
+/// bootstraps; none from agents of earlier releases.
+pub fn record_started(
+    ledger: &Ledger,
+    name: &str,
+    cluster: ClusterId,
+    member: MemberId,
+    declaration: Option<&str>,
+) -> Result<Ledger, String> {
+    let same = |dropped: &&Dropped| {
+        dropped.cluster == cluster || (dropped.declaration.is_some() && dropped.declaration.as_deref() == declaration)
+    };
+    if let Some(dropped) = ledger.dropped.iter().find(same) {
         return Err(format!("it gave founding {} up", dropped.bootstrap));
     }
     let ours = match &ledger.state {
-        State::Empty => cluster,
+        // What it wrote down for one cluster binds it until it has promised that one.
+        State::Empty => ledger.bound().find(|bound| *bound != cluster).unwrap_or(cluster),
+        State::Promised(promise) | State::Inited(promise) if !promise.is_sealed() => {
+            return Err("it has not received the nonce of every member yet".to_owned());
+        }
         State::Promised(promise) | State::Inited(promise) => promise.cluster,
         State::Started(identity) => identity.cluster,
         State::PendingAdd(add) => add.cluster,
@@ -149,14 +164,25 @@ pub fn bury(ledger: &Ledger, spec: &Spec, members: &[ListedMember]) -> Ledger {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use super::*;
-    use crate::ledger::{Dropped, Identity, Origin, Promise};
+    use crate::ledger::{Identity, Origin, Promise};
 
     const C: ClusterId = ClusterId(7);
 
     fn promise(bootstrap: u64, cluster: ClusterId) -> Promise {
         let members = vec!["n1".to_owned(), "n2".to_owned()];
-        Promise { bootstrap, declaration: "d".to_owned(), cluster, member: MemberId(1), members, over: false }
+        Promise {
+            bootstrap,
+            declaration: "d".to_owned(),
+            cluster,
+            member: MemberId(1),
+            members,
+            over: false,
+            nonce: None,
+            nonces: BTreeMap::new(),
+        }
     }
 
     #[test]
@@ -223,22 +249,25 @@ mod tests {
         let empty = Ledger::default();
         let promised = empty.with(State::Promised(promise(1, C)));
         for ledger in [&empty, &promised] {
-            let next = record_started(ledger, "n2", C, MemberId(2)).unwrap();
+            let next = record_started(ledger, "n2", C, MemberId(2), None).unwrap();
             assert!(
                 answer(&next, "n2", None, None).remembers_me_started
                     && !answer(&next, "n3", None, None).remembers_me_started
             );
-            assert_eq!(record_started(&next, "n2", C, MemberId(2)).unwrap(), next);
+            assert_eq!(record_started(&next, "n2", C, MemberId(2), None).unwrap(), next);
         }
-        let other = record_started(&promised, "n2", ClusterId(8), MemberId(2)).unwrap_err();
+        let other = record_started(&promised, "n2", ClusterId(8), MemberId(2), None).unwrap_err();
         assert_eq!(other, "it belongs to cluster `7`, and not to `8`");
     }
 
     #[test]
     fn what_was_given_up_is_not_written_down() {
         let dropped = Ledger::default().with(State::Promised(promise(1, C))).with(State::Empty);
-        assert_eq!(dropped.dropped, [Dropped { bootstrap: 1, cluster: C, members: promise(1, C).members }]);
-        assert_eq!(record_started(&dropped, "n2", C, MemberId(2)).unwrap_err(), "it gave founding 1 up");
+        assert_eq!(
+            dropped.dropped,
+            [Dropped { bootstrap: 1, cluster: C, members: promise(1, C).members, declaration: None }]
+        );
+        assert_eq!(record_started(&dropped, "n2", C, MemberId(2), None).unwrap_err(), "it gave founding 1 up");
         assert_eq!(
             (answer(&dropped, "n2", None, None).dropped, answer(&dropped, "n2", None, None).consumed),
             (vec![1], vec![1])
@@ -249,7 +278,7 @@ mod tests {
     fn who_joins_remembers_what_the_others_know() {
         let identity = Identity { cluster: C, member: MemberId(1), origin: Origin::Founded };
         let mut old = Ledger { consumed: vec![1], ..Ledger::default() }.with(State::Started(identity));
-        old = record_started(&old, "n2", C, MemberId(2)).unwrap();
+        old = record_started(&old, "n2", C, MemberId(2), None).unwrap();
         let new = remember(&Ledger::default(), "n3", &[], [&answer(&old, "n3", None, None)]);
         assert!(new.peers["n2"].started && new.consumed == [1]);
         let new = remember(&Ledger::default(), "n2", &[], [&answer(&old, "n2", None, None)]);
@@ -265,7 +294,7 @@ mod tests {
         };
         let identity = Identity { cluster: C, member: MemberId(1), origin: Origin::Founded };
         let ledger = Ledger::default().with(State::Started(identity));
-        let ledger = record_started(&ledger, "n2", C, MemberId(2)).unwrap();
+        let ledger = record_started(&ledger, "n2", C, MemberId(2), None).unwrap();
         let buried = bury(&ledger, &spec(&["n1"]), &[]);
         let asked = |member| answer(&buried, "n2", member, None).my_tombstone;
         assert!(asked(None) && asked(Some(MemberId(2))) && !asked(Some(MemberId(3))), "{buried:?}");

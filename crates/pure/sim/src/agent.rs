@@ -40,7 +40,8 @@ impl World {
     }
 
     fn decide(&mut self, node: usize) {
-        let seen = self.look(node);
+        let nonce = format!("{:016x}", self.nonces.next());
+        let seen = Observed { nonce, ..self.look(node) };
         self.nodes[node].looked_at = self.now;
         let file = std::rc::Rc::clone(&self.files[self.nodes[node].file]);
         let name = self.nodes[node].name.clone();
@@ -138,7 +139,7 @@ impl World {
             () => PlaceState::NotCompared,
         };
         let sightings = self.sightings(node, nonce, &cluster);
-        Observed { data, place, ledger, end: EndSeen::Absent, cluster, peers, store, sightings }
+        Observed { data, place, ledger, end: EndSeen::Absent, cluster, peers, store, sightings, nonce: String::new() }
     }
 
     pub(crate) fn index_of(&self, name: &str) -> Option<usize> {

@@ -136,7 +136,11 @@ impl World {
 
     fn init(&mut self, node: usize, cluster: ClusterId, member: MemberId) -> Did {
         let file = std::rc::Rc::clone(&self.files[self.nodes[node].file]);
-        let Some(ids) = file.spec.founding_ids().filter(|ids| ids.cluster == cluster) else {
+        let nonces = match self.state(node) {
+            State::Promised(promise) | State::Inited(promise) => promise.nonces,
+            State::Empty | State::Started(_) | State::PendingAdd(_) | State::Tombstone(_) => Default::default(),
+        };
+        let Some(ids) = file.spec.founding_ids_of(&nonces).filter(|ids| ids.cluster == cluster) else {
             return Did::Again("the file declares another founding".to_owned());
         };
         if self.nodes[node].data.is_some() || self.nodes[node].data_unreadable {
@@ -145,6 +149,7 @@ impl World {
         let members: Vec<(MemberId, usize)> =
             ids.members.iter().filter_map(|(name, id)| self.index_of(name).map(|node| (*id, node))).collect();
         self.nodes[node].data = Some(Data::founded(cluster, &members, member, node));
+        self.origins.insert(cluster, self.nodes[node].file);
         self.nodes[node].checked = Some(Verdict::Valid);
         Did::On
     }
@@ -169,9 +174,11 @@ impl World {
         else {
             return Did::Again("the ledger names no member".to_owned());
         };
-        let declared: Vec<String> = match &ledger.state {
-            State::Promised(promise) | State::Inited(promise) => promise.members.clone(),
-            State::Empty | State::Started(_) | State::PendingAdd(_) | State::Tombstone(_) => Vec::new(),
+        let (declared, declaration) = match &ledger.state {
+            State::Promised(promise) | State::Inited(promise) => {
+                (promise.members.clone(), Some(promise.declaration.clone()))
+            }
+            State::Empty | State::Started(_) | State::PendingAdd(_) | State::Tombstone(_) => (Vec::new(), None),
         };
         let name = self.nodes[node].name.clone();
         let others = declared.iter().filter(|peer| **peer != name);
@@ -182,7 +189,7 @@ impl World {
                 return Did::Again(format!("{who} does not answer"));
             }
             let theirs = self.nodes[peer].ledger.clone().unwrap_or_default();
-            match peers::record_started(&theirs, &name, cluster, member) {
+            match peers::record_started(&theirs, &name, cluster, member, declaration.as_deref()) {
                 Err(why) => return Did::Again(format!("{who} says no: {why}")),
                 Ok(next) => self.nodes[peer].ledger = Some(next),
             }

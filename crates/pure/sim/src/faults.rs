@@ -116,13 +116,13 @@ impl World {
 
     /// How many disks are lost, or never held what the cluster holds.
     fn unwhole(&self) -> usize {
-        let there = !self.committed.is_empty();
+        let there = !self.is_blank();
         self.nodes.iter().filter(|node| node.damaged || (there && node.data.is_none())).count()
     }
 
     fn note_damage(&mut self, node: usize) {
         self.nodes[node].damaged = true;
-        self.forgot_early |= self.committed.is_empty();
+        self.forgot_early |= self.is_blank();
         if !self.living && self.unwhole() > (self.nodes.len() - 1) / 2 && self.hopeless.is_none() {
             self.hopeless = Some("more disks are lost than a majority survives".to_owned());
         }

@@ -10,6 +10,7 @@
 
 mod agent;
 mod clocks;
+mod copies;
 mod etcd;
 mod execute;
 mod faults;

@@ -15,6 +15,7 @@ impl World {
         self.tell(None, "from here on nothing goes wrong any more".to_owned());
         self.cut.clear();
         self.store.away = false;
+        self.remove_old_copy();
         if let Some((a, b)) = self.swapped {
             for node in [a, b] {
                 (self.nodes[node].runs, self.nodes[node].leads) = (false, false);
@@ -69,9 +70,13 @@ impl World {
     }
 
     fn file_for_all(&mut self) -> usize {
-        let of = |world: &World, cluster| {
-            let is = |file: &usize| world.files[*file].spec.founding_ids().is_some_and(|ids| ids.cluster == cluster);
+        let declaring = |world: &World, declaration: &str| {
+            let is = |file: &usize| world.files[*file].spec.declaration_hash() == declaration;
             (0..world.files.len()).find(is).unwrap_or(files::UNDECLARED)
+        };
+        let of = |world: &World, cluster| {
+            let origin = world.origins.get(&cluster).map(|file| world.files[*file].spec.declaration_hash());
+            origin.map_or(files::UNDECLARED, |declaration| declaring(world, &declaration))
         };
         let (mut least, mut promised) = (1, Vec::new());
         let there = self.nodes.iter().filter_map(|node| node.ledger.as_ref()).find_map(|ledger| match &ledger.state {
@@ -93,9 +98,9 @@ impl World {
                         dropped.map(|dropped| dropped.cluster).any(|cluster| cluster == promise.cluster)
                     };
                     if ledger.began(promise).next().is_some() && !self.nodes.iter().any(over) {
-                        return of(self, promise.cluster);
+                        return declaring(self, &promise.declaration);
                     }
-                    promised.push((promise.bootstrap, promise.cluster));
+                    promised.push((promise.bootstrap, promise.declaration.clone()));
                 }
                 State::Empty | State::Tombstone(_) => {}
             }
@@ -105,7 +110,7 @@ impl World {
         promised.dedup();
         match promised.as_slice() {
             [] => {}
-            [(number, cluster)] if *number >= least => return of(self, *cluster),
+            [(number, declaration)] if *number >= least => return declaring(self, declaration),
             [.., (number, _)] => least = least.max(number + 1),
         }
         match least {
@@ -202,7 +207,7 @@ impl World {
         }
         let idle = |node: &crate::world::Node| node.runs || node.halt.is_some();
         let begun = "a founding was begun, some of those who began it lost their memory, and nothing was ever written";
-        if self.now > crate::world::PATIENCE && self.forgot_early && self.committed.is_empty() {
+        if self.now > crate::world::PATIENCE && self.forgot_early && self.is_blank() {
             return Some(End::NeedsPerson(begun.to_owned()));
         }
         let patience = self.now > crate::world::PATIENCE;

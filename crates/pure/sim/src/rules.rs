@@ -26,6 +26,10 @@ impl World {
         let mut clusters: Vec<ClusterId> = leading.map(|data| data.cluster).collect();
         clusters.sort_unstable();
         clusters.dedup();
+        if let Some(cluster) = clusters.iter().find(|cluster| self.wiped.contains(cluster)) {
+            let cluster = *cluster;
+            self.break_rule(format!("cluster {cluster}, which its operator wiped, serves again"));
+        }
         if let [one, other, ..] = clusters.as_slice() {
             let (one, other) = (*one, *other);
             self.break_rule(format!("two clusters live at once: {one} and {other}"));
@@ -47,7 +51,7 @@ impl World {
         }
     }
 
-    /// When all serves: what any cluster acknowledged is there, unless more was lost than a majority survives, or a person chose
+    /// When all serves: what any cluster acknowledged is there, unless its operator wiped it, more was lost than a majority survives, or a person chose
     /// what to go on with.
     pub(crate) fn rule_of_the_end(&mut self) {
         if self.hopeless.is_some() || self.recovered.is_some() || self.restored {
@@ -58,7 +62,8 @@ impl World {
         let serving = data.cluster;
         let held: BTreeSet<u32> = data.log.iter().take(data.commit).filter_map(written).collect();
         let lost = |log: &Vec<Entry>| log.iter().filter_map(written).find(|number| !held.contains(number));
-        let lost = self.committed.iter().find_map(|(cluster, log)| Some((*cluster, lost(log)?)));
+        let kept = self.committed.iter().filter(|(cluster, _)| !self.wiped.contains(cluster));
+        let lost = kept.filter_map(|(cluster, log)| Some((*cluster, lost(log)?))).next();
         if let Some((cluster, number)) = lost {
             let what =
                 format!("write {number}, which cluster {cluster} acknowledged, is not in {serving}, which serves");
@@ -139,11 +144,13 @@ impl World {
 
     /// Of one declaration comes one cluster.
     fn note_founding(&mut self, cluster: ClusterId) {
-        let number = self.files.iter().find_map(|file| {
-            let ids = file.spec.founding_ids().filter(|ids| ids.cluster == cluster);
-            ids.and(file.spec.bootstrap).map(|bootstrap| bootstrap.id)
-        });
+        let file = self.origins.get(&cluster).map(|file| &self.files[*file]);
+        let number = file.and_then(|file| file.spec.bootstrap).map(|bootstrap| bootstrap.id);
         let Some(number) = number else { return };
+        // An old copy of a member may start where no quorum tells it that there is another cluster, and meets nobody.
+        if self.wiped.contains(&cluster) {
+            return;
+        }
         if self.store.left_of.is_some_and(|left| number <= left) {
             return self.break_rule(format!("founding {number} begins with nothing beside its own backup"));
         }
@@ -165,6 +172,18 @@ impl World {
             };
             if self.nodes.iter().any(runs) {
                 self.break_rule("a node gave up a founding that another one runs".to_owned());
+            }
+        }
+        if let (State::Promised(old) | State::Inited(old), State::Promised(new)) = (&ledger.state, state)
+            && old.is_sealed()
+            && old.nonces != new.nonces
+        {
+            let runs = |other: &crate::world::Node| {
+                let theirs = other.ledger.as_ref().map(|ledger| &ledger.state);
+                matches!(theirs, Some(State::Started(identity)) if identity.cluster == old.cluster)
+            };
+            if self.nodes.iter().any(runs) {
+                self.break_rule("a node unsealed what another one runs".to_owned());
             }
         }
         // That a promise is over is recorded as the same promise, also where its data dir was made already: that is no new one.

@@ -8,6 +8,7 @@ use quorate_plan::ledger::{Intent, Ledger};
 use quorate_plan::start::{Halt, Held, StartPlan, Verdict};
 
 use crate::clocks::Clock;
+use crate::copies::Copies;
 use crate::etcd::{Data, Entry};
 use crate::files::{self, File};
 use crate::machines::Second;
@@ -172,6 +173,14 @@ pub(crate) struct World {
     /// A machine with the identity of a node that runs, and the chance that there is one.
     pub(crate) second: Option<Second>,
     pub(crate) twins: Random,
+    /// The file that each cluster was bootstrapped from.
+    pub(crate) origins: BTreeMap<ClusterId, usize>,
+    /// Clusters whose operator wiped every node.
+    pub(crate) wiped: BTreeSet<ClusterId>,
+    /// Old copies of nodes, and the chance of them.
+    pub(crate) copies: Copies,
+    /// The nonces of promises.
+    pub(crate) nonces: Random,
 }
 
 impl World {
@@ -200,6 +209,8 @@ impl World {
         let mut chance = Random::new(random.clone().next() ^ 0x0063_6c6f_636b_7300);
         let rotating = Random::new(random.clone().next() ^ 0x0072_6f74_6174_6500);
         let twins = Random::new(random.clone().next() ^ 0x0073_6563_6f6e_6400);
+        let copies = Random::new(random.clone().next() ^ 0x0063_6f70_6965_7300);
+        let nonces = Random::new(random.clone().next() ^ 0x006e_6f6e_6365_7300);
         let clocks = nodes.iter().map(|_| Clock::of_chance(&mut chance)).collect();
         World {
             settings,
@@ -237,6 +248,10 @@ impl World {
             leases: BTreeMap::new(),
             second: None,
             twins,
+            origins: BTreeMap::new(),
+            wiped: BTreeSet::new(),
+            copies: Copies::new(copies),
+            nonces,
         }
     }
 
@@ -291,6 +306,7 @@ impl World {
         }
         self.raft();
         self.hold_names();
+        self.old_copies();
         if self.living {
             self.rotate();
         }

@@ -82,8 +82,27 @@ fn clusters_that_two_operators_change_break_no_rule() {
 /// Seeds that once broke a rule of this world, or showed that one of its rules was wrong.
 #[test]
 fn seeds_that_broke_a_rule_break_it_no_more() {
-    let run = live(5_016_533, Settings::default());
-    assert!(run.broken.is_none(), "{}", run.tell());
+    for seed in [
+        5_016_533,
+        2_623,
+        21_759,
+        23_274,
+        777_000_625,
+        777_001_905,
+        888_000_973,
+        888_003_107,
+        888_003_640,
+        888_003_797,
+        888_004_478,
+        888_006_715,
+        888_007_277,
+        888_008_264,
+        888_009_522,
+        888_009_538,
+    ] {
+        let run = live(seed, Settings::default());
+        assert!(run.broken.is_none(), "{}", run.tell());
+    }
     for seed in [7_001_891, 7_010_174, 7_013_899, 914_000_276, 914_001_696, 914_002_449, 914_009_622] {
         let run = live(seed, LIVING);
         assert!(run.broken.is_none(), "{}", run.tell());

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use quorate_etcd_formats::membership::{ClusterId, MemberId};
 use quorate_plan::change::{NodeNow, Restart, Stage};
-use quorate_plan::ledger::{Confirmed, Intent, IntentKind, Ledger, PeerMemory, Promise, RolledBack, StartMark};
+use quorate_plan::ledger::{Confirmed, Intent, IntentKind, Ledger, PeerMemory, Promise, RolledBack, Seal, StartMark, State};
 use quorate_plan::peering::Role;
 use quorate_plan::peers::founding;
 use quorate_plan::start::{PeerAnswer, PeerFounding};
@@ -109,6 +109,12 @@ pub struct NodeAnswer {
     /// The members that answered when its agent last looked, some seconds ago at most.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sees: Option<Vec<MemberId>>,
+    /// The nonce of its promise. None where it has promised nothing, and from agents of earlier releases.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub nonce: Option<String>,
+    /// The nonces that its promise is sealed with, or that its cluster was bootstrapped with.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub seal: Option<Seal>,
 }
 
 /// Whether etcd waited for a restart.
@@ -168,14 +174,37 @@ impl FoundingAnswer {
     pub fn of(ledger: &Ledger) -> FoundingAnswer {
         match founding(ledger) {
             PeerFounding::Nothing => FoundingAnswer::Nothing,
-            PeerFounding::Promised(promise) => FoundingAnswer::Promised(promise),
+            // Its nonces are told beside it: agents of earlier releases refuse a promise with keys that they do not know.
+            PeerFounding::Promised(promise) => {
+                FoundingAnswer::Promised(Promise { nonce: None, nonces: BTreeMap::new(), ..promise })
+            }
             PeerFounding::Founded(cluster) => FoundingAnswer::Founded { cluster },
             PeerFounding::Removed => FoundingAnswer::Removed,
         }
     }
 }
 
+/// The nonces of a node, as its ledger has them: that of its promise, and those that it is sealed with.
+pub(super) fn nonces_of(ledger: &Ledger) -> (Option<String>, Option<Seal>) {
+    match &ledger.state {
+        State::Promised(promise) | State::Inited(promise) => {
+            let Promise { declaration, cluster, nonces, nonce, .. } = promise.clone();
+            (nonce, (!nonces.is_empty()).then_some(Seal { declaration, cluster, nonces }))
+        }
+        State::Empty | State::Started(_) | State::PendingAdd(_) | State::Tombstone(_) => {
+            (None, ledger.seal.clone().filter(|seal| ledger.cluster() == Some(seal.cluster)))
+        }
+    }
+}
+
 impl NodeAnswer {
+    /// A promise with the nonces that were told beside it.
+    fn with_nonces(&self, promise: &Promise) -> Promise {
+        let same = |seal: &&Seal| seal.declaration == promise.declaration && seal.cluster == promise.cluster;
+        let nonces = self.seal.as_ref().filter(same).map(|seal| seal.nonces.clone()).unwrap_or_default();
+        Promise { nonce: self.nonce.clone(), nonces, ..promise.clone() }
+    }
+
     /// What it means for the node `me`, which is member `mine`.
     pub fn seen_by(&self, me: &str, mine: Option<MemberId>) -> PeerAnswer {
         let memory = self.peers.get(me);
@@ -183,7 +212,7 @@ impl NodeAnswer {
         PeerAnswer {
             founding: match &self.founding {
                 FoundingAnswer::Nothing => PeerFounding::Nothing,
-                FoundingAnswer::Promised(promise) => PeerFounding::Promised(promise.clone()),
+                FoundingAnswer::Promised(promise) => PeerFounding::Promised(self.with_nonces(promise)),
                 FoundingAnswer::Founded { cluster } => PeerFounding::Founded(*cluster),
                 FoundingAnswer::Removed => PeerFounding::Removed,
             },
@@ -197,6 +226,7 @@ impl NodeAnswer {
             consumed: self.consumed.clone(),
             dropped: self.dropped.clone(),
             started: self.peers.iter().filter(|(_, memory)| memory.started).map(|(name, _)| name.clone()).collect(),
+            seal: self.seal.clone(),
         }
     }
 }
@@ -234,6 +264,9 @@ pub struct StartedRequest {
     pub cluster: ClusterId,
     /// As which member.
     pub member: MemberId,
+    /// The hash of what it bootstraps. None from agents of earlier releases.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub declaration: Option<String>,
 }
 
 /// It is written down.

@@ -164,9 +164,11 @@ fn schemas() -> Value {
             "differing": { "type": "array", "items": id },
             "role": { "enum": ["standalone", "server", "client", "external", "detached"] },
             "clock_ms": number,
-            "instance": text, "machine": text, "sees": { "type": "array", "items": id }
+            "instance": text, "machine": text, "sees": { "type": "array", "items": id }, "nonce": text, "seal": {}
         })),
-        "StartedRequest": object(&["name", "cluster", "member"], json!({ "name": text, "cluster": id, "member": id })),
+        "StartedRequest": object(&["name", "cluster", "member"], json!({
+            "name": text, "cluster": id, "member": id, "declaration": text
+        })),
         "StartedAnswer": object(&["recorded"], json!({ "recorded": { "const": true } })),
         "Status": object(&["name", "token", "phase", "cause", "ledger"], json!({
             "name": text, "token": text, "phase": text, "cause": text, "ledger": text

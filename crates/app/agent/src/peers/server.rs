@@ -24,7 +24,7 @@ use quorate_plan::peering::Role;
 use quorate_plan::peers::record_started;
 use quorate_plan::spec::Member;
 
-use super::messages::{FoundingAnswer, NodeAnswer, PlanAnswer, Refusal, StartedAnswer, StartedRequest};
+use super::messages::{FoundingAnswer, NodeAnswer, PlanAnswer, Refusal, StartedAnswer, StartedRequest, nonces_of};
 use super::{
     BODY_MAX, CLUSTER_HEADER, FROM_HEADER, GENERATION_HEADER, INSTANCE_HEADER, NO_GENERATION, OPERATOR, Peers,
     STATE_HEADER, TRIAL, UNNUMBERED, care, change, hand, openapi,
@@ -225,6 +225,7 @@ fn admit_change(api: &Api, asked: &Asked<'_>) -> Result<(), No> {
 async fn node(State(api): State<Api>) -> Result<Json<NodeAnswer>, No> {
     let (ledger, newest) = ledger_and_newest(&api)?;
     let (status, stage) = (api.shared.status(), Stage::of(&ledger));
+    let (nonce, seal) = nonces_of(&ledger);
     Ok(Json(NodeAnswer {
         name: api.node.name().to_owned(),
         generation: newest.number,
@@ -259,6 +260,8 @@ async fn node(State(api): State<Api>) -> Result<Json<NodeAnswer>, No> {
         instance: api.peers.instance().map(str::to_owned),
         machine: api.shared.machine(),
         sees: api.shared.sees(),
+        nonce,
+        seal,
     }))
 }
 
@@ -308,13 +311,14 @@ async fn started(
         return Err(bad("the node that asks is no other member of this cluster file"));
     }
     let book = Arc::clone(&api.book);
-    let StartedRequest { name, cluster, member } = request;
+    let StartedRequest { name, cluster, member, declaration } = request;
     let written = tokio::task::spawn_blocking(move || {
         let mut objection = None;
-        let written = book.change(|ledger| match record_started(ledger, &name, cluster, member) {
-            Ok(next) => *ledger = next,
-            Err(why) => objection = Some(why),
-        });
+        let written =
+            book.change(|ledger| match record_started(ledger, &name, cluster, member, declaration.as_deref()) {
+                Ok(next) => *ledger = next,
+                Err(why) => objection = Some(why),
+            });
         written.map(|_| objection)
     });
     match written.await {

@@ -100,6 +100,7 @@ pub(super) fn seen(heard: &Heard, me: &str, ledger: &LedgerSeen) -> BTreeMap<Str
             consumed: Vec::new(),
             dropped: Vec::new(),
             started: Vec::new(),
+            seal: None,
         }),
     };
     heard.iter().map(|(name, answer)| (name.clone(), one(answer))).collect()
@@ -168,7 +169,7 @@ pub(super) fn ours(ledger: &LedgerSeen) -> Option<ClusterId> {
     match &ledger.state {
         State::Started(identity) => Some(identity.cluster),
         State::PendingAdd(add) => Some(add.cluster),
-        State::Promised(promise) | State::Inited(promise) => Some(promise.cluster),
+        State::Promised(promise) | State::Inited(promise) => promise.is_sealed().then_some(promise.cluster),
         State::Tombstone(stone) => Some(stone.cluster),
         State::Empty => None,
     }

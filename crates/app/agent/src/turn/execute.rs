@@ -4,6 +4,7 @@
 //! one; and whoever asks for the end is heard between steps and during long ones, but never between etcd's start and our
 //! knowing of it.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -294,7 +295,14 @@ impl Agent {
         self.shared.phase(Phase::Starting, format!("founding cluster {cluster}"));
         let form = self.program()?.form();
         let node = Arc::clone(&self.node);
-        let made = self.long(move || found(&node, form, cluster, member)).await;
+        let nonces = match self.book.read() {
+            LedgerSeen::There(ledger) => match ledger.state {
+                State::Promised(promise) | State::Inited(promise) => promise.nonces,
+                State::Empty | State::Started(_) | State::PendingAdd(_) | State::Tombstone(_) => BTreeMap::new(),
+            },
+            LedgerSeen::Absent | LedgerSeen::Unreadable(_) => BTreeMap::new(),
+        };
+        let made = self.long(move || found(&node, form, &nonces, cluster, member)).await;
         match made {
             Ok(made) => made?,
             Err(wish) => return Ok(Some(Did::Wished(wish))),
@@ -412,10 +420,11 @@ impl Agent {
 fn found(
     node: &Node,
     form: quorate_etcd_formats::founding::Form,
+    nonces: &BTreeMap<String, String>,
     cluster: ClusterId,
     member: MemberId,
 ) -> Result<(), Fault> {
-    let token = node.spec.etcd_token().unwrap_or_default();
+    let token = node.spec.founding_ids_of(nonces).map(|ids| ids.token).unwrap_or_default();
     let members = node.spec.members.iter().map(|member| (member.name.clone(), member.peer_urls.clone())).collect();
     let founding = Founding::new(members, &token)
         .map_err(|error| Fault::new(Code::RosterBadId, error.to_string()).hint("declare another `bootstrap` id"))?;

@@ -43,21 +43,23 @@ impl Agent {
 
     /// Has every declared peer write down that this node is about to start.
     pub(super) async fn tell_peers(&mut self) -> Result<Option<Did>, Fault> {
-        let (generation, ids, promised) = match self.book.read() {
+        let (generation, ids, (promised, declaration)) = match self.book.read() {
             LedgerSeen::There(ledger) => {
                 let promised = match &ledger.state {
-                    State::Promised(promise) | State::Inited(promise) => promise.members.clone(),
-                    State::Empty | State::Started(_) | State::PendingAdd(_) | State::Tombstone(_) => Vec::new(),
+                    State::Promised(promise) | State::Inited(promise) => {
+                        (promise.members.clone(), Some(promise.declaration.clone()))
+                    }
+                    State::Empty | State::Started(_) | State::PendingAdd(_) | State::Tombstone(_) => (Vec::new(), None),
                 };
                 (ledger.generation, ledger.ids(), promised)
             }
-            LedgerSeen::Absent | LedgerSeen::Unreadable(_) => (0, None, Vec::new()),
+            LedgerSeen::Absent | LedgerSeen::Unreadable(_) => (0, None, (Vec::new(), None)),
         };
         let Some((cluster, member)) = ids else {
             return Err(Fault::new(Code::Internal, "cannot tell peers of a start: the ledger names no member"));
         };
         self.shared.phase(Phase::Starting, "every peer writes down that this node starts");
-        let request = Arc::new(StartedRequest { name: self.node.name().to_owned(), cluster, member });
+        let request = Arc::new(StartedRequest { name: self.node.name().to_owned(), cluster, member, declaration });
         let mut told = JoinSet::new();
         for peer in self.peers.others().into_iter().filter(|peer| promised.is_empty() || promised.contains(peer)) {
             let (peers, request) = (Arc::clone(&self.peers), Arc::clone(&request));

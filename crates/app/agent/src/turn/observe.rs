@@ -12,6 +12,7 @@ use quorate_backup::session::Session;
 use quorate_backup::spool::{Waiting, observe_waiting};
 use quorate_etcd::ledger::observe_ledger;
 use quorate_etcd_formats::membership::ClusterId;
+use quorate_faults::Fault;
 use quorate_host::exit_record::{self, ExitRecord, Reason, Recorded};
 use quorate_plan::chain::Target;
 use quorate_plan::ledger::LedgerSeen;
@@ -22,6 +23,7 @@ use super::data::{Checked, in_words, observe_data};
 use super::node::Node;
 use super::place::observe_place;
 use super::sightings;
+use crate::peering::fill_random;
 use crate::peers::Peers;
 
 /// How long the store may take to be listed before it counts as silent.
@@ -80,7 +82,19 @@ pub(super) async fn observe(node: &Arc<Node>, peers: &Arc<Peers>, memory: &Memor
         (cluster, peers, seen)
     };
     let ((data, place, end, store), (cluster, peers, sightings)) = tokio::join!(here, elsewhere);
-    Observed { data, place, ledger, end, cluster, peers, store, sightings }
+    let (ledger, nonce) = match fresh_nonce() {
+        Ok(nonce) => (ledger, nonce),
+        // Without a nonce nothing may be promised, as without a ledger.
+        Err(fault) => (LedgerSeen::Unreadable(in_words(&fault)), String::new()),
+    };
+    Observed { data, place, ledger, end, cluster, peers, store, sightings, nonce }
+}
+
+/// 128 random bits, for the next promise.
+fn fresh_nonce() -> Result<String, Fault> {
+    let mut random = [0_u8; 16];
+    fill_random(&mut random)?;
+    Ok(random.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
 /// How etcd last ended, in a few words.

@@ -126,7 +126,7 @@ impl Paper {
             audit.rule(false, "what is founded has been promised before, and never ran");
             return;
         };
-        let ids = audit.spec.founding_ids();
+        let ids = audit.spec.founding_ids_of(&promise.nonces).filter(|_| promise.is_sealed());
         let declared = ids.is_some_and(|ids| ids.cluster == cluster && ids.members.get(audit.name) == Some(&member));
         let same = promise.cluster == cluster && promise.member == member;
         audit.rule(declared && same, "what is founded is what is declared and promised");
@@ -152,7 +152,7 @@ impl Paper {
     fn everyone_promised(&self, audit: &mut Audit<'_>, promise: &Promise) {
         let belongs = |founding: &PeerFounding| match founding {
             PeerFounding::Promised(theirs) => {
-                theirs.cluster == promise.cluster && theirs.declaration == promise.declaration
+                theirs.is_sealed() && theirs.cluster == promise.cluster && theirs.declaration == promise.declaration
             }
             PeerFounding::Founded(cluster) => *cluster == promise.cluster,
             PeerFounding::Nothing | PeerFounding::Removed => false,
@@ -200,9 +200,15 @@ impl Paper {
                     })
                 });
                 audit.rule(!holding, "another founding is promised when every peer gave the earlier one up");
+                audit.nonces(None, promise);
             }
             (State::Promised(old), State::Inited(new)) | (State::Inited(old), State::Inited(new)) => {
+                audit.rule(Promise { over: false, ..old.clone() } == *new, "a promise is kept to the letter");
+            }
+            (State::Promised(old) | State::Inited(old), State::Promised(new)) if !new.over => {
                 audit.rule(old.is_same_founding(new), "a promise is kept to the letter");
+                audit.rule(self.data == Data::None, "who has data promises nothing");
+                audit.nonces(Some(old), new);
             }
             (State::Promised(old) | State::Inited(old), State::Promised(new)) => {
                 let gone = |name: &str, answer: &crate::start::PeerAnswer| {
@@ -266,8 +272,15 @@ impl Paper {
     fn give_up(&self, audit: &mut Audit<'_>, promise: &Promise) {
         let member = |name: &str| promise.members.iter().any(|one| one == name);
         let higher = audit.spec.bootstrap.is_some_and(|bootstrap| bootstrap.id > promise.bootstrap);
-        let wanted = audit.spec.founding_ids().map(|ids| PeerFounding::Founded(ids.cluster));
-        let there = audit.answers().any(|(_, peer)| Some(&peer.founding) == wanted.as_ref());
+        let wanted = audit.spec.founding_ids().map(|ids| ids.cluster);
+        let declaration = audit.spec.declaration_hash();
+        let there = audit.answers().any(|(_, peer)| match &peer.founding {
+            PeerFounding::Founded(cluster) => {
+                let seal = peer.seal.as_ref().filter(|seal| seal.cluster == *cluster);
+                Some(*cluster) == wanted || seal.is_some_and(|seal| seal.declaration == declaration)
+            }
+            PeerFounding::Nothing | PeerFounding::Promised(_) | PeerFounding::Removed => false,
+        });
         let elsewhere = self.cluster.is_some_and(|cluster| {
             let belongs = |peer: &crate::start::PeerAnswer| peer.founding == PeerFounding::Founded(cluster);
             cluster != promise.cluster && audit.answers().any(|(_, peer)| belongs(peer))

@@ -9,7 +9,7 @@ use quorate_etcd_formats::membership::{ClusterId, MemberId};
 use super::check;
 use crate::ledger::{
     AcceptedEmpty, Dropped, Generation, Identity, Intent, IntentKind, Ledger, LedgerSeen, Origin, PeerMemory,
-    PendingAdd, Promise, State, Tombstone,
+    PendingAdd, Promise, Seal, State, Tombstone,
 };
 use crate::spec::Spec;
 use crate::start::{
@@ -58,7 +58,32 @@ fn promise(spec: &Spec) -> Option<Promise> {
         member: ids.members["n1"],
         members,
         over: false,
+        nonce: None,
+        nonces: BTreeMap::new(),
     })
+}
+
+/// The same with nonces: before all are known, and sealed with two sets of them.
+fn with_nonces(spec: &Spec) -> Vec<Promise> {
+    let Some(bare) = promise(spec) else { return Vec::new() };
+    let open = Promise { nonce: Some("1".to_owned()), ..bare };
+    let sealed = |last: &str| {
+        let of = |(at, member): (usize, &crate::spec::Member)| {
+            let nonce = if at + 1 == spec.members.len() { last.to_owned() } else { (at + 1).to_string() };
+            (member.name.clone(), nonce)
+        };
+        let nonces: BTreeMap<String, String> = spec.members.iter().enumerate().map(of).collect();
+        let ids = spec.founding_ids_of(&nonces).unwrap();
+        let (cluster, member, nonce) = (ids.cluster, ids.members["n1"], nonces.get("n1").cloned());
+        Promise { nonce, nonces, cluster, member, ..open.clone() }
+    };
+    vec![open.clone(), sealed("3"), sealed("4")]
+}
+
+/// What the peer with this number has promised, where this node would have promised that.
+fn of_peer(promise: Promise, number: usize) -> Promise {
+    let nonce = promise.nonce.as_ref().map(|_| number.to_string());
+    Promise { nonce, ..promise }
 }
 
 fn place(random: &mut Random) -> PlaceState {
@@ -126,7 +151,7 @@ impl Foundings {
         }
         if random.one_in(6) {
             let Promise { bootstrap, cluster, members, .. } = random.of(&self.promises);
-            ledger.dropped.push(Dropped { bootstrap, cluster, members });
+            ledger.dropped.push(Dropped { bootstrap, cluster, members, declaration: None });
         }
         if random.one_in(4) {
             let memory =
@@ -190,13 +215,13 @@ impl Foundings {
         ClusterSeen::Confirmed { cluster: self.cluster(random), members }
     }
 
-    fn peer(&self, random: &mut Random) -> PeerSeen {
+    fn peer(&self, number: usize, random: &mut Random) -> PeerSeen {
         if random.one_in(6) {
             return PeerSeen::Unknown("u".into());
         }
         let founding = match random.below(9) {
             0..2 => PeerFounding::Nothing,
-            2..5 => PeerFounding::Promised(random.of(&self.promises)),
+            2..5 => PeerFounding::Promised(of_peer(random.of(&self.promises), number)),
             5..8 => PeerFounding::Founded(self.cluster(random)),
             _ => PeerFounding::Removed,
         };
@@ -212,6 +237,10 @@ impl Foundings {
             consumed: if random.one_in(6) { vec![random.below(3)] } else { vec![] },
             dropped: if random.one_in(6) { vec![random.below(3)] } else { vec![] },
             started: if random.one_in(4) { vec![random.of(&["n2", "n3"]).to_owned()] } else { vec![] },
+            seal: random.one_in(2).then(|| {
+                let Promise { declaration, cluster, nonces, .. } = random.of(&self.promises);
+                Seal { declaration, cluster, nonces }
+            }),
         })
     }
 
@@ -219,13 +248,19 @@ impl Foundings {
         let mut peers = BTreeMap::new();
         for name in ["n2", "n3"] {
             if !random.one_in(8) {
-                peers.insert(name.to_owned(), self.peer(random));
+                peers.insert(name.to_owned(), self.peer(name[1..].parse().unwrap(), random));
             }
         }
+        let (mut data, ledger) = (self.data(random), self.ledger(random));
+        if let (DataSeen::There(facts), LedgerSeen::There(ledger)) = (&mut data, &ledger)
+            && random.one_in(3)
+        {
+            facts.ids = ledger.ids().or(facts.ids);
+        }
         Observed {
-            data: self.data(random),
+            data,
             place: place(random),
-            ledger: self.ledger(random),
+            ledger,
             end: EndSeen::Absent,
             cluster: self.cluster_seen(random),
             peers,
@@ -246,6 +281,7 @@ impl Foundings {
                 _ => StoreSeen::NotDeclared,
             },
             sightings: self.sightings(random),
+            nonce: "f".to_owned(),
         }
     }
 
@@ -280,7 +316,7 @@ impl Foundings {
 
 fn specs() -> (Vec<Spec>, Foundings) {
     let mut specs = vec![spec(3, Some(1)), spec(3, Some(2)), spec(3, None), spec(1, Some(1)), spec(1, None)];
-    let promises: Vec<Promise> = specs.iter().filter_map(promise).collect();
+    let promises: Vec<Promise> = specs.iter().filter_map(promise).chain(specs.iter().flat_map(with_nonces)).collect();
     // And a file that does not declare this node.
     let mut without = spec(3, None);
     without.members.retain(|member| member.name != "n1");

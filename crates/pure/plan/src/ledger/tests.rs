@@ -15,6 +15,8 @@ fn arb_state() -> impl Strategy<Value = State> {
             member,
             members: vec![text.clone()],
             over: false,
+            nonce: (number % 2 == 1).then(|| text.clone()),
+            nonces: if number % 4 == 1 { [(text.clone(), text.clone())].into() } else { BTreeMap::new() },
         };
         match kind {
             0 => State::Empty,
@@ -96,6 +98,8 @@ fn promise() -> Promise {
         member: MemberId(0xa1),
         members: Vec::new(),
         over: false,
+        nonce: None,
+        nonces: BTreeMap::new(),
     }
 }
 

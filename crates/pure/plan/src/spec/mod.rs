@@ -260,9 +260,25 @@ impl Spec {
         Declared { token: self.token.clone(), bootstrap: self.bootstrap.map(|bootstrap| bootstrap.id) }
     }
 
-    /// The ids that the declared bootstrap leads to; none while a source has not been asked.
+    /// The ids that follow from the file alone, as earlier releases computed them; none while a source has not been asked.
     pub fn founding_ids(&self) -> Option<FoundingIds> {
+        self.founding_ids_of(&BTreeMap::new())
+    }
+
+    /// The ids that the declared bootstrap leads to with these nonces, one of each member: `<token>-b<N>-<hash>` is etcd's token, so that
+    /// the same file never leads to the same ids twice. None where a member is missing from them; those of the file alone without any.
+    pub fn founding_ids_of(&self, nonces: &BTreeMap<String, String>) -> Option<FoundingIds> {
         let token = self.etcd_token().filter(|_| self.is_resolved())?;
+        let complete =
+            nonces.len() == self.members.len() && self.members.iter().all(|it| nonces.contains_key(&it.name));
+        let token = match nonces.is_empty() {
+            true => token,
+            false if !complete => return None,
+            false => {
+                let digest = hash(&("quorate nonces 1", nonces));
+                format!("{token}-{}", digest.get(..NONCES_HASH).unwrap_or(&digest))
+            }
+        };
         let members: BTreeMap<String, MemberId> =
             self.members.iter().map(|member| (member.name.clone(), member_id(&member.peer_urls, &token))).collect();
         Some(FoundingIds { cluster: cluster_id(members.values().copied()), members, token })
@@ -289,6 +305,9 @@ impl Spec {
         matches!(self.security, Security::Plaintext(_))
     }
 }
+
+/// So many hex digits of the hash of all nonces are part of etcd's token: as many as an id has.
+const NONCES_HASH: usize = 16;
 
 /// The ids of a declared founding.
 #[derive(Debug, Clone, PartialEq, Eq)]

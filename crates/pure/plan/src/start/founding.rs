@@ -3,6 +3,8 @@
 //! **Invariant:** a node gives a promise up only when nobody can have started on it; from then on it writes down nobody's start
 //! on it, and no start goes ahead without having been written down by everyone. So of two foundings at most one is ever run.
 
+use std::collections::BTreeMap;
+
 use quorate_etcd_formats::membership::ClusterId;
 use quorate_faults::Code;
 
@@ -41,7 +43,7 @@ impl<G: Guards> Case<'_, G> {
     pub(super) fn never_started(&self) -> StartPlan {
         let remembered = self.remembered() && self.guards.hold(Guard::Remembered);
         let Some(members) = self.confirmed() else {
-            return if remembered { self.lost_alone() } else { self.found(None) };
+            return if remembered { self.sealed_first(self.lost_alone()) } else { self.found(None) };
         };
         let listed = members.iter().find(|member| self.is_mine(member));
         let started = listed.is_some_and(|member| member.started) && self.guards.hold(Guard::ListedAsStarted);
@@ -65,27 +67,36 @@ impl<G: Guards> Case<'_, G> {
 
     /// Whether a member of that founding gave it up, which it may only do if nobody has started on it. Where somebody has, it was
     /// another declaration with the same number.
-    fn given_up(&self, promise: &Promise) -> bool {
+    pub(super) fn given_up(&self, promise: &Promise) -> bool {
         let member = |peer: &str| promise.members.iter().any(|name| name == peer);
         let dropped = |(peer, answer): (&str, &PeerAnswer)| member(peer) && answer.dropped.contains(&promise.bootstrap);
-        !self.is_run(promise.cluster) && self.answers().any(dropped)
+        !self.is_run(promise) && self.answers().any(dropped)
     }
 
-    /// Whether a peer belongs to a cluster.
-    fn is_run(&self, cluster: ClusterId) -> bool {
-        self.answers().any(|(_, answer)| answer.founding == PeerFounding::Founded(cluster))
+    /// Whether a peer belongs to the cluster of a promise.
+    pub(super) fn is_run(&self, promise: &Promise) -> bool {
+        self.answers().any(|(_, answer)| runs(answer).is_some_and(|cluster| self.leads_to(promise, cluster)))
+    }
+
+    /// Whether a cluster comes of a promise. One that is not sealed yet may come to any that was bootstrapped from its declaration.
+    fn leads_to(&self, promise: &Promise, cluster: ClusterId) -> bool {
+        let of_it = |answer: &PeerAnswer| {
+            let seal = answer.seal.as_ref().filter(|seal| seal.cluster == cluster);
+            seal.is_some_and(|seal| seal.declaration == promise.declaration)
+        };
+        cluster == promise.cluster || (!promise.is_sealed() && self.answers().any(|(_, answer)| of_it(answer)))
     }
 
     /// What becomes of a promise that the file does not declare any more. `None`: it is kept.
     pub(super) fn superseded(&self, promise: &Promise) -> Option<StartPlan> {
-        if let Some(plan) = self.joins_instead(promise) {
+        if let Some(plan) = self.unseal(promise).or_else(|| self.joins_instead(promise)) {
             return Some(plan);
         }
         let declared = self.declared();
         if declared.as_ref().is_some_and(|declared| declared.is_same_founding(promise)) {
             return self.not_the_promised(promise);
         }
-        let runs = self.is_run(promise.cluster) || self.confirmed_id() == Some(promise.cluster);
+        let runs = self.is_run(promise) || self.confirmed_id() == Some(promise.cluster);
         let safe = self.guards.hold(Guard::GiveUpUnstarted);
         if runs && safe {
             return self.not_the_promised(promise);
@@ -96,7 +107,7 @@ impl<G: Guards> Case<'_, G> {
             return Some(self.wait_for_cluster(&what));
         };
         // The numbers only grow, unless the declared one runs already: then this promise can come to nothing.
-        let there = self.answers().any(|(_, answer)| answer.founding == PeerFounding::Founded(declared.cluster));
+        let there = self.is_run(&declared);
         if declared.bootstrap <= number && !there {
             let why = format!("this node promised founding {number} of another declaration");
             let way_out = format!("bring the old file back, or declare `bootstrap: {{id: {}}}`", number + 1);
@@ -118,9 +129,9 @@ impl<G: Guards> Case<'_, G> {
     /// down, so where nobody has, nothing comes of it once it is given up. A node that was started before it could reach the
     /// cluster joins it all the same.
     fn joins_instead(&self, promise: &Promise) -> Option<StartPlan> {
-        let other = self.confirmed_id().filter(|cluster| *cluster != promise.cluster)?;
+        let other = self.confirmed_id().filter(|cluster| !self.leads_to(promise, *cluster))?;
         let belongs = self.answers().any(|(_, answer)| answer.founding == PeerFounding::Founded(other));
-        let runs = self.is_run(promise.cluster);
+        let runs = self.is_run(promise);
         if runs || !belongs || !self.guards.hold(Guard::OtherCluster) {
             return None;
         }
@@ -139,7 +150,7 @@ impl<G: Guards> Case<'_, G> {
 
     /// Another cluster answers than the one that was promised.
     fn not_the_promised(&self, promise: &Promise) -> Option<StartPlan> {
-        let cluster = self.confirmed_id().filter(|cluster| *cluster != promise.cluster)?;
+        let cluster = self.confirmed_id().filter(|cluster| !self.leads_to(promise, *cluster))?;
         let (number, ours) = (promise.bootstrap, promise.cluster);
         let why = format!("the members that answer are cluster `{cluster}`, and founding {number} leads to `{ours}`");
         let way_out = "give every node the same `members`, `token` and `bootstrap`; to join that cluster instead, `quorate data reset --yes`";
@@ -147,7 +158,7 @@ impl<G: Guards> Case<'_, G> {
         self.guards.hold(Guard::OtherCluster).then(refuse)
     }
 
-    fn may_not_give_up(&self, promise: &Promise) -> Option<StartPlan> {
+    pub(super) fn may_not_give_up(&self, promise: &Promise) -> Option<StartPlan> {
         let number = promise.bootstrap;
         if !self.given_up(promise) {
             let mut began: Vec<&str> = self.ledger.began(promise).collect();
@@ -171,11 +182,9 @@ impl<G: Guards> Case<'_, G> {
     }
 
     fn found(&self, listed: Option<&ListedMember>) -> StartPlan {
-        let Some(promise) = self.wanted() else { return self.join_or_wait(listed) };
+        let Some(promise) = self.wanted().map(|promise| self.sealed(promise)) else { return self.join_or_wait(listed) };
         let mut stances = self.stances(&promise);
-        if self.ledger.state == State::Empty {
-            stances.against.extend(self.started_in_another());
-        }
+        stances.against.extend(self.started_in_another(&promise));
         // Others have long founded their cluster, and this node is new in it, or was replaced: it joins.
         let other = self.confirmed_id().is_some_and(|cluster| cluster != promise.cluster);
         let unlisted = |members: &[ListedMember]| members.iter().all(|member| member.id != promise.member);
@@ -194,7 +203,12 @@ impl<G: Guards> Case<'_, G> {
             return plan;
         }
         let mut steps = Vec::new();
-        if self.ledger.state == State::Empty {
+        // What is sealed is on disk before data is made with its ids, and every peer has sealed the same before that.
+        let is_kept = match &self.ledger.state {
+            State::Promised(kept) | State::Inited(kept) => Promise { over: false, ..kept.clone() } == promise,
+            State::Empty | State::Started(_) | State::PendingAdd(_) | State::Tombstone(_) => false,
+        };
+        if !is_kept {
             steps.push(Step::Write(State::Promised(promise.clone())));
         }
         if !(stances.waiting.is_empty() && stances.holding.is_empty()) && self.guards.hold(Guard::EveryonePromised) {
@@ -213,23 +227,26 @@ impl<G: Guards> Case<'_, G> {
     }
 
     /// What the file declares, for this node.
-    fn declared(&self) -> Option<Promise> {
+    pub(super) fn declared(&self) -> Option<Promise> {
         let (bootstrap, ids) = (self.spec.bootstrap?.id, self.spec.founding_ids()?);
         let member = *ids.members.get(self.name)?;
         let members = self.spec.members.iter().map(|member| member.name.clone()).collect();
         let declaration = self.spec.declaration_hash();
-        Some(Promise { bootstrap, declaration, cluster: ids.cluster, member, members, over: false })
+        let nonce = self.guards.hold(Guard::Nonces).then(|| self.seen.nonce.clone());
+        let (cluster, nonces) = (ids.cluster, BTreeMap::new());
+        Some(Promise { bootstrap, declaration, cluster, member, members, over: false, nonce, nonces })
     }
 
     /// What this node may promise: nothing where nothing is declared, or the declaration has been used. Numbers only grow.
-    fn wanted(&self) -> Option<Promise> {
+    pub(super) fn wanted(&self) -> Option<Promise> {
         let promise = self.declared()?;
         match &self.ledger.state {
             // Kept, but not what the file declares: its cluster is there, and is joined.
             State::Promised(kept) | State::Inited(kept) if !kept.is_same_founding(&promise) => None,
-            State::Promised(_) | State::Inited(_) => {
+            State::Promised(kept) | State::Inited(kept) => {
                 let used = self.ledger.consumed.contains(&promise.bootstrap);
-                (!used || !self.guards.hold(Guard::UsedDeclaration)).then_some(promise)
+                let kept = || Promise { over: false, ..kept.clone() };
+                (!used || !self.guards.hold(Guard::UsedDeclaration)).then(kept)
             }
             State::Empty | State::Started(_) | State::PendingAdd(_) | State::Tombstone(_) => {
                 let used = self.ledger.consumed.iter().any(|used| *used >= promise.bootstrap);
@@ -247,9 +264,20 @@ impl<G: Guards> Case<'_, G> {
             };
             let number = promise.bootstrap;
             match &answer.founding {
-                PeerFounding::Promised(theirs) if theirs.is_same_founding(promise) => {}
-                PeerFounding::Founded(cluster) if *cluster == promise.cluster => stances.founded = true,
-                PeerFounding::Nothing if answer.dropped.contains(&number) && !self.is_run(promise.cluster) => {
+                PeerFounding::Promised(theirs) if theirs.is_same_founding(promise) => {
+                    let agrees = match promise.is_sealed() {
+                        true => theirs.is_same_cluster(promise),
+                        false => !theirs.is_sealed(),
+                    };
+                    stances.waiting.extend((!agrees).then_some(peer));
+                }
+                PeerFounding::Founded(cluster) if *cluster == promise.cluster && promise.is_sealed() => {
+                    stances.founded = true;
+                }
+                PeerFounding::Founded(cluster) if *cluster == promise.cluster => stances.waiting.push(peer),
+                // It runs with nonces that this node has not sealed, or not yet.
+                PeerFounding::Founded(_) if is_sealed_of(answer, promise) => stances.waiting.push(peer),
+                PeerFounding::Nothing if answer.dropped.contains(&number) && !self.is_run(promise) => {
                     stances.against.push((peer, format!("gave founding {number} up")));
                 }
                 PeerFounding::Nothing if self.vouched(peer, promise) => {}
@@ -274,22 +302,31 @@ impl<G: Guards> Case<'_, G> {
     /// A peer that lost all it knew, or was reset: it is remembered to have started in this very cluster, or someone runs it,
     /// and nobody could without everyone's promise.
     fn vouched(&self, peer: &str, promise: &Promise) -> bool {
-        if self.is_run(promise.cluster) {
+        if !promise.is_sealed() {
+            return false;
+        }
+        if self.is_run(promise) {
             return true;
         }
         let own = self.ledger.peers.get(peer).is_some_and(|memory| memory.started);
         let same = |answer: &PeerAnswer| match &answer.founding {
             PeerFounding::Founded(cluster) => *cluster == promise.cluster,
-            PeerFounding::Promised(theirs) => theirs.is_same_founding(promise),
+            PeerFounding::Promised(theirs) => theirs.is_same_cluster(promise),
             PeerFounding::Nothing | PeerFounding::Removed => false,
         };
         own || self.answers().any(|(_, answer)| same(answer) && answer.started.iter().any(|name| name == peer))
     }
 
     /// Peers that told this node, when it had promised nothing, that they started in another founding.
-    fn started_in_another(&self) -> Vec<(&str, String)> {
-        let declared = self.spec.founding_ids().map(|ids| ids.cluster);
-        let other = |memory: &PeerMemory| memory.started && declared.is_some_and(|cluster| !memory.is_of(cluster));
+    fn started_in_another(&self, promise: &Promise) -> Vec<(&str, String)> {
+        if self.ledger.state != State::Empty {
+            return Vec::new();
+        }
+        let of_it = |memory: &PeerMemory| match promise.is_sealed() {
+            true => memory.is_of(promise.cluster),
+            false => memory.cluster.is_none(),
+        };
+        let other = |memory: &PeerMemory| memory.started && !of_it(memory);
         let told = self.ledger.peers.iter().filter(|(_, memory)| other(memory));
         told.map(|(name, _)| (name.as_str(), "started in another founding".to_owned())).collect()
     }
@@ -421,7 +458,7 @@ impl<G: Guards> Case<'_, G> {
         self.spec.members.iter().map(|member| member.name.as_str()).filter(|peer| *peer != self.name)
     }
 
-    fn answer_of(&self, peer: &str) -> Option<&PeerAnswer> {
+    pub(super) fn answer_of(&self, peer: &str) -> Option<&PeerAnswer> {
         match self.seen.peers.get(peer) {
             Some(PeerSeen::Answered(answer)) => Some(answer),
             Some(PeerSeen::Unknown(_)) | None => None,
@@ -436,4 +473,18 @@ fn is_of_another(answer: &PeerAnswer, promise: &Promise) -> bool {
         PeerFounding::Founded(cluster) => *cluster != promise.cluster,
         PeerFounding::Nothing | PeerFounding::Removed => false,
     }
+}
+
+/// The cluster that a peer belongs to.
+fn runs(answer: &PeerAnswer) -> Option<ClusterId> {
+    match &answer.founding {
+        PeerFounding::Founded(cluster) => Some(*cluster),
+        PeerFounding::Nothing | PeerFounding::Promised(_) | PeerFounding::Removed => None,
+    }
+}
+
+/// Whether a peer runs a cluster that was bootstrapped from the declaration of a promise.
+fn is_sealed_of(answer: &PeerAnswer, promise: &Promise) -> bool {
+    let seal = answer.seal.as_ref().filter(|seal| Some(seal.cluster) == runs(answer));
+    seal.is_some_and(|seal| seal.declaration == promise.declaration)
 }

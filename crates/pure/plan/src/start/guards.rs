@@ -40,11 +40,12 @@ pub enum Guard {
     OnePause,
     TornDown,
     AnotherMachine,
+    Nonces,
 }
 
 impl Guard {
     /// All of them.
-    pub const ALL: [Guard; 34] = [
+    pub const ALL: [Guard; 35] = [
         Guard::UnknownData,
         Guard::UnreadableLedger,
         Guard::SameFileSystem,
@@ -79,6 +80,7 @@ impl Guard {
         Guard::OnePause,
         Guard::TornDown,
         Guard::AnotherMachine,
+        Guard::Nonces,
     ];
 
     /// Those that the change of a living cluster holds.
@@ -134,6 +136,7 @@ impl Guard {
             Guard::UndoOnlyDown => "a learner that is up is not undone",
             Guard::OnePause => "members restart one at a time",
             Guard::TornDown => "a cluster that was torn down is not started",
+            Guard::Nonces => "no two bootstraps have the same ids: the nonces of all promises are part of them",
             Guard::AnotherMachine => "a member that runs on another machine is not removed, and not started beside it",
         }
     }

@@ -14,6 +14,7 @@ mod place;
 mod restart;
 mod rollback;
 mod rows;
+mod seals;
 mod sightings;
 mod step;
 
@@ -105,7 +106,7 @@ impl Row {
             Row::HalfOnly => "one of the two directories of the only member holds nothing",
             Row::RedoInit => "the data is damaged, and etcd never ran on it",
             Row::SetAside => "the data is of no use to the member that this node is to be",
-            Row::GiveUp => "nobody has started on what was promised, and something else is declared or there",
+            Row::GiveUp => "nobody has started on what was promised, and something else is declared, promised or there",
             Row::ResumeAdd => "the cluster has added this node, and it has not started",
             Row::DiskLost => "the data of a member that ran is gone",
             Row::LostAlone => "the data of a member that ran is gone, and the others do not answer",

@@ -6,7 +6,7 @@ use quorate_etcd_formats::delta::quorate::{Declared, Epoch};
 use quorate_etcd_formats::membership::{ClusterId, MemberId};
 
 use super::sightings::Sightings;
-use crate::ledger::{LedgerSeen, Promise, RolledBack, StartMark};
+use crate::ledger::{LedgerSeen, Promise, RolledBack, Seal, StartMark};
 
 /// Everything that was seen.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -27,6 +27,8 @@ pub struct Observed {
     pub store: StoreSeen,
     /// Other machines with this node's name, address or member.
     pub sightings: Sightings,
+    /// A random text that no promise has: the nonce of the next one.
+    pub nonce: String,
 }
 
 /// The data dir.
@@ -187,6 +189,8 @@ pub struct PeerAnswer {
     pub dropped: Vec<u64>,
     /// Whom it remembers as started.
     pub started: Vec<String>,
+    /// The nonces that its cluster was bootstrapped with, where it has them.
+    pub seal: Option<Seal>,
 }
 
 /// How far another node has come.

@@ -117,6 +117,12 @@ impl std::fmt::Display for Step {
             Step::Write(State::Promised(promise)) if promise.over => {
                 write!(f, "write down that founding {} is over: a peer gave it up", promise.bootstrap)
             }
+            Step::Write(State::Promised(promise)) if !promise.is_sealed() => {
+                f.write_str("write `promised` with a new nonce into the ledger")
+            }
+            Step::Write(State::Promised(promise)) if promise.nonce.is_some() => {
+                f.write_str("write `promised` with the nonces of all members into the ledger")
+            }
             Step::Write(State::Empty) => f.write_str("give the promise up, in the ledger and for good"),
             Step::Write(state) => write!(f, "write `{}` into the ledger", state.word()),
             Step::WriteGeneration(number) => write!(f, "write down that this is generation {number} of the cluster"),

@@ -26,7 +26,16 @@ fn ids(spec: &Spec) -> (ClusterId, MemberId) {
 
 fn promise(spec: &Spec) -> Promise {
     let (cluster, member) = ids(spec);
-    Promise { bootstrap: 1, declaration: spec.declaration_hash(), cluster, member, members: names(spec), over: false }
+    Promise {
+        bootstrap: 1,
+        declaration: spec.declaration_hash(),
+        cluster,
+        member,
+        members: names(spec),
+        over: false,
+        nonce: None,
+        nonces: BTreeMap::new(),
+    }
 }
 
 fn held(cluster: Option<ClusterId>) -> Vec<Held> {
@@ -62,6 +71,7 @@ fn seen(data: DataSeen, state: State) -> Observed {
             answering: Vec::new(),
             views: (2..6).map(|number| (MemberId(0xb0 + number), BTreeSet::new())).collect(),
         },
+        nonce: "f00d".to_owned(),
     }
 }
 
@@ -78,6 +88,7 @@ fn answer(founding: PeerFounding) -> PeerAnswer {
         consumed: Vec::new(),
         dropped: Vec::new(),
         started: Vec::new(),
+        seal: None,
     }
 }
 
@@ -342,11 +353,13 @@ fn a_lost_disk_is_never_a_new_member() {
 #[test]
 fn a_cluster_is_founded_when_everyone_promised_the_same() {
     let one = spec(1, FOUND);
+    let sealed = one.founding_ids_of(&[("n1".to_owned(), "f00d".to_owned())].into()).unwrap();
+    assert_ne!(sealed.cluster, ids(&one).0, "the nonce is part of the ids");
     assert_eq!(
         steps(&one, &seen(DataSeen::Absent, State::Empty), Row::Found)
-            .replace(&ids(&one).1.to_string(), "M")
-            .replace(&ids(&one).0.to_string(), "C"),
-        "1. write `promised` into the ledger | 2. make the data dir of member `M` of cluster `C` | 3. write `inited` into the ledger | 4. write `started` into the ledger | 5. start etcd on its data"
+            .replace(&sealed.members["n1"].to_string(), "M")
+            .replace(&sealed.cluster.to_string(), "C"),
+        "1. write `promised` with the nonces of all members into the ledger | 2. make the data dir of member `M` of cluster `C` | 3. write `inited` into the ledger | 4. write `started` into the ledger | 5. start etcd on its data"
     );
     let three = spec(3, FOUND);
     let mut all = seen(DataSeen::Absent, State::Promised(promise(&three)));
@@ -369,6 +382,76 @@ fn a_cluster_is_founded_when_everyone_promised_the_same() {
     let mut other = promise(&three);
     other.declaration = "another".into();
     row(&three, &seen(DataSeen::Absent, State::Promised(other)), Row::Disagree);
+}
+
+/// What the node with this number has promised: its nonce alone, or sealed with those of all.
+fn promised(spec: &Spec, number: u64, nonces: &[&str]) -> Promise {
+    let names = names(spec).into_iter().zip(nonces.iter().map(|nonce| (*nonce).to_owned()));
+    let nonces: BTreeMap<String, String> = names.collect();
+    let ids = spec.founding_ids_of(&nonces).unwrap();
+    let nonce = nonces.get(&format!("n{number}")).cloned().or(Some(number.to_string()));
+    Promise { nonce, nonces, cluster: ids.cluster, member: ids.members["n1"], ..promise(spec) }
+}
+
+fn with_peers(state: State, peers: [PeerAnswer; 2]) -> Observed {
+    let mut seen = seen(DataSeen::Absent, state);
+    seen.peers = ["n2".to_owned(), "n3".to_owned()].into_iter().zip(peers.map(PeerSeen::Answered)).collect();
+    seen
+}
+
+fn written(spec: &Spec, seen: &Observed) -> Option<Promise> {
+    let plan = plan_start(spec, "n1", seen);
+    assert_eq!(crate::check::check(spec, "n1", seen, &plan), Ok(()), "{}", plan.render());
+    plan.steps.iter().find_map(|step| match step {
+        Step::Write(State::Promised(promise)) => Some(promise.clone()),
+        _ => None,
+    })
+}
+
+#[test]
+fn a_promise_is_sealed_with_the_nonces_of_all_and_kept_while_a_member_may_have_begun() {
+    let three = spec(3, FOUND);
+    let of = |number, nonces: &[&str]| answer(PeerFounding::Promised(promised(&three, number, nonces)));
+    let (open, all) = (|number| of(number, &[]), ["1", "2", "3"]);
+    let mine = |nonces: &[&str]| State::Promised(promised(&three, 1, nonces));
+    // All are known: sealed, and data is made once every peer has sealed the same.
+    let seen = with_peers(mine(&[]), [open(2), open(3)]);
+    assert_eq!(written(&three, &seen), Some(promised(&three, 1, &all)));
+    row(&three, &seen, Row::WaitForCluster);
+    assert_eq!(written(&three, &with_peers(mine(&[]), [open(2), answer(PeerFounding::Nothing)])), None);
+    row(&three, &with_peers(mine(&all), [of(2, &all), open(3)]), Row::WaitForCluster);
+    row(&three, &with_peers(mine(&all), [of(2, &all), of(3, &all)]), Row::Found);
+    // A peer that lost its promise has another nonce: what was sealed is replaced, unless a member began.
+    let lost = ["1", "2", "4"];
+    let conflict = with_peers(mine(&all), [of(2, &all), of(3, &lost)]);
+    let fresh = Promise { nonce: Some("f00d".to_owned()), ..promised(&three, 1, &[]) };
+    assert_eq!(written(&three, &conflict), Some(fresh));
+    let begun = PeerAnswer { started: vec!["n1".to_owned(), "n2".to_owned()], ..of(2, &all) };
+    assert_eq!(written(&three, &with_peers(mine(&all), [begun.clone(), open(4)])), None);
+    // The one that lost it takes over what was begun, and nothing else.
+    let other = State::Promised(Promise { nonce: Some("9".to_owned()), ..promised(&three, 1, &[]) });
+    assert_eq!(written(&three, &with_peers(other.clone(), [of(2, &all), of(3, &all)])), None);
+    let adopted = with_peers(other, [begun.clone(), of(3, &all)]);
+    assert_eq!(written(&three, &adopted), Some(promised(&three, 1, &all)));
+    let forgot = with_peers(State::Empty, [begun, of(3, &all)]);
+    assert_eq!(written(&three, &forgot), Some(promised(&three, 1, &all)));
+}
+
+#[test]
+fn a_promise_of_an_earlier_release_goes_on_with_its_own_and_is_replaced_otherwise() {
+    let three = spec(3, FOUND);
+    let old = || answer(PeerFounding::Promised(promise(&three)));
+    let new = |number| answer(PeerFounding::Promised(promised(&three, number, &[])));
+    row(&three, &with_peers(State::Promised(promise(&three)), [old(), old()]), Row::Found);
+    let mixed = with_peers(State::Inited(promise(&three)), [new(2), new(3)]);
+    assert_eq!(written(&three, &mixed).and_then(|promise| promise.nonce), Some("f00d".to_owned()));
+    let told = PeerAnswer { remembers_me_started: true, ..new(2) };
+    assert_eq!(written(&three, &with_peers(State::Inited(promise(&three)), [told, new(3)])), None);
+    // A node of this release waits for those of an earlier one, until they have begun without it.
+    assert_eq!(written(&three, &with_peers(State::Promised(promised(&three, 1, &[])), [old(), old()])), None);
+    let begun = PeerAnswer { started: vec!["n3".to_owned()], ..old() };
+    let taken = written(&three, &with_peers(State::Promised(promised(&three, 1, &[])), [begun, old()]));
+    assert_eq!(taken, Some(promise(&three)));
 }
 
 #[test]

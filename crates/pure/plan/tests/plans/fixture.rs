@@ -6,7 +6,7 @@ use quorate_etcd_formats::delta::quorate::Declared;
 use quorate_etcd_formats::membership::{ClusterId, MemberId};
 use quorate_plan::ledger::{
     AcceptedEmpty, Dropped, Generation, Identity, Intent, IntentKind, Ledger, LedgerSeen, Origin, PeerMemory,
-    PendingAdd, Promise, State, Tombstone,
+    PendingAdd, Promise, Seal, State, Tombstone,
 };
 use quorate_plan::spec::Spec;
 use quorate_plan::start::{
@@ -46,6 +46,7 @@ impl Fixture {
                 peers: BTreeMap::new(),
                 store: StoreSeen::NotDeclared,
                 sightings: Sightings::none("nobody answers"),
+                nonce: "new".to_owned(),
             },
             spec,
             names,
@@ -59,7 +60,7 @@ impl Fixture {
                 "cluster" => it.seen.cluster = it.cluster_seen(parts),
                 "store" => it.seen.store = it.store(parts[0]),
                 peer => {
-                    let answer = it.peer(parts);
+                    let answer = it.peer(peer, parts);
                     it.seen.peers.insert(peer.to_owned(), answer);
                 }
             }
@@ -120,7 +121,7 @@ impl Fixture {
     pub(crate) fn with_names(&self, text: &str) -> String {
         let mut text = text.to_owned();
         for number in 1..4 {
-            let Some(ids) = self.founding(number).founding_ids() else { continue };
+            let Some(ids) = self.founding(number).founding_ids_of(&self.nonces()) else { continue };
             text = text.replace(&ids.cluster.to_string(), &format!("CLUSTER-{number}"));
             for (name, id) in ids.members {
                 text = text.replace(&id.to_string(), &format!("{}-of-{number}", name.to_uppercase()));
@@ -133,9 +134,22 @@ impl Fixture {
         spec(&self.names, Some(&number.to_string()))
     }
 
+    /// Each member has its number as its nonce.
+    fn nonces(&self) -> BTreeMap<String, String> {
+        self.names.iter().map(|name| (name.clone(), name[1..].to_owned())).collect()
+    }
+
+    /// What `name` has promised before it knew of every other promise.
+    fn unsealed(&self, name: &str, number: u64) -> Promise {
+        let (nonce, nonces) = (Some(name[1..].to_owned()), BTreeMap::new());
+        let ids = self.founding(number).founding_ids().unwrap();
+        let (cluster, member) = (ids.cluster, ids.members.get("n1").copied().unwrap_or(EARLIER));
+        Promise { nonce, nonces, cluster, member, ..self.promise(number) }
+    }
+
     fn promise(&self, number: u64) -> Promise {
         let spec = self.founding(number);
-        let ids = spec.founding_ids().unwrap();
+        let ids = spec.founding_ids_of(&self.nonces()).unwrap();
         Promise {
             bootstrap: number,
             declaration: spec.declaration_hash(),
@@ -144,6 +158,8 @@ impl Fixture {
             member: ids.members.get("n1").copied().unwrap_or(EARLIER),
             members: self.names.clone(),
             over: false,
+            nonce: Some("1".to_owned()),
+            nonces: self.nonces(),
         }
     }
 
@@ -187,7 +203,12 @@ impl Fixture {
         let state = match state {
             "unreadable" => return LedgerSeen::Unreadable("its checksum does not match".to_owned()),
             "empty" => State::Empty,
-            "promised" => State::Promised(promise),
+            "promised" => State::Promised(self.unsealed("n1", number)),
+            "lost" => {
+                let nonce = Some("another".to_owned());
+                State::Promised(Promise { nonce, ..self.unsealed("n1", number) })
+            }
+            "sealed" => State::Promised(promise),
             "inited" => State::Inited(promise),
             "started" => State::Started(Identity { cluster, member, origin: Origin::Founded }),
             "joined" => State::Started(Identity { cluster, member: GIVEN, origin: Origin::Joined }),
@@ -217,8 +238,8 @@ impl Fixture {
                 ("gave up", id) => {
                     let bootstrap = id.parse().unwrap();
                     ledger.consumed.push(bootstrap);
-                    let (cluster, members) = (self.promise(bootstrap).cluster, self.names.clone());
-                    ledger.dropped.push(Dropped { bootstrap, cluster, members });
+                    let Promise { cluster, members, declaration, .. } = self.promise(bootstrap);
+                    ledger.dropped.push(Dropped { bootstrap, cluster, members, declaration: Some(declaration) });
                 }
                 ("remembers", peer) => {
                     let memory = PeerMemory { started: true, cluster: Some(cluster), ..PeerMemory::default() };
@@ -234,13 +255,28 @@ impl Fixture {
         LedgerSeen::There(Box::new(ledger))
     }
 
-    fn peer(&self, parts: &[&str]) -> PeerSeen {
+    fn peer(&self, name: &str, parts: &[&str]) -> PeerSeen {
         let founding = match parts[0].split_once(' ') {
             None if parts[0] == "silent" => return PeerSeen::Unknown("no answer".to_owned()),
             None if parts[0] == "nothing" => PeerFounding::Nothing,
             None => PeerFounding::Removed,
-            Some(("promised", number)) => PeerFounding::Promised(self.promise(number.parse().unwrap())),
+            Some(("promised", number)) => PeerFounding::Promised(self.unsealed(name, number.parse().unwrap())),
+            Some(("lost", number)) => {
+                let nonce = Some("another".to_owned());
+                PeerFounding::Promised(Promise { nonce, ..self.unsealed(name, number.parse().unwrap()) })
+            }
+            Some(("sealed", number)) => {
+                let nonce = Some(name[1..].to_owned());
+                PeerFounding::Promised(Promise { nonce, ..self.promise(number.parse().unwrap()) })
+            }
             Some((_, cluster)) => PeerFounding::Founded(self.cluster(cluster)),
+        };
+        let seal = match parts[0].split_once(' ') {
+            Some(("founded", number)) => number.parse().ok().map(|number| {
+                let Promise { declaration, cluster, nonces, .. } = self.promise(number);
+                Seal { declaration, cluster, nonces }
+            }),
+            Some(_) | None => None,
         };
         let mut answer = PeerAnswer {
             founding,
@@ -254,6 +290,7 @@ impl Fixture {
             consumed: vec![],
             dropped: vec![],
             started: vec![],
+            seal,
         };
         for part in &parts[1..] {
             match part.rsplit_once(' ').unwrap() {
@@ -283,7 +320,14 @@ impl Fixture {
             let id = match words[0] {
                 "n1" if has("earlier") => EARLIER,
                 "n1" if has("given") => GIVEN,
-                name => self.founding(1).founding_ids().unwrap().members.get(name).copied().unwrap_or(EARLIER),
+                name => self
+                    .founding(1)
+                    .founding_ids_of(&self.nonces())
+                    .unwrap()
+                    .members
+                    .get(name)
+                    .copied()
+                    .unwrap_or(EARLIER),
             };
             let health = match (has("lost"), has("silent")) {
                 (true, _) => Health::Unhealthy("connection refused".to_owned()),

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 use quorate_agent::peers::{FoundingAnswer, NodeAnswer};
+use quorate_etcd_formats::membership::ClusterId;
 use quorate_faults::{Code, Exit, Fault, Severity};
 use quorate_pki::{PreflightInput, node_name, preflight, read_certificates};
 use quorate_plan::certificates::host_of;
@@ -51,17 +52,17 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args, printer: &mut Printer) -> Result<Exit, Fault> {
     let cluster = Cluster::open(&args.file, args.name.as_deref(), printer)?;
     let shown = args.file.display();
-    let Some(ids) = cluster.spec.founding_ids() else {
+    if cluster.spec.founding_ids().is_none() {
         return Err(Fault::new(Code::SpecMistake, format!("`{shown}` declares no founding"))
             .hint("write `bootstrap: {id: 1}`, and another number for each founding"));
-    };
+    }
     certificates(&cluster, args.name.as_deref(), printer)?;
     let begun = Instant::now();
     let mut said: BTreeMap<String, String> = BTreeMap::new();
     let mut progress = None;
     loop {
         let nodes = look(&cluster);
-        tell(&nodes, &mut said, &ids.cluster.to_string(), printer);
+        tell(&nodes, &mut said, printer);
         progress.get_or_insert_with(|| printer.progress("waiting for every node", None));
         let disagree: Vec<&str> = nodes.iter().filter(|node| node.disagrees).map(|node| node.name.as_str()).collect();
         if !disagree.is_empty() {
@@ -81,8 +82,7 @@ pub(crate) fn run(args: &Args, printer: &mut Printer) -> Result<Exit, Fault> {
                 false => status::look(&cluster).waits().map(|(name, why)| format!("{name}: {why}")).collect(),
             };
             printer.report(&Shown {
-                cluster_id: ids.cluster.to_string(),
-                members: ids.members.iter().map(|(name, id)| (name.clone(), id.to_string())).collect(),
+                cluster_id: nodes.iter().find_map(|node| node.cluster_id.clone()),
                 founded: serves,
                 nodes,
                 missing,
@@ -95,14 +95,14 @@ pub(crate) fn run(args: &Args, printer: &mut Printer) -> Result<Exit, Fault> {
 }
 
 /// Says the first look at once, and from then on what is news. With no time to wait, the result says it all.
-fn tell(nodes: &[Node], said: &mut BTreeMap<String, String>, cluster: &str, printer: &mut Printer) {
+fn tell(nodes: &[Node], said: &mut BTreeMap<String, String>, printer: &mut Printer) {
     if said.is_empty() {
         let ready = nodes.iter().filter(|node| node.answers).count();
         let missing: Vec<&str> = nodes.iter().filter(|node| !node.answers).map(|node| node.name.as_str()).collect();
         let missing = if missing.is_empty() { String::new() } else { format!("; no answer of {}", names(missing)) };
         printer.note(&format!("{ready} of {} agents answer{missing}", nodes.len()));
         if !nodes.iter().all(|node| node.founded) {
-            printer.note(&format!("cluster {cluster} is founded, once, as soon as every node has promised it"));
+            printer.note("the cluster is founded, once, as soon as every node has promised it");
         }
     }
     for node in nodes {
@@ -159,35 +159,54 @@ fn tls_owner(spec: &Spec, tls: &Tls, name: Option<&str>) -> Option<String> {
 
 fn look(cluster: &Cluster) -> Vec<Node> {
     let answers: BTreeMap<String, Result<NodeAnswer, Fault>> = cluster.ask("/v1/node");
+    let declared = declared(&cluster.spec, answers.values().flatten());
     let one = |name: &str| -> Node {
         let (state, founded, disagrees) = match answers.get(name) {
             None => ("it was not asked".to_owned(), false, false),
             // An agent of another cluster, or with another file, says so.
             Some(Err(fault)) => (fault.to_string(), false, fault.code() == Code::PeerOtherCluster),
-            Some(Ok(answer)) => state(cluster, answer),
+            Some(Ok(answer)) => state(cluster, answer, &declared),
         };
+        let answer = answers.get(name).and_then(|answer| answer.as_ref().ok());
+        let member_id = answer.and_then(|answer| answer.member).map(|member| member.to_string());
+        let cluster_id = answer.and_then(|answer| answer.seal.as_ref()).map(|seal| seal.cluster.to_string());
         let answers = matches!(answers.get(name), Some(Ok(_)));
-        Node { name: name.to_owned(), agent: cluster.url(name), state, answers, founded, disagrees }
+        Node {
+            name: name.to_owned(),
+            agent: cluster.url(name),
+            state,
+            answers,
+            founded,
+            disagrees,
+            member_id,
+            cluster_id,
+        }
     };
     cluster.spec.members.iter().map(|member| one(&member.name)).collect()
 }
 
+/// The clusters that come of the file: what nodes sealed, and the ids that earlier releases computed from the file alone.
+fn declared<'a>(spec: &Spec, answers: impl Iterator<Item = &'a NodeAnswer>) -> Vec<ClusterId> {
+    let hash = spec.declaration_hash();
+    let seals = answers.filter_map(|answer| answer.seal.as_ref()).filter(|seal| seal.declaration == hash);
+    seals.map(|seal| seal.cluster).chain(spec.founding_ids().map(|ids| ids.cluster)).collect()
+}
+
 /// How far a node is, whether it has founded, and whether it wants something else.
-fn state(cluster: &Cluster, answer: &NodeAnswer) -> (String, bool, bool) {
+fn state(cluster: &Cluster, answer: &NodeAnswer, declared: &[ClusterId]) -> (String, bool, bool) {
     let spec = &cluster.spec;
-    let declared = spec.founding_ids().map(|ids| ids.cluster);
     match &answer.founding {
         FoundingAnswer::Nothing if answer.declaration != spec.declaration_hash() => {
             ("its file declares another founding".to_owned(), false, true)
         }
         FoundingAnswer::Nothing => ("ready, has not promised yet".to_owned(), false, false),
-        FoundingAnswer::Promised(promise) if Some(promise.cluster) == declared => {
+        FoundingAnswer::Promised(promise) if promise.declaration == spec.declaration_hash() => {
             (format!("has promised founding {}", promise.bootstrap), false, false)
         }
         FoundingAnswer::Promised(promise) => {
             (format!("has promised founding {} of another declaration", promise.bootstrap), false, true)
         }
-        FoundingAnswer::Founded { cluster } if Some(*cluster) == declared => ("has started".to_owned(), true, false),
+        FoundingAnswer::Founded { cluster } if declared.contains(cluster) => ("has started".to_owned(), true, false),
         FoundingAnswer::Founded { cluster } => (format!("is a member of cluster {cluster}"), true, true),
         FoundingAnswer::Removed => ("was removed for good".to_owned(), false, true),
     }
@@ -201,13 +220,16 @@ struct Node {
     answers: bool,
     founded: bool,
     disagrees: bool,
+    /// Known once every node has promised.
+    member_id: Option<String>,
+    cluster_id: Option<String>,
 }
 
 /// What is printed.
 #[derive(Serialize)]
 struct Shown {
-    cluster_id: String,
-    members: BTreeMap<String, String>,
+    /// Known once every node has promised.
+    cluster_id: Option<String>,
     founded: bool,
     nodes: Vec<Node>,
     /// Who has not started yet.
@@ -218,20 +240,21 @@ struct Shown {
 
 impl Report for Shown {
     fn render(&self, page: &mut Page) {
-        let member = |name: &String| self.members.get(name).cloned().unwrap_or_default();
         page.table(
             ["node", "agent", "member", "state"],
-            self.nodes
-                .iter()
-                .map(|node| [node.name.clone(), node.agent.clone(), member(&node.name), node.state.clone()]),
+            self.nodes.iter().map(|node| {
+                let member = node.member_id.clone().unwrap_or_else(|| "-".to_owned());
+                [node.name.clone(), node.agent.clone(), member, node.state.clone()]
+            }),
         );
         page.gap();
         if self.founded {
-            page.line(format!("cluster {} is founded, and every member serves", self.cluster_id));
+            let id = self.cluster_id.as_deref().map(|id| format!(" {id}")).unwrap_or_default();
+            page.line(format!("cluster{id} is founded, and every member serves"));
             return;
         }
-        page.line(format!("cluster {} is founded as soon as every node has promised it:", self.cluster_id));
-        page.line("  1. each node promises, makes its data dir offline, and has every other write down that it starts");
+        page.line("the cluster is founded as soon as every node has promised it:");
+        page.line("  1. each node promises with a nonce, makes its data dir offline, and has every other write down that it starts");
         page.line("  2. each node starts etcd on what it made; nothing is ever founded twice");
         for wait in &self.waits {
             page.line(format!("waiting for {wait}"));

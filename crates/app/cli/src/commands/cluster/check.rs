@@ -84,8 +84,6 @@ struct Good<'a> {
     valid: bool,
     members: usize,
     declaration: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    cluster_id: Option<String>,
     spec: &'a Spec,
     #[serde(skip_serializing_if = "Option::is_none")]
     member: Option<Uses>,
@@ -153,13 +151,11 @@ impl Uses {
 
 impl Good<'_> {
     fn of(file: String, spec: &Spec) -> Good<'_> {
-        let cluster_id = spec.founding_ids().map(|ids| ids.cluster.to_string());
         Good {
             file,
             valid: true,
             members: spec.source.as_ref().map_or(spec.members.len(), |source| source.size),
             declaration: spec.declaration_hash(),
-            cluster_id,
             spec,
             member: None,
             defaults: Vec::new(),
@@ -169,10 +165,11 @@ impl Good<'_> {
 
 impl Report for Good<'_> {
     fn render(&self, page: &mut Page) {
-        let founds = match (&self.cluster_id, self.spec.bootstrap) {
-            (Some(id), _) => format!("declares the founding of cluster {id}"),
-            (None, Some(_)) => "declares the founding of a cluster once its source has named the members".to_owned(),
-            (None, None) => "declares no founding".to_owned(),
+        let founds = match self.spec.bootstrap {
+            // Which ids it has is decided by the nonces of its nodes.
+            Some(bootstrap) if self.spec.is_resolved() => format!("declares bootstrap {} of a cluster", bootstrap.id),
+            Some(_) => "declares the founding of a cluster once its source has named the members".to_owned(),
+            None => "declares no founding".to_owned(),
         };
         let members = if self.members == 1 { "1 member".to_owned() } else { format!("{} members", self.members) };
         page.line(format!("{}: can be used; {members}, {founds}", self.file));
