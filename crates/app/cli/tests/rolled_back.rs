@@ -5,6 +5,7 @@
 mod agent_support;
 mod cluster_support;
 
+use std::collections::BTreeMap;
 use std::io::Write as _;
 use std::path::Path;
 use std::process::Command;
@@ -208,8 +209,16 @@ fn data_that_never_ran_of_a_member_that_started_is_replaced() {
     let started = ledger(&cluster.state(2));
     let (cluster_id, member) = started.ids().unwrap();
     let members = cluster.members.iter().map(|member| member.name.clone()).collect();
-    let promise =
-        Promise { bootstrap: 1, declaration: String::new(), cluster: cluster_id, member, members, over: false };
+    let promise = Promise {
+        bootstrap: 1,
+        declaration: String::new(),
+        cluster: cluster_id,
+        member,
+        members,
+        over: false,
+        nonce: None,
+        nonces: BTreeMap::new(),
+    };
     let fresh = Ledger { state: State::Inited(promise), ..Ledger::default() };
     let mut file = std::fs::File::create(cluster.state(2).join("ledger")).unwrap();
     file.write_all(&fresh.encode()).unwrap();

@@ -7,7 +7,9 @@ use std::collections::BTreeMap;
 
 use quorate_etcd_formats::membership::{ClusterId, MemberId};
 use quorate_plan::change::{NodeNow, Restart, Stage};
-use quorate_plan::ledger::{Confirmed, Intent, IntentKind, Ledger, PeerMemory, Promise, RolledBack, Seal, StartMark, State};
+use quorate_plan::ledger::{
+    Confirmed, Intent, IntentKind, Ledger, PeerMemory, Promise, RolledBack, Seal, StartMark, State,
+};
 use quorate_plan::peering::Role;
 use quorate_plan::peers::founding;
 use quorate_plan::start::{PeerAnswer, PeerFounding};
