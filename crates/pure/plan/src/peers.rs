@@ -49,6 +49,7 @@ pub fn answer(ledger: &Ledger, asker: &str, member: Option<MemberId>, acknowledg
     PeerAnswer {
         founding: founding(ledger),
         remembers_me_started: memory.is_some_and(|memory| memory.started),
+        remembers_me_in: memory.and_then(|memory| memory.cluster),
         my_tombstone: memory.is_some_and(|memory| memory.buries(member)),
         generation: newest.number,
         generation_of: newest.cluster,

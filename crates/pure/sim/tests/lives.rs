@@ -84,6 +84,10 @@ fn clusters_that_two_operators_change_break_no_rule() {
 fn seeds_that_broke_a_rule_break_it_no_more() {
     for seed in [
         5_016_533,
+        896,
+        40_693,
+        51_001_239,
+        71_000_592,
         2_623,
         21_759,
         23_274,

@@ -219,6 +219,7 @@ impl NodeAnswer {
                 FoundingAnswer::Removed => PeerFounding::Removed,
             },
             remembers_me_started: memory.is_some_and(|memory| memory.started),
+            remembers_me_in: memory.and_then(|memory| memory.cluster),
             my_tombstone: memory.is_some_and(|memory| memory.buries(mine)),
             generation: self.generation,
             generation_of: self.generation_of,

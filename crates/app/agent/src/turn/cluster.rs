@@ -91,6 +91,7 @@ pub(super) fn seen(heard: &Heard, me: &str, ledger: &LedgerSeen) -> BTreeMap<Str
         Err(PeerError::Newer(newer)) => PeerSeen::Answered(PeerAnswer {
             founding: PeerFounding::Nothing,
             remembers_me_started: false,
+            remembers_me_in: None,
             my_tombstone: false,
             generation: newer.number,
             generation_of: newer.cluster,

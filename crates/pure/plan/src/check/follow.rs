@@ -295,8 +295,16 @@ impl Paper {
             PeerFounding::Founded(cluster) => *cluster == promise.cluster,
             PeerFounding::Nothing | PeerFounding::Removed => true,
         };
+        // Whoever runs a cluster knows what it came of.
+        let other = |remembered: Option<ClusterId>| {
+            let seals = audit.answers().filter_map(|(_, peer)| peer.seal.as_ref());
+            let its: Vec<_> = seals.filter(|seal| Some(seal.cluster) == remembered).collect();
+            !its.is_empty() && its.iter().all(|seal| seal.declaration != promise.declaration)
+        };
         let began = audit.ledger.began(promise).next().is_some()
-            || audit.answers().any(|(_, peer)| peer.remembers_me_started && same(&peer.founding));
+            || audit
+                .answers()
+                .any(|(_, peer)| peer.remembers_me_started && same(&peer.founding) && !other(peer.remembers_me_in));
         audit.rule(proven || !began, "what someone may have started is not given up");
         let declared = audit.spec.members.iter().filter(|one| one.name != audit.name && member(&one.name));
         let answered = declared.clone().all(|one| audit.answers().any(|(peer, _)| peer == one.name));

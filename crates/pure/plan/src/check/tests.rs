@@ -228,6 +228,7 @@ impl Foundings {
         PeerSeen::Answered(PeerAnswer {
             founding,
             remembers_me_started: random.one_in(5),
+            remembers_me_in: None,
             my_tombstone: random.one_in(20),
             generation: if random.one_in(6) { 1 } else { 0 },
             generation_of: random.one_in(2).then(|| self.cluster(random)),

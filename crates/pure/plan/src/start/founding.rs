@@ -162,7 +162,12 @@ impl<G: Guards> Case<'_, G> {
         let number = promise.bootstrap;
         if !self.given_up(promise) {
             let mut began: Vec<&str> = self.ledger.began(promise).collect();
-            if self.answers().any(|(_, answer)| answer.remembers_me_started && !is_of_another(answer, promise)) {
+            let remembers = |answer: &PeerAnswer| {
+                answer.remembers_me_started
+                    && !is_of_another(answer, promise)
+                    && !self.came_of_another(answer.remembers_me_in, promise)
+            };
+            if self.answers().any(|(_, answer)| remembers(answer)) {
                 began.push(self.name);
             }
             if !began.is_empty() {
@@ -179,6 +184,13 @@ impl<G: Guards> Case<'_, G> {
         let why = format!("waiting for {} to say how far founding {number} has come", names(silent));
         let steps = wait(Code::StartWaiting, why, "start their agents; another founding is declared meanwhile");
         Some(StartPlan::new(Row::WaitForCluster, steps))
+    }
+
+    /// Whether a cluster is known, by those who run it, to have come of another declaration than the one that was promised.
+    fn came_of_another(&self, cluster: Option<ClusterId>, promise: &Promise) -> bool {
+        let seals = self.answers().filter_map(|(_, answer)| answer.seal.as_ref());
+        let mut its = seals.filter(|seal| Some(seal.cluster) == cluster).peekable();
+        its.peek().is_some() && its.all(|seal| seal.declaration != promise.declaration)
     }
 
     fn found(&self, listed: Option<&ListedMember>) -> StartPlan {

@@ -171,6 +171,8 @@ pub struct PeerAnswer {
     pub founding: PeerFounding,
     /// Whether it remembers this node as started.
     pub remembers_me_started: bool,
+    /// The cluster that it recorded that start in, where it knows.
+    pub remembers_me_in: Option<ClusterId>,
     /// Whether it keeps a tombstone of this node.
     pub my_tombstone: bool,
     /// The newest generation of the cluster that it knows of.

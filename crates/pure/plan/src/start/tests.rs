@@ -79,6 +79,7 @@ fn answer(founding: PeerFounding) -> PeerAnswer {
     PeerAnswer {
         founding,
         remembers_me_started: false,
+        remembers_me_in: None,
         my_tombstone: false,
         generation: 0,
         generation_of: None,

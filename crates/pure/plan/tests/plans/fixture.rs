@@ -281,6 +281,7 @@ impl Fixture {
         let mut answer = PeerAnswer {
             founding,
             remembers_me_started: false,
+            remembers_me_in: None,
             my_tombstone: false,
             generation: 0,
             generation_of: None,
