@@ -259,7 +259,8 @@ impl World {
             next.confirmed = Some(confirmed(&list, now_ms));
         }
         it.ledger = Some(next);
-        let heals = config.get(mine.member).is_some_and(|me| !me.learner);
+        // By what it has applied itself: a leader that is lost takes with it what it alone knew to be committed.
+        let heals = mine.config().get(mine.member).is_some_and(|me| !me.learner);
         let whole = self.nodes[leader].data.as_ref().is_some_and(|data| data.commit <= mine.synced);
         if heals && whole && self.nodes[node].damaged {
             self.nodes[node].damaged = false;

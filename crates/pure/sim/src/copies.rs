@@ -91,8 +91,11 @@ impl World {
         self.committed.keys().all(|cluster| self.wiped.contains(cluster))
     }
 
+    /// Once every node runs: whose start was recorded by a node that a copy displaces is for an operator to find out.
     fn return_old_copy(&mut self) {
-        let Some((copy, _)) = self.copies.old.take_if(|_| self.swapped.is_none() && self.recovered.is_none()) else {
+        let serves = self.nodes.iter().all(|it| it.runs) && !self.is_blank();
+        let may = serves && self.swapped.is_none() && self.recovered.is_none();
+        let Some((copy, _)) = self.copies.old.take_if(|_| may) else {
             return;
         };
         let node = copy.node;

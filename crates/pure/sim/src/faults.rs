@@ -441,8 +441,6 @@ impl World {
         }
         let generation = self.nodes[node].ledger.as_ref().map_or(0, |ledger| ledger.newest().number) + 1;
         self.make_generation(node, generation);
-        // Whoever makes a cluster of one machine has nobody left who could tell it from its copy.
-        self.second = None;
         self.tell(Some(node), format!("an operator recovers the cluster from it, as generation {generation}"));
     }
 

@@ -67,8 +67,7 @@ impl World {
     }
 
     fn start_second(&mut self) {
-        // Copies of machines in clusters that operators change at the same time are not simulated yet.
-        if self.living || self.is_quiet() || !self.twins.permille(6) {
+        if self.is_quiet() || !self.twins.permille(6) {
             return;
         }
         let of = self.twins.below(self.nodes.len());
@@ -96,7 +95,9 @@ impl World {
 
     /// What a second machine plans. None: it was stopped.
     fn act_second(&mut self, mut second: Second) -> Option<Second> {
-        if self.calm || self.now > second.until {
+        // A member that is alone by now is known to nobody else: its copy can tell only while it reaches it.
+        let alone = self.nodes[second.of].data.as_ref().is_none_or(|data| data.config().voters().count() < 2);
+        if self.calm || self.now > second.until || (alone && !second.reaches) {
             self.tell(Some(second.of), "the second machine is stopped".to_owned());
             return None;
         }

@@ -349,7 +349,10 @@ impl World {
     fn describe_place(&self, node: usize) -> String {
         let it = &self.nodes[node];
         let Some(data) = it.data.as_ref().filter(|_| it.runs) else { return String::new() };
-        let one = |member: &crate::etcd::Member| format!("{}@{}", self.nodes[member.node].name, member.at);
+        let one = |member: &crate::etcd::Member| {
+            let learns = if member.learner { " (learner)" } else { "" };
+            format!("{}@{}{learns}", self.nodes[member.node].name, member.at)
+        };
         let members: Vec<String> = data.config().members.iter().map(one).collect();
         let leads = if it.leads { "leads " } else { "" };
         format!(", {leads}at @{} in term {} with {}", it.listens, data.term, members.join(" "))
