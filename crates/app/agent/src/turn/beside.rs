@@ -317,7 +317,13 @@ impl Beside {
         let missing = || Fault::new(Code::EtcdUnreachable, "an answer of etcd without a header");
         let header = own.header.ok_or_else(missing)?;
         let mut asked = JoinSet::new();
-        for member in list.members {
+        for mut member in list.members {
+            // etcd 3.4 lists a voter without its name until that has told it; the file knows whose URL it is.
+            if member.name.is_empty() && !member.is_learner {
+                let mut declared = self.node.spec.members.iter();
+                let its = declared.find(|one| one.peer_urls.iter().any(|url| member.peer_urls.contains(url)));
+                member.name = its.map(|its| its.name.clone()).unwrap_or_default();
+            }
             if member.id == header.member_id {
                 let own = own.clone();
                 asked.spawn(async move { (member, Ok(own)) });
