@@ -133,7 +133,12 @@ fn schemas() -> Value {
     let number = json!({ "type": "integer", "minimum": 0 });
     let id = json!({ "type": "string", "pattern": "^[0-9a-f]{1,16}$" });
     let object = |required: &[&str], properties: Value| json!({ "type": "object", "required": required, "properties": properties });
-    let start = object(&["number", "nonce"], json!({ "number": number, "nonce": number, "from": number }));
+    let start = object(
+        &["number", "nonce", "series"],
+        json!({
+            "number": number, "nonce": number, "series": number, "from": number
+        }),
+    );
     let rolled_back = object(&["member", "seen", "last"], json!({ "member": id, "seen": number, "last": number }));
     json!({
         "Node": object(&["name", "generation", "declaration", "file", "founding", "phase"], json!({

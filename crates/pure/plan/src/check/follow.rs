@@ -36,7 +36,8 @@ fn rolled_back(audit: &Audit<'_>, facts: &DataFacts) -> bool {
     let behind = facts.last_index.is_some_and(|last| seen.is_some_and(|seen| last < seen));
     let started = |peer: &crate::start::PeerAnswer| {
         peer.my_start.zip(audit.ledger.last_start).is_some_and(|(theirs, own)| {
-            theirs.number > own.number || (theirs.number == own.number && theirs.nonce != own.nonce)
+            let newer = theirs.number > own.number || (theirs.number == own.number && theirs.nonce != own.nonce);
+            theirs.series == own.series && newer
         })
     };
     let fresh = matches!(audit.ledger.state, State::Promised(_) | State::Inited(_));

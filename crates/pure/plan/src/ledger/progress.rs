@@ -37,6 +37,8 @@ pub struct StartMark {
     pub number: u64,
     /// A random number.
     pub nonce: u64,
+    /// The random number of the first start that the ledger counted: those of another ledger cannot be compared.
+    pub series: u64,
     /// Where the log ended when it started, where known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub from: Option<u64>,
@@ -57,7 +59,8 @@ pub struct RolledBack {
 impl StartMark {
     /// Whether a ledger whose newest start is `own` is older than one that knows of this start.
     pub fn is_unknown_to(&self, own: &StartMark) -> bool {
-        self.number > own.number || (self.number == own.number && self.nonce != own.nonce)
+        let newer = self.number > own.number || (self.number == own.number && self.nonce != own.nonce);
+        self.series == own.series && newer
     }
 }
 
@@ -90,8 +93,11 @@ impl Ledger {
 
     /// The mark of the next start on this node.
     pub fn next_start(&self, nonce: u64, from: Option<u64>) -> StartMark {
-        let number = self.last_start.map_or(1, |last| last.number.saturating_add(1));
-        StartMark { number, nonce, from }
+        match self.last_start {
+            Some(last) => StartMark { number: last.number.saturating_add(1), nonce, series: last.series, from },
+            // The first one, or the ledger was lost and its member taken over.
+            None => StartMark { number: 1, nonce, series: nonce, from },
+        }
     }
 }
 
@@ -99,7 +105,8 @@ impl Progress {
     /// What is known after another look. What was observed of the index counts only for a start that was known before: otherwise
     /// it may be of either one.
     fn with(&self, seen: &Progress) -> Progress {
-        let restarted = self.start.zip(seen.start).is_some_and(|(known, told)| told.is_unknown_to(&known));
+        let newer = |known: &StartMark, told: &StartMark| known.series != told.series || told.is_unknown_to(known);
+        let restarted = self.start.zip(seen.start).is_some_and(|(known, told)| newer(&known, &told));
         let from = seen.start.filter(|_| restarted).and_then(|start| start.from);
         let put_back = from.filter(|from| *from < self.index);
         let found = put_back.map(|last| RolledBack { member: self.member, seen: self.index, last });
@@ -116,7 +123,7 @@ mod tests {
     const MEMBER: MemberId = MemberId(7);
 
     fn seen(index: u64, number: u64, from: u64) -> Progress {
-        let start = Some(StartMark { number, nonce: number, from: Some(from) });
+        let start = Some(StartMark { number, nonce: number, series: 1, from: Some(from) });
         Progress { member: MEMBER, index, term: 1, revision: index, start, rolled_back: None }
     }
 
@@ -133,6 +140,15 @@ mod tests {
         // It stays known, however far the member comes.
         let later = after(&[seen(150, 1, 4), seen(130, 2, 120), seen(400, 2, 120), seen(900, 3, 800)]);
         assert!(later.rolled_back.is_some(), "{later:?}");
+    }
+
+    #[test]
+    fn a_ledger_that_was_lost_counts_anew() {
+        let first = Ledger::default().next_start(5, None);
+        let later = Ledger { last_start: Some(first), ..Ledger::default() }.next_start(6, None);
+        assert!(later.is_unknown_to(&first) && !first.is_unknown_to(&later));
+        let anew = Ledger::default().next_start(7, None);
+        assert!(!later.is_unknown_to(&anew) && !anew.is_unknown_to(&later));
     }
 
     #[test]

@@ -255,7 +255,7 @@ fn data_that_was_put_back_is_replaced_or_waits() {
         observed
     };
     let progress = |index| vec![Progress { member, index, term: 2, revision: 7, start: None, rolled_back: None }];
-    let mark = |number, nonce| StartMark { number, nonce, from: None };
+    let mark = |number, nonce| StartMark { number, nonce, series: 1, from: None };
     let known = with_ledger(&|ledger| ledger.last_start = Some(mark(3, 1)));
     let put_back = [
         (told(good(), &|peer| peer.acknowledged = Some(51)), "its log ends at 50, and `n2` saw this member at 51"),
