@@ -88,6 +88,8 @@ fn seeds_that_broke_a_rule_break_it_no_more() {
         40_693,
         51_001_239,
         71_000_592,
+        17_949_872_053,
+        17_949_881_147,
         2_623,
         21_759,
         23_274,
@@ -107,7 +109,19 @@ fn seeds_that_broke_a_rule_break_it_no_more() {
         let run = live(seed, Settings::default());
         assert!(run.broken.is_none(), "{}", run.tell());
     }
-    for seed in [7_001_891, 7_010_174, 7_013_899, 914_000_276, 914_001_696, 914_002_449, 914_009_622] {
+    for seed in [
+        7_001_891,
+        7_010_174,
+        7_013_899,
+        914_000_276,
+        914_001_696,
+        914_002_449,
+        914_009_622,
+        17_949_734_420_366,
+        17_949_850_451,
+        17_949_852_444,
+        17_949_872_087,
+    ] {
         let run = live(seed, LIVING);
         assert!(run.broken.is_none(), "{}", run.tell());
     }
