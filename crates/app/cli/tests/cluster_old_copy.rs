@@ -3,8 +3,6 @@
 //! **Rule:** the second cluster has other ids than the first, so the old copy belongs to no member of it: it is refused and joins
 //! nothing, and the other members serve meanwhile.
 
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on says where")]
-
 mod cluster_support;
 
 use std::path::Path;
