@@ -60,7 +60,8 @@ impl Beside {
             }
         });
         if let Err(fault) = written.await {
-            warn!(code = %fault.code(), "cannot record how far the members are: {}", in_words(&fault));
+            let text = format!("cannot record how far the members are: {}", in_words(&fault));
+            self.shared.log(&Notice::new(fault.code(), text));
         }
     }
 
@@ -145,7 +146,8 @@ impl Agent {
             }
         });
         if let Err(fault) = recorded.await {
-            warn!(code = %fault.code(), "cannot record how far the members are: {}", in_words(&fault));
+            let text = format!("cannot record how far the members are: {}", in_words(&fault));
+            self.shared.log(&Notice::new(fault.code(), text));
         }
     }
 }
