@@ -260,7 +260,8 @@ impl World {
         }
         it.ledger = Some(next);
         // By what it has applied itself: a leader that is lost takes with it what it alone knew to be committed.
-        let heals = mine.config().get(mine.member).is_some_and(|me| !me.learner);
+        let votes = |config: &Config| config.get(mine.member).is_some_and(|me| !me.learner);
+        let heals = votes(&config) && votes(&mine.config());
         let whole = self.nodes[leader].data.as_ref().is_some_and(|data| data.commit <= mine.synced);
         if heals && whole && self.nodes[node].damaged {
             self.nodes[node].damaged = false;
