@@ -39,7 +39,8 @@ struct Row {
 
 /// Runs everything, or one part: `offline` (written to `bench/results.md`), `follow` (`bench/following.md`), `agent`
 /// (`bench/agent.md`), `found` (`bench/founding.md`), `change` (`bench/change.md`), `postgres` (`bench/postgres.md`), `peers`
-/// (`bench/peers.md`) or `box` (`bench/box.md`). `QUORATE_BIN` names another program than the one that `make build` makes.
+/// (`bench/peers.md`) or `box` (`bench/box.md`). `dd` prints the one line that compares a restore with `dd` on the file system of
+/// `TMPDIR`, and writes no page. `QUORATE_BIN` names another program than the one that `make build` makes.
 pub(crate) fn run(root: &Path, part: Option<&str>) -> Result<String> {
     let quorate = std::env::var_os("QUORATE_BIN").map_or_else(|| root.join("target/release/quorate"), Into::into);
     let tools = quorate_testkit::etcd("sid");
@@ -78,9 +79,13 @@ pub(crate) fn run(root: &Path, part: Option<&str>) -> Result<String> {
     } else if part.is_none_or(|part| part == "box") {
         said += &page(root, "box", "The box", &tools, &box_::rows(&quorate, &tools, &work)?)?;
     }
+    if part == Some("dd") {
+        let scratch = tempfile::tempdir()?;
+        said += &render(&[restore::beside_dd(&quorate, &work, &scratch.path().join("restored"))?]);
+    }
     if said.is_empty() {
         bail!(
-            "there is no part `{}`: it is `offline`, `follow`, `agent`, `found`, `change`, `postgres`, `peers` or `box`",
+            "there is no part `{}`: it is `offline`, `follow`, `agent`, `found`, `change`, `postgres`, `peers`, `box` or `dd`",
             part.unwrap_or_default()
         );
     }

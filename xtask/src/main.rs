@@ -14,7 +14,7 @@ const USAGE: &str = "\
 usage: cargo xtask TASK
   tidy         check the source tree: file heads and lengths, rings, fault pages, forbidden words, links
   bench [PART] run the side-by-side benchmarks, or one part: `offline`, `follow`, `agent`, `found`, `change`, `postgres`,
-               `peers`, `box` (see bench/)
+               `peers`, `box`, `dd` (see bench/)
   test [NAME]  build and run every test, two programs at a time, or those of NAMEs; what failed once more, alone
   fuzz-seeds   fill fuzz/corpus from the fixtures
   sim          live through simulated lives: `--seeds N [--from S]`, or `--seed S --story`";

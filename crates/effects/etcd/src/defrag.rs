@@ -89,7 +89,6 @@ impl<D: Disk> Work<'_, D> {
         let ingredients =
             Ingredients { base: Some(base), events: None, options: Options::copy(), progress: self.progress };
         let rebuilt = write_database(&mut new, ingredients)?;
-        new.start_sync();
         let unreadable = |error| Fault::io(self.attempt, error);
         let written = FileSource::open(self.partial).map_err(unreadable)?;
         let (len, workers) = (written.len(), self.workers);

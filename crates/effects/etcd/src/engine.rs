@@ -1,4 +1,4 @@
-//! Runs the engine into a file: reading and merging on one core, hashing on another, writing in large pieces.
+//! Runs the engine into a file: reading and merging on one core, hashing on another, writing a mebibyte at a time.
 //!
 //! **Invariant:** a database is whole in the file only after its source's hash, where one is to be checked, was found
 //! right. Memory is a handful of buffers besides what the engine itself needs.
@@ -22,10 +22,7 @@ use crate::datadir::{FileSource, not_a_database};
 
 /// Buffers on their way to the disk.
 const IN_FLIGHT: usize = 4;
-/// How much is written at once. With more the kernel takes larger blocks of memory for it; on a virtual machine those have
-/// been given back to the host, and to get them again costs several times what the write does.
-const WRITE_BYTES: usize = 32 << 10;
-/// How often the kernel is asked to begin carrying them there.
+/// How often the kernel is asked to begin carrying them there, so that little is left to wait for at the end.
 const START_SYNC_BYTES: u64 = 32 << 20;
 
 /// What a database is made from.
@@ -51,7 +48,7 @@ pub struct BaseFile<'a> {
     pub check_hash: bool,
 }
 
-/// Writes the database into an empty file. It is not synced.
+/// Writes the database into an empty file. It is on its way to the disk, and not synced.
 pub fn write_database(file: &mut dyn DiskFile, ingredients: Ingredients<'_>) -> Result<Rebuilt, Fault> {
     let Ingredients { base, events, options, progress } = ingredients;
     if base.is_none() && events.is_none() {
@@ -96,13 +93,15 @@ pub fn write_database(file: &mut dyn DiskFile, ingredients: Ingredients<'_>) -> 
     })
 }
 
-/// Takes the engine's output to the file.
+/// Takes the engine's output to the file, each buffer by one call. They are aligned mebibytes: the kernel then fills the
+/// same large blocks of memory as for any other program that copies a file. What smaller pieces cost depends on the
+/// machine (decision 0275).
 fn drain(file: &mut dyn DiskFile, parts: &Receiver<Part>, give_back: &Sender<Vec<u8>>) -> Result<(), DiskError> {
     let mut unsynced = 0;
     for part in parts {
         match part {
             Part::Append(mut bytes) => {
-                bytes.chunks(WRITE_BYTES).try_for_each(|piece| file.write_all(piece))?;
+                file.write_all(&bytes)?;
                 unsynced += bytes.len() as u64;
                 if unsynced >= START_SYNC_BYTES {
                     file.start_sync();
@@ -115,6 +114,8 @@ fn drain(file: &mut dyn DiskFile, parts: &Receiver<Part>, give_back: &Sender<Vec
             Part::Overwrite(bytes, offset) => file.write_all_at(&bytes, offset)?,
         }
     }
+    // The rest is on its way while the hash is still being computed.
+    file.start_sync();
     Ok(())
 }
 

@@ -29,6 +29,15 @@ pub enum Op {
     RemoveDir { path: PathBuf },
 }
 
+/// What one call wrote. A large one is not carried to the disk at once and in order, so it is several changes.
+fn written(path: &Path, offset: u64, bytes: &[u8]) -> impl Iterator<Item = Op> {
+    /// Most bytes that are there or not as one: few enough for the order of pieces to matter in a database of a mebibyte.
+    const PIECE_BYTES: usize = 32 << 10;
+    let offsets = (offset..).step_by(PIECE_BYTES);
+    let pieces = bytes.chunks(PIECE_BYTES).zip(offsets);
+    pieces.map(|(bytes, offset)| Op::Write { path: path.to_owned(), offset, bytes: bytes.to_vec() })
+}
+
 /// Performs every change on the inner disk and logs those that succeeded.
 #[derive(Debug, Default)]
 pub struct RecordingDisk<D> {
@@ -107,15 +116,14 @@ impl<D: Disk> Disk for RecordingDisk<D> {
 impl<F: DiskFile> DiskFile for RecordingFile<F> {
     fn write_all(&mut self, bytes: &[u8]) -> Result<(), DiskError> {
         self.inner.write_all(bytes)?;
-        let offset = self.position;
+        self.log.borrow_mut().extend(written(&self.path, self.position, bytes));
         self.position += bytes.len() as u64;
-        self.log.borrow_mut().push(Op::Write { path: self.path.clone(), offset, bytes: bytes.to_vec() });
         Ok(())
     }
 
     fn write_all_at(&mut self, bytes: &[u8], offset: u64) -> Result<(), DiskError> {
         self.inner.write_all_at(bytes, offset)?;
-        self.log.borrow_mut().push(Op::Write { path: self.path.clone(), offset, bytes: bytes.to_vec() });
+        self.log.borrow_mut().extend(written(&self.path, offset, bytes));
         Ok(())
     }
 

@@ -58,7 +58,7 @@ pub struct BucketWriter<'w, S: Sink> {
 /// A key and its value.
 pub type Item = (Vec<u8>, Vec<u8>);
 
-/// How many bytes are handed to the sink at once, at least.
+/// The sink gets whole multiples of this, until the end.
 pub const WRITE_BYTES: usize = 1 << 20;
 
 /// Least elements of a page, as bbolt has it. Two values that are a little longer than a page share three pages; each by
@@ -183,7 +183,9 @@ impl<S: Sink> Pages<S> {
         group.image(id, (pages - 1) as u32, &mut self.buffer);
         self.buffer.resize(end, 0);
         if self.buffer.len() >= WRITE_BYTES {
+            let behind = self.buffer.split_off(self.buffer.len() - self.buffer.len() % WRITE_BYTES);
             self.sink.append_buffer(&mut self.buffer)?;
+            self.buffer.extend_from_slice(&behind);
         }
         self.next += pages as u64;
         Ok(id)
