@@ -14,8 +14,8 @@ use quorate_agent::certificates::{CertificatesRequest, answer_request};
 use quorate_agent::turn::Node;
 use quorate_faults::Code;
 use quorate_pki::{
-    Authorities, Keys, NodeNames, Passphrase, Policy, Role, ensure_authorities, ensure_installed, ensure_requests,
-    issue, read_certificates,
+    Authorities, IssuedCertificate, Keys, NodeNames, Passphrase, Policy, Role, SignedBundle, ensure_authorities,
+    ensure_installed, ensure_requests, ensure_revoked, issue, observe_issued, read_certificates, record_issued,
 };
 use quorate_testkit::wait_until;
 
@@ -25,12 +25,13 @@ fn two_thirds_ago() -> Timestamp {
 }
 
 /// Certificates of node `name` in `dir`, by the authorities in `ca`, issued at `at`.
-fn equip(ca: &Path, dir: &Path, name: &str, passphrase: Option<&Passphrase>, at: Timestamp) {
+fn equip(ca: &Path, dir: &Path, name: &str, passphrase: Option<&Passphrase>, at: Timestamp) -> SignedBundle {
     let names = NodeNames::new("t", name, ["127.0.0.1"]).unwrap();
     let bundle = ensure_requests(dir, &names, Keys::Keep).unwrap().bundle;
     let authorities = Authorities::open(ca, passphrase).unwrap();
     let signed = issue(&authorities, &bundle, &Policy { days: 90, allowed: None }, at).unwrap();
     ensure_installed(dir, &names, &signed, at).unwrap();
+    signed
 }
 
 /// The days that a node's certificate has left.
@@ -178,11 +179,28 @@ fn a_node_that_was_off_for_longer_than_its_certificates_hold_renews_and_does_not
     assert!(pki(&cluster, "n2").join("agent.crt.previous").exists(), "the pair from before is kept");
 
     let (ended, too_old) = (cluster.path("ended"), cluster.path("too-old"));
-    equip(&ca, &ended, "n2", None, days_ago(95));
+    let signed = equip(&ca, &ended, "n2", None, days_ago(95));
+    record_issued(&ca, &signed, days_ago(95)).unwrap();
+    // What is signed later does not take it off the record.
+    record_issued(&ca, &equip(&ca, &cluster.path("fresh"), "n3", None, days_ago(1)), Timestamp::now()).unwrap();
     equip(&ca, &too_old, "n2", None, days_ago(185));
     for path in ["/v1/node", "/v1/status", "/openapi.json"] {
         let answer = ask(&cluster, &ended, path).unwrap();
         assert!(answer.contains("Q1430") && answer.ends_with("403"), "{path}: {answer}");
         assert_eq!(ask(&cluster, &too_old, path), None, "{path}: not even a handshake");
     }
+    // One that ended too long ago does not get as far as asking for a renewal, and neither does one that was revoked, before it ended
+    // or since.
+    let renewal = "/v1/certificates";
+    assert!(ask(&cluster, &ended, renewal).is_some_and(|answer| !answer.contains("Q1430")));
+    assert_eq!(ask(&cluster, &too_old, renewal), None);
+    let of_n2 = observe_issued(&ca, "n2", Timestamp::now()).unwrap();
+    let serial = |one: &IssuedCertificate| one.what == "agent" && one.until < Timestamp::now();
+    let revoked: Vec<IssuedCertificate> = of_n2.into_iter().filter(serial).collect();
+    assert_eq!(revoked.len(), 1, "what ended and can be renewed with is still on record: {revoked:?}");
+    ensure_revoked(&ca, &Authorities::open(&ca, None).unwrap(), &revoked, Timestamp::now()).unwrap();
+    assert_eq!(ask(&cluster, &ended, renewal), None, "a revoked certificate is renewed with");
+    let again = cluster.path("again");
+    equip(&ca, &again, "n2", None, days_ago(95));
+    assert!(ask(&cluster, &again, renewal).is_some(), "another one of the same node is not");
 }

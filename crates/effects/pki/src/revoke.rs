@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use quorate_faults::{Code, Fault};
 use quorate_plan::certificates::{Authority, Role, SignedBundle};
 use rcgen::{CertificateRevocationListParams, KeyIdMethod, RevokedCertParams, SerialNumber};
@@ -24,6 +24,7 @@ use serde::{Deserialize, Serialize};
 use x509_parser::prelude::{CertificateRevocationList, FromDer, X509Certificate};
 
 use crate::authority::{Authorities, later, since_1970};
+use crate::expired::EXPIRED_DAYS_MAX;
 use crate::files::{self, Folder, PUBLIC};
 use crate::read::{Certificate, parse_pem};
 
@@ -53,6 +54,13 @@ pub struct IssuedCertificate {
     pub until: Timestamp,
 }
 
+impl IssuedCertificate {
+    /// Whether it holds, or ended so short a time ago that it may be renewed with: until then it needs revoking.
+    fn can_be_used(&self, now: Timestamp) -> bool {
+        now.duration_since(self.until) <= SignedDuration::from_hours(24 * i64::from(EXPIRED_DAYS_MAX))
+    }
+}
+
 /// The lists of all authorities, as they travel: DER in base64, by `peer-ca`, `client-ca` and `agent-ca`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RevocationLists {
@@ -77,8 +85,7 @@ pub fn crl_file(authority: Authority) -> String {
 pub fn record_issued(dir: &Path, signed: &SignedBundle, now: Timestamp) -> Result<(), Fault> {
     let folder = Folder::open(dir, 0o700)?;
     let mut lines = lines(dir, ISSUED)?;
-    // Those that ended need no revoking.
-    lines.retain(|line| parse_issued(line).is_none_or(|known| known.until > now));
+    lines.retain(|line| parse_issued(line).is_none_or(|known| known.can_be_used(now)));
     for role in Role::ALL {
         let certificate =
             Certificate::parse(signed.certificate(role)).map_err(|why| Fault::new(Code::Internal, why))?;
@@ -88,10 +95,10 @@ pub fn record_issued(dir: &Path, signed: &SignedBundle, now: Timestamp) -> Resul
     folder.write(ISSUED, text(&lines).as_bytes(), PUBLIC)
 }
 
-/// What was signed for `name` and still holds.
+/// What was signed for `name` and still holds, or may still be renewed with.
 pub fn observe_issued(dir: &Path, name: &str, now: Timestamp) -> Result<Vec<IssuedCertificate>, Fault> {
     let all = lines(dir, ISSUED)?.into_iter().filter_map(|line| parse_issued(&line));
-    Ok(all.filter(|issued| issued.name == name && issued.until > now).collect())
+    Ok(all.filter(|issued| issued.name == name && issued.can_be_used(now)).collect())
 }
 
 /// A certificate from a file, as one that was signed here.
