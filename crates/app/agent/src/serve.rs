@@ -1,43 +1,43 @@
-//! Listens for HTTP: metrics, health, and whatever else this program answers.
+//! Listens for HTTP: agents, health, metrics, enrollment, and whatever else this program answers. Every port is served from here.
 //!
 //! TLS is the rule; clear text has to be asked for by writing `http://`. Certificates are read again when their files
-//! change, so that a rotation needs no restart.
+//! change, so that a rotation needs no restart. `descriptors` says how many connections a listener may have, `room` which ones,
+//! `connection` serves one.
 //!
-//! **Invariant:** a client that connects and says nothing keeps nobody else waiting, and not for ever.
+//! **Invariant:** no number of clients that are silent or slow keeps another client from an answer, nor the agent from its work.
+
+mod connection;
+mod descriptors;
+mod room;
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
-use axum::extract::connect_info::Connected;
-use axum::serve::{IncomingStream, Listener};
 use jiff::Timestamp;
 use quorate_faults::{Code, Fault};
-use quorate_pki::tls::{self, Admit, Reloading};
-use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, mpsc};
-use tokio_rustls::TlsAcceptor;
-use tokio_rustls::rustls::ServerConfig;
+use quorate_pki::tls::{self, Admit};
+use tokio::net::{TcpListener, TcpSocket, UnixListener};
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 use tracing::warn;
 
 pub use quorate_pki::tls::TlsFiles;
 
-/// How long a client may take for its handshake.
-const HANDSHAKE_LIMIT: Duration = Duration::from_secs(10);
+use connection::{Begin, Keys, Serving, Socket};
+use descriptors::Share;
+pub(crate) use descriptors::carried_max;
+pub(crate) use room::{Limits, Room, Seat, Stage};
 
-/// Handshakes at a time; more wait in the kernel's queue.
-const HANDSHAKES_MAX: usize = 64;
-
-/// The same where anyone may ask in clear text: whoever says nothing must not keep the proxies from asking.
-const STRANGERS_MAX: usize = 512;
-/// And how long such a one may take for its first byte.
-const FIRST_BYTE_LIMIT: Duration = Duration::from_secs(2);
-/// The first byte of a TLS handshake; no request in clear text begins with it.
-const TLS_BEGINS: u8 = 0x16;
+/// After a connection could not be accepted, for want of memory mostly.
+const PAUSE: Duration = Duration::from_millis(100);
+/// Connections that wait to be accepted; the kernel has a limit of its own, 4096 by default.
+const BACKLOG: u32 = 4096;
+/// How long answers that have begun may take once no more are wanted.
+const FINISH_LIMIT: Duration = Duration::from_secs(20);
 
 /// Where to listen, and how.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -107,22 +107,10 @@ impl Address {
     }
 }
 
-/// How connections begin.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Begin {
-    /// All in the same way.
-    Alike,
-    /// With TLS, or in clear text: the first byte tells.
-    Either,
-}
-
-/// Certificates that notice when their files change.
-type Keys = Arc<Reloading<ServerConfig>>;
-
 /// A port that was taken, and not served yet.
 #[derive(Debug)]
 pub struct Bound {
-    listener: TcpListener,
+    socket: Socket,
     keys: Option<Keys>,
     begin: Begin,
     url: String,
@@ -134,12 +122,12 @@ pub async fn bind(address: &Address) -> Result<Bound, Fault> {
     let all = SocketAddr::from(([0_u16; 8], address.at.port()));
     let both = match address.both && address.at.ip() == IpAddr::V4(Ipv4Addr::UNSPECIFIED) {
         // A machine without IPv6 has no such address; who holds the port is told below.
-        true => TcpListener::bind(all).await.ok(),
+        true => listen(all).ok(),
         false => None,
     };
     let bound = match both {
         Some(listener) => Ok(listener),
-        None => TcpListener::bind(address.at).await,
+        None => listen(address.at),
     };
     let listener = bound.map_err(|error| {
         Fault::new(Code::ListenFailed, format!("cannot listen on `{}`", address.url()))
@@ -149,7 +137,21 @@ pub async fn bind(address: &Address) -> Result<Bound, Fault> {
             ))
             .caused_by(error)
     })?;
-    Ok(Bound { listener, keys, begin: Begin::Alike, url: address.url() })
+    Ok(Bound { socket: Socket::Tcp(listener), keys, begin: Begin::Alike, url: address.url() })
+}
+
+/// The same at a socket of this machine, which only those who may open its file reach.
+pub(crate) fn bind_unix(path: &Path) -> io::Result<Bound> {
+    let socket = Socket::Unix(UnixListener::bind(path)?);
+    Ok(Bound { socket, keys: None, begin: Begin::Alike, url: path.display().to_string() })
+}
+
+/// Connections of a burst wait here until they are accepted: what the kernel drops is tried again after a second only.
+pub(crate) fn listen(at: SocketAddr) -> io::Result<TcpListener> {
+    let socket = if at.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+    socket.set_reuseaddr(true)?;
+    socket.bind(at)?;
+    socket.listen(BACKLOG)
 }
 
 /// The same for clients that show a certificate and for those who ask in clear text; whoever answers looks at [`Peer`].
@@ -162,23 +164,44 @@ pub async fn bind_either(at: SocketAddr, files: TlsFiles) -> Result<Bound, Fault
 impl Bound {
     /// The address, with the port that was given if any was asked for.
     pub fn local_addr(&self) -> Option<SocketAddr> {
-        self.listener.local_addr().ok()
+        match &self.socket {
+            Socket::Tcp(listener) => listener.local_addr().ok(),
+            Socket::Unix(_) => None,
+        }
     }
 
     /// Answers until told to stop; answers that have begun are finished. Handlers may ask for [`Peer`].
     pub async fn serve(self, router: Router, stop: CancellationToken) -> Result<(), Fault> {
-        let (sender, incoming) = mpsc::channel(HANDSHAKES_MAX);
-        // In this very task: the port is free as soon as this ends, however it does.
-        let accepting = std::pin::pin!(accept(self.listener, (self.keys, self.begin), sender, stop.clone()));
-        let doors = Doors { incoming, stop: stop.clone() };
-        let service = router.into_make_service_with_connect_info::<Peer>();
-        let serving = axum::serve(doors, service).with_graceful_shutdown(async move { stop.cancelled().await });
-        let mut serving = std::pin::pin!(serving.into_future());
-        let served = tokio::select! {
-            served = &mut serving => served,
-            () = accepting => serving.await,
+        let Bound { socket, keys, begin, url } = self;
+        let (share, room, served) = (Share::take(), Room::new(), TaskTracker::new());
+        let limits = Limits { connections: share.connections(), of_one: share.connections() / 2 };
+        let stop = stop.child_token();
+        let _swept = stop.clone().drop_guard();
+        tokio::spawn(Arc::clone(&room).sweep(url.clone(), stop.clone()));
+        let serving = Serving { keys, begin, router, stop: stop.clone() };
+        let accepting = async {
+            loop {
+                room.settled().await;
+                let (stream, from) = match socket.accept().await {
+                    Ok(accepted) => accepted,
+                    Err(error) => {
+                        warn!(%error, at = url, "cannot accept a connection");
+                        tokio::time::sleep(PAUSE).await;
+                        continue;
+                    }
+                };
+                // Without a place it is closed: every other one is being answered.
+                if let Some(seat) = room.admit(from.ip(), limits) {
+                    drop(served.spawn(connection::serve(stream, from, seat, serving.clone())));
+                }
+            }
         };
-        served.map_err(|error| Fault::new(Code::ListenFailed, format!("`{}` ended", self.url)).caused_by(error))
+        // In this very task: the port is free as soon as this ends, however it does.
+        stop.run_until_cancelled(accepting).await;
+        drop(socket);
+        served.close();
+        let _ = tokio::time::timeout(FINISH_LIMIT, served.wait()).await;
+        Ok(())
     }
 }
 
@@ -224,109 +247,5 @@ impl Peer {
     /// Whether from this machine, by whatever address of it.
     pub fn is_here(&self) -> bool {
         self.same || self.is_loopback()
-    }
-}
-
-impl Connected<IncomingStream<'_, TcpListener>> for Peer {
-    fn connect_info(stream: IncomingStream<'_, TcpListener>) -> Peer {
-        Peer::new(*stream.remote_addr(), false)
-    }
-}
-
-impl Connected<IncomingStream<'_, Doors>> for Peer {
-    fn connect_info(stream: IncomingStream<'_, Doors>) -> Peer {
-        stream.remote_addr().clone()
-    }
-}
-
-/// A connection, secured or not.
-trait Wire: AsyncRead + AsyncWrite + Unpin + Send {}
-impl<T: AsyncRead + AsyncWrite + Unpin + Send> Wire for T {}
-
-/// Takes connections, and brings each through its handshake on its own.
-async fn accept(
-    listener: TcpListener,
-    (keys, begin): (Option<Keys>, Begin),
-    ready: mpsc::Sender<(Box<dyn Wire>, Peer)>,
-    stop: CancellationToken,
-) {
-    let places = Arc::new(Semaphore::new(match begin {
-        Begin::Alike => HANDSHAKES_MAX,
-        Begin::Either => STRANGERS_MAX,
-    }));
-    loop {
-        let Ok(place) = Arc::clone(&places).acquire_owned().await else { return };
-        let accepted = tokio::select! {
-            () = stop.cancelled() => return,
-            accepted = listener.accept() => accepted,
-        };
-        let (stream, peer) = match accepted {
-            Ok(accepted) => accepted,
-            // Out of file descriptors, mostly: others may end meanwhile.
-            Err(error) => {
-                warn!(%error, "cannot accept a connection");
-                tokio::time::sleep(Duration::from_millis(100)).await;
-                continue;
-            }
-        };
-        let (keys, ready) = (keys.clone(), ready.clone());
-        tokio::spawn(async move {
-            let same = stream.local_addr().is_ok_and(|at| at.ip() == peer.ip());
-            if let Some((wire, certificate)) = secure(stream, keys, begin).await {
-                let peer = Peer { from: peer, certified: certificate.is_some(), same, certificate };
-                let _ = ready.send((wire, peer)).await;
-            }
-            drop(place);
-        });
-    }
-}
-
-async fn secure(stream: TcpStream, keys: Option<Keys>, begin: Begin) -> Option<(Box<dyn Wire>, Option<Arc<[u8]>>)> {
-    let _ = stream.set_nodelay(true);
-    let Some(keys) = keys else { return Some((Box::new(stream), None)) };
-    if begin == Begin::Either && !begins_tls(&stream).await? {
-        return Some((Box::new(stream), None));
-    }
-    let handshake = TlsAcceptor::from(keys.current()).accept(stream);
-    // A client without the right certificate learns so from its own side of the handshake.
-    let wire = tokio::time::timeout(HANDSHAKE_LIMIT, handshake).await.ok()?.ok()?;
-    // What it shows has been verified, or there would be no connection.
-    let certificate = wire.get_ref().1.peer_certificates().and_then(|shown| shown.first());
-    let certificate = certificate.map(|shown| Arc::from(shown.as_ref()));
-    Some((Box::new(wire), certificate))
-}
-
-/// Whether what comes is a handshake; `None`: nothing comes.
-async fn begins_tls(stream: &TcpStream) -> Option<bool> {
-    let mut first = [0];
-    match tokio::time::timeout(FIRST_BYTE_LIMIT, stream.peek(&mut first)).await {
-        Ok(Ok(1)) => Some(first == [TLS_BEGINS]),
-        Ok(Ok(_) | Err(_)) | Err(_) => None,
-    }
-}
-
-/// Connections that are through their handshake.
-struct Doors {
-    incoming: mpsc::Receiver<(Box<dyn Wire>, Peer)>,
-    stop: CancellationToken,
-}
-
-impl Listener for Doors {
-    type Io = Box<dyn Wire>;
-    type Addr = Peer;
-
-    async fn accept(&mut self) -> (Self::Io, Self::Addr) {
-        match self.incoming.recv().await {
-            Some(accepted) => accepted,
-            None => {
-                // Nobody accepts any more, which happens only when told to stop.
-                self.stop.cancelled().await;
-                std::future::pending().await
-            }
-        }
-    }
-
-    fn local_addr(&self) -> io::Result<Self::Addr> {
-        Err(io::Error::other("the listener is elsewhere"))
     }
 }

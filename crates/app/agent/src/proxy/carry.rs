@@ -18,6 +18,7 @@ use tokio_util::task::AbortOnDropHandle;
 use tracing::debug;
 
 use super::{Shared, lock};
+use crate::serve::{Seat, Stage};
 
 /// How long one member may take to take a connection.
 const CONNECT_LIMIT: Duration = Duration::from_secs(1);
@@ -39,7 +40,7 @@ const TICK: Duration = Duration::from_millis(50);
 const BUFFER: usize = 64 << 10;
 
 /// Carries one connection to its end.
-pub(super) async fn carry(shared: &Arc<Shared>, client: TcpStream) {
+pub(super) async fn carry(shared: &Arc<Shared>, client: TcpStream, seat: &Arc<Seat>) {
     let _ = client.set_nodelay(true);
     let Some((server, member)) = connect(shared).await else {
         shared.measures.failed();
@@ -50,8 +51,8 @@ pub(super) async fn carry(shared: &Arc<Shared>, client: TcpStream) {
     let _carried = Carried::new(shared, &member);
     let line = Arc::new(Line::default());
     // A task of its own, which wakes for bytes and for nothing else; what is minded beside them is minded here.
-    let mut both =
-        AbortOnDropHandle::new(tokio::spawn(pass_both(Arc::clone(shared), client, server, Arc::clone(&line))));
+    let both = pass_both(Arc::clone(shared), client, server, (Arc::clone(&line), Arc::clone(seat)));
+    let mut both = AbortOnDropHandle::new(tokio::spawn(both));
     tokio::select! {
         ended = &mut both => if let Ok(Err(error)) = ended {
             debug!(member = member.name, "a connection broke: {error}");
@@ -106,11 +107,17 @@ async fn pass_both(
     shared: Arc<Shared>,
     mut client: TcpStream,
     mut server: TcpStream,
-    line: Arc<Line>,
+    (line, seat): (Arc<Line>, Arc<Seat>),
 ) -> io::Result<()> {
     let ((from_client, to_client), (from_server, to_server)) = (client.split(), server.split());
     tokio::try_join!(
-        pass(from_client, to_server, &line, |bytes| shared.measures.up(bytes)),
+        pass(from_client, to_server, &line, |bytes| {
+            // From its first bytes on it is a connection that somebody needs.
+            if seat.stage() == Stage::Opening {
+                seat.set(Stage::Handling);
+            }
+            shared.measures.up(bytes);
+        }),
         pass(from_server, to_client, &line, |bytes| shared.measures.down(bytes)),
     )
     .map(|_| ())

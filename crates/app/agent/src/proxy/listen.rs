@@ -11,19 +11,19 @@ use std::time::{Duration, Instant};
 
 use quorate_faults::Fault;
 use tokio::net::TcpListener;
-use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
 use super::Shared;
 use super::carry::carry;
+use crate::serve::{self, Limits, Room, carried_max};
 
 /// Between two attempts at a port, at first and for how long.
 const AGAIN: (Duration, Duration) = (Duration::from_millis(3), Duration::from_secs(60));
 /// And later: nobody is about to let go of it.
 const LATER: Duration = Duration::from_millis(100);
-/// Connections at a time; more wait in the kernel's queue. Each has two buffers.
-const CONNECTIONS_MAX: usize = 4096;
+/// The part of all connections that one address leaves to the others.
+const LEFT_TO_OTHERS: usize = 8;
 /// After a connection could not be taken for want of descriptors or memory.
 const PAUSE: Duration = Duration::from_millis(50);
 
@@ -38,7 +38,7 @@ pub(super) fn begin(shared: Arc<Shared>) -> Result<(), Fault> {
 /// Listens where it is wanted.
 async fn run(shared: Arc<Shared>) {
     let mut wanted = shared.wanted.subscribe();
-    let room = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    let room = Room::new();
     let mut held: BTreeMap<SocketAddr, CancellationToken> = BTreeMap::new();
     loop {
         let now = wanted.borrow_and_update().clone();
@@ -63,7 +63,7 @@ async fn run(shared: Arc<Shared>) {
     }
 }
 
-async fn listen(shared: Arc<Shared>, at: SocketAddr, room: Arc<Semaphore>, stop: CancellationToken) {
+async fn listen(shared: Arc<Shared>, at: SocketAddr, room: Arc<Room>, stop: CancellationToken) {
     let Some(listener) = stop.run_until_cancelled(bind(at)).await else { return };
     info!("the proxy listens at {at}");
     shared.listening.send_modify(|all| all.push(at));
@@ -77,7 +77,7 @@ async fn listen(shared: Arc<Shared>, at: SocketAddr, room: Arc<Semaphore>, stop:
 async fn bind(at: SocketAddr) -> TcpListener {
     let (begun, mut told) = (Instant::now(), false);
     loop {
-        match TcpListener::bind(at).await {
+        match serve::listen(at) {
             Ok(listener) => return listener,
             Err(error) if !told => {
                 told = true;
@@ -93,15 +93,23 @@ async fn bind(at: SocketAddr) -> TcpListener {
     }
 }
 
-async fn accept(shared: &Arc<Shared>, listener: &TcpListener, room: &Arc<Semaphore>) {
+async fn accept(shared: &Arc<Shared>, listener: &TcpListener, room: &Arc<Room>) {
     loop {
-        let Ok(place) = Arc::clone(room).acquire_owned().await else { return };
+        room.settled().await;
         match listener.accept().await {
-            Ok((client, _)) => {
-                let shared = Arc::clone(shared);
+            Ok((client, from)) => {
+                let Some(seat) = room.admit(from.ip(), limits()) else {
+                    shared.measures.failed();
+                    debug!(%from, "a connection was closed: there are too many");
+                    continue;
+                };
+                let (shared, seat) = (Arc::clone(shared), Arc::new(seat));
                 tokio::spawn(async move {
-                    carry(&shared, client).await;
-                    drop(place);
+                    tokio::select! {
+                        biased;
+                        () = seat.closed() => debug!("a connection was closed: it carried nothing, and there are too many"),
+                        () = carry(&shared, client, &seat) => {}
+                    }
                 });
             }
             Err(error) => {
@@ -110,4 +118,11 @@ async fn accept(shared: &Arc<Shared>, listener: &TcpListener, room: &Arc<Semapho
             }
         }
     }
+}
+
+/// Clients keep connections for days that say nothing, on purpose: there is no limit in time. One that has never carried anything ends
+/// for a new one where there are too many.
+fn limits() -> Limits {
+    let connections = carried_max();
+    Limits { connections, of_one: connections - connections / LEFT_TO_OTHERS }
 }

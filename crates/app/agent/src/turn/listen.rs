@@ -26,7 +26,7 @@ use tokio_util::sync::CancellationToken;
 use super::poll::Poll;
 use super::publish::Shared;
 use super::status::Status;
-use crate::serve::Peer;
+use crate::serve::{Peer, bind_unix};
 
 /// The socket's name in the state dir.
 const SOCKET: &str = "agent.sock";
@@ -124,14 +124,12 @@ pub(super) fn api(
         Ok(()) | Err(rustix::io::Errno::NOENT) => {}
         Err(errno) => return Err(fail(errno.into())),
     }
-    let listener = through(state.path(), |path| tokio::net::UnixListener::bind(path)).map_err(fail)?;
+    let bound = through(state.path(), bind_unix).map_err(fail)?;
     let mode = std::fs::Permissions::from_mode(0o600);
     std::fs::set_permissions(state.path().join(SOCKET), mode).map_err(fail)?;
     let api = Api { shared: Arc::clone(shared), poll, wishes: wishes.clone() };
     let router = Router::new().route("/status", get(status)).route("/stop", post(end)).with_state(api);
-    tokio::spawn(async move {
-        let _ = axum::serve(listener, router).with_graceful_shutdown(async move { stop.cancelled().await }).await;
-    });
+    tokio::spawn(bound.serve(router, stop));
     Ok(())
 }
 

@@ -213,6 +213,7 @@ impl Shared {
             flush_timeout: FLUSH_LIMIT,
             take_over: TakeOver::No,
             restored: false,
+            taken_over: false,
             was: Vec::new(),
             declared: None,
             scratch: settings.data_dir.parent().unwrap_or(Path::new("/")).to_owned(),
