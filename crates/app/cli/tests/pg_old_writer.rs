@@ -35,20 +35,41 @@ fn with_table(group: &mut Group, runtime: &Runtime) {
     });
 }
 
-/// Stops the processes of a node's server that send its changes, and says how many there are.
-fn stop_senders(group: &Group, at: usize) -> usize {
+/// The processes of a node's server that send its changes, each with the number that the server itself sees: it runs in a namespace
+/// of its own.
+fn senders(group: &Group, at: usize) -> Vec<(Pid, i64)> {
     let data = group.data_dir(at).display().to_string();
-    let mut stopped = 0;
+    let mut found = Vec::new();
     for entry in std::fs::read_dir("/proc").unwrap().flatten() {
         let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<i32>().ok()) else { continue };
         let words = std::fs::read(entry.path().join("cmdline")).unwrap_or_default();
         let dir = std::fs::read_link(entry.path().join("cwd")).unwrap_or_default();
         if dir.display().to_string() == data && String::from_utf8_lossy(&words).contains("walsender") {
-            kill_process(Pid::from_raw(pid).unwrap(), Signal::STOP).unwrap();
-            stopped += 1;
+            let status = std::fs::read_to_string(entry.path().join("status")).unwrap_or_default();
+            let numbers = status.lines().find_map(|line| line.strip_prefix("NSpid:")).unwrap_or_default();
+            let inside = numbers.split_whitespace().last().and_then(|number| number.parse().ok());
+            found.push((Pid::from_raw(pid).unwrap(), inside.unwrap()));
         }
     }
-    stopped
+    found
+}
+
+/// Stops the processes of a node's server that send its changes, and says how many there are.
+fn stop_senders(group: &Group, at: usize) -> usize {
+    let senders = senders(group, at);
+    for (pid, _) in &senders {
+        kill_process(*pid, Signal::STOP).unwrap();
+    }
+    senders.len()
+}
+
+/// Stops the process of a node's server that sends its changes to another node.
+fn stop_sender(group: &Group, runtime: &Runtime, from: usize, to: usize) {
+    let link = format!("mesh_n{}_from_n{}", to + 1, from + 1);
+    let sql = format!("SELECT pid::int8 FROM pg_stat_replication WHERE application_name = '{link}'");
+    let inside = runtime.block_on(count(&group.inside(from), &sql));
+    let (pid, _) = senders(group, from).into_iter().find(|(_, number)| *number == inside).unwrap();
+    kill_process(pid, Signal::STOP).unwrap();
 }
 
 /// The writer sends nothing any more, takes one more update, and dies with all that runs on its node. Returns who writes then.
@@ -169,10 +190,32 @@ fn an_old_writer_that_had_sent_everything_takes_part_again_by_itself() {
     assert!(takes_reads(&group, &runtime, old));
     assert!(!group.records().keys().any(|key| key.starts_with("cutoffs/") || key.starts_with("diverged/")));
 
+    let mut writer = new;
     if is_full() {
         what_only_it_had_in_a_table_with_stamps_is_merged(&mut group, &runtime, new, 3 - old - new);
+        writer = group.writer().unwrap();
     }
     group.wait("all is well", |group| group.pg(&["status"]).status.success());
+    stays_out_while_its_log_cannot_be_read(&mut group, &runtime, writer);
+}
+
+/// The slot that would prove what it holds is gone: it is not taken for one that holds nothing.
+#[expect(clippy::disallowed_methods, reason = "a test takes a slot away; nothing of it has to be durable")]
+fn stays_out_while_its_log_cannot_be_read(group: &mut Group, runtime: &Runtime, old: usize) {
+    let new = lose(group, old);
+    let slot = format!("pg_replslot/mesh_n{}_from_n{}", new + 1, old + 1);
+    std::fs::rename(group.data_dir(old).join(slot), group.path("slot")).unwrap();
+    runtime.block_on(eventually(&group.door(new, WRITE), "UPDATE public.t SET v = 70 WHERE id = 1"));
+    group.start(old, &[]);
+    group.wait("it is reported", |group| group.says(old, "fault", "Q1446"));
+    assert!(!takes_reads(group, runtime, old), "no proxy leads readers to it");
+    assert!(group.records().contains_key(&format!("cutoffs/n{}", old + 1)), "nothing is cleared");
+    let (name, status) = (group.nodes[old].name.clone(), group.pg(&["status"]));
+    let text = said(&status);
+    assert!(status.status.code() == Some(3) && text.contains("Q1446"), "{text}");
+    well(&group.pg(&["rejoin", &name, "--discard"]));
+    group.wait("all is well", |group| group.pg(&["status"]).status.success());
+    assert_eq!(value(group, runtime, old), 70);
 }
 
 /// As ever; its agent is killed after it has read its log, and before that is on record.
@@ -193,4 +236,111 @@ fn what_only_it_had_in_a_table_with_stamps_is_merged(group: &mut Group, runtime:
             runtime.block_on(count(&group.inside(at), EVENTS)) == 1 && value(group, runtime, at) == 8
         });
     }
+}
+
+/// What an old writer has left: the value of the first row, and that of a row which it made, on a node.
+fn rows(group: &Group, runtime: &Runtime, at: usize) -> (i64, i64) {
+    let made = "SELECT coalesce(max(v), 0)::int8 FROM public.t WHERE id = 3";
+    (value(group, runtime, at), runtime.block_on(count(&group.inside(at), made)))
+}
+
+fn write(group: &Group, runtime: &Runtime, at: usize, sql: &[&str]) {
+    for sql in sql {
+        runtime.block_on(eventually(&group.door(at, WRITE), sql));
+    }
+}
+
+#[test]
+fn a_node_that_lags_behind_a_new_writer_takes_its_rows_and_never_the_old_ones_late() {
+    let mut group = Group::new("role: manager");
+    let runtime = runtime();
+    with_table(&mut group, &runtime);
+    let old = group.writer().unwrap();
+    let third = (0..3).rev().find(|at| *at != old).unwrap();
+    let new = 3 - old - third;
+    group.kill_agent(third);
+    group.start(third, &["--halt-before", "take-rows"]);
+    group.wait("the third one is ready", |group| group.is_ready(third));
+    stop_sender(&group, &runtime, old, third);
+    write(&group, &runtime, old, &["UPDATE public.t SET v = 5 WHERE id = 1", "INSERT INTO public.t VALUES (3, 30)"]);
+    group.wait("one node has them", |group| rows(group, &runtime, new) == (5, 30));
+    assert_eq!(lose(&mut group, old), new, "the one that has more takes over");
+    write(
+        &group,
+        &runtime,
+        new,
+        &["UPDATE public.t SET v = 9 WHERE id = 1", "UPDATE public.t SET v = 31 WHERE id = 3"],
+    );
+
+    // What the third node has is not what the writer has, and that is reported while the old writer is away.
+    group.wait("it halts", |group| group.log(third).contains("halted before this step"));
+    group.wait("the newer update arrives", |group| value(group, &runtime, third) == 9);
+    assert_eq!(rows(&group, &runtime, third), (9, 0), "it lacks a row");
+    assert!(group.says(third, "waiting", "Q1448"), "{:?}", group.status(third));
+    assert!(!takes_reads(&group, &runtime, third), "no proxy leads readers to it");
+    let status = group.pg(&["status"]);
+    assert!(status.status.code() == Some(3) && said(&status).contains("Q1448"), "{status:?}");
+
+    group.wait("it has the rows of the writer, without the old one", |group| {
+        group.signal(third, Signal::USR2);
+        rows(group, &runtime, third) == (9, 31) && takes_reads(group, &runtime, third)
+    });
+    group.kill_agent(third);
+    group.start(third, &[]);
+    group.start(old, &[]);
+    all_have(&group, &runtime, (9, 31));
+    changed_while_its_agent_was_away(&mut group, &runtime, (new, old, third));
+    applied_more_than_the_new_writer(&mut group, &runtime, (old, new, third));
+}
+
+/// Every node has these rows, takes part, and has nothing on record.
+fn all_have(group: &Group, runtime: &Runtime, wanted: (i64, i64)) {
+    group.wait_ready();
+    group.wait("all is well", |group| group.pg(&["status"]).status.success());
+    for at in 0..3 {
+        assert_eq!(rows(group, runtime, at), wanted, "{at}");
+    }
+    group.assert_one_group();
+    let records = group.records();
+    let left = |key: &&String| ["cutoffs/", "floors/", "diverged/"].iter().any(|folder| key.starts_with(folder));
+    assert_eq!(records.keys().find(left), None);
+}
+
+/// The writer changes, and the old one is back, while no agent of the third node runs that could stop anything.
+fn changed_while_its_agent_was_away(group: &mut Group, runtime: &Runtime, (old, new, third): (usize, usize, usize)) {
+    group.kill_agent(third);
+    stop_sender(group, runtime, old, third);
+    write(group, runtime, old, &["UPDATE public.t SET v = 50 WHERE id = 1"]);
+    group.wait("one node has it", |group| value(group, runtime, new) == 50);
+    assert_eq!(lose(group, old), new);
+    write(group, runtime, new, &["UPDATE public.t SET v = 90 WHERE id = 1"]);
+    group.wait("the newer one arrives", |group| value(group, runtime, third) == 90);
+    group.start(old, &[]);
+    group.wait("the old one is ready", |group| group.is_ready(old));
+    assert!(group.records().contains_key(&format!("floors/n{}", old + 1)), "it is not known what the third one has");
+    // Its server starts anew too: both logs would be applied side by side.
+    group.kill_node(third);
+    group.start(third, &[]);
+    all_have(group, runtime, (90, 31));
+}
+
+/// A node that could not stand for the lease has more of the old writer than the one that took over.
+fn applied_more_than_the_new_writer(group: &mut Group, runtime: &Runtime, (old, new, third): (usize, usize, usize)) {
+    group.kill_agent(third);
+    stop_sender(group, runtime, old, new);
+    write(group, runtime, old, &["UPDATE public.t SET v = 7 WHERE id = 1"]);
+    group.wait("one node has it", |group| value(group, runtime, third) == 7);
+    assert_eq!(lose(group, old), new);
+    group.start(third, &[]);
+    group.wait("it is reported", |group| group.is_ready(third) && group.says(third, "troubles", "Q1447"));
+    let status = group.pg(&["status"]);
+    assert!(status.status.code() == Some(3) && said(&status).contains("Q1447"), "{status:?}");
+    assert!(takes_reads(group, runtime, third), "it goes on as a reader");
+    group.start(old, &[]);
+    for at in [old, third] {
+        group.wait("both stay out", |group| group.says(at, "fault", "Q1445"));
+        assert_eq!(value(group, runtime, at), 7, "what only they have is there to be looked at");
+        assert!(!takes_reads(group, runtime, at));
+    }
+    assert_eq!(value(group, runtime, new), 90);
 }

@@ -20,6 +20,7 @@ use quorate_postgres::sql::{Client, Place};
 use super::background::end_part;
 use super::boxed::server_box;
 use super::here::{DATABASE, Here};
+use super::lagging;
 use super::life::{Life, Shared, state_of};
 use super::observe::{self, SERVICE};
 use super::proxy::running;
@@ -47,7 +48,12 @@ impl Life {
                 stop_server(&shared.here, "the agent: this node takes part again").await?;
                 start_server(&shared.here, Network::Open).await
             }
-            PgStep::HoldLink { from } => returning::hold(&shared, &from).await,
+            PgStep::HoldLink { from, unordered } => {
+                let order = if unordered { group::Order::Unknown } else { group::Order::Known };
+                returning::hold(&shared, &from, order).await
+            }
+            PgStep::TakeRows { writer, skip } => self.take_rows(writer, skip).await,
+            PgStep::ConfirmFloor { from } => lagging::confirm_floor(&shared, &from).await,
             PgStep::ReleaseLink { from } => returning::release(&shared, &from).await,
             PgStep::ClearCutoff { epoch } => returning::clear_cutoff(&shared, epoch).await,
             PgStep::NoteDiverged(diverged) => returning::note_diverged(&shared, &diverged).await,

@@ -12,9 +12,7 @@ use quorate_coordination::{Health, Lease, Lock, Registration, Scope, Store, Turn
 use quorate_faults::{Code, Fault};
 use quorate_host::state::StateDir;
 use quorate_plan::check::check_pg;
-use quorate_plan::postgres::{PgPlan, PgStep, Records, Revival, StoreNow, keys, next};
-use quorate_postgres::group;
-use quorate_postgres::server::{self, ConfigChange};
+use quorate_plan::postgres::{PgPlan, PgStep, Records, Revival, StoreNow, keys, lacks_rows, next};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
@@ -23,9 +21,8 @@ use tracing::{info, warn};
 
 use super::doors::Doors;
 use super::execute::blocking;
-use super::fence::boot_now;
-use super::here::{DATABASE, Here};
-use super::observe::{self, Details, Kept, Known, PoolInstance};
+use super::here::Here;
+use super::observe::{self, Details, Kept, Known};
 use super::proxy::running;
 use super::status::{Board, PartStatus};
 use super::{execute, health, writer};
@@ -73,12 +70,14 @@ pub(super) struct Life {
     pub(super) prepared: bool,
     /// What was begun before its turn.
     pub(super) early: JoinSet<()>,
+    /// Takes the rows of the writer.
+    pub(super) taking: JoinSet<Result<(), Fault>>,
     /// Pooler and proxy are offered by these.
     pub(super) offered: Vec<Registration>,
     /// The certificates that server and pooler were told of by this process.
-    told: Option<String>,
+    pub(super) told: Option<String>,
     /// Links that errors have stopped, by the member they come from.
-    revivals: BTreeMap<u16, Revival>,
+    pub(super) revivals: BTreeMap<u16, Revival>,
     counted: Option<Instant>,
     /// Whether this node has its part of the group, as the store said last.
     joined: bool,
@@ -206,6 +205,7 @@ pub(crate) async fn run_on(
         lock: None,
         prepared: false,
         early: JoinSet::new(),
+        taking: JoinSet::new(),
         offered: Vec::new(),
         told: None,
         revivals: BTreeMap::new(),
@@ -367,7 +367,7 @@ impl Life {
         if details.counts.is_some() {
             self.counted = Some(Instant::now());
         }
-        self.revive(&details).await;
+        self.revive(&details, &seen).await;
         if let StoreNow::Known(store) = &seen.store {
             // A store that does not answer changes nothing of what it said.
             self.joined = store.records.joined.contains_key(shared.here.name());
@@ -391,7 +391,7 @@ impl Life {
         if fit || seen.mine.lost.is_some() {
             let writes = matches!(&seen.store, StoreNow::Known(store)
                 if store.records.writer.as_ref().is_some_and(|(writer, _)| writer.node == shared.here.name()));
-            shared.board.set_behind(seen.mine.lost.is_some() && !writes);
+            shared.board.set_behind((seen.mine.lost.is_some() || lacks_rows(shared.here.name(), &seen)) && !writes);
         }
         if let StoreNow::Known(store) = &seen.store {
             shared.board.set_out(store.records.is_out(shared.here.name()));
@@ -422,71 +422,6 @@ impl Life {
         }
         for registration in &self.offered {
             say(registration, serves && configured, "pooler, proxy or server are not as they should be");
-        }
-    }
-
-    /// The server lets in to whom databases were given; the pooler is told by the plan.
-    async fn let_in(&mut self, instances: &[PoolInstance]) {
-        let shared = Arc::clone(&self.shared);
-        let pairs: Vec<(String, String)> =
-            instances.iter().map(|one| (one.database.clone(), one.user.clone())).collect();
-        let told = async {
-            let owner = shared.here.owner()?;
-            let dir = shared.here.data_dir();
-            if blocking(move || server::ensure_instances(&dir, &pairs, owner)).await? == ConfigChange::Changed {
-                server::reload(&shared.here.own("postgres", shared.here.limits()).await?).await?;
-            }
-            Ok(())
-        };
-        match told.await {
-            // Only what the server knows is offered.
-            Ok(()) => shared.doors.set_instances(instances),
-            Err(fault) => self.failed("let in", &fault),
-        }
-    }
-
-    /// Certificates that were renewed are given on, and read anew without a restart.
-    async fn renew_files(&mut self) {
-        let shared = Arc::clone(&self.shared);
-        let given = match shared.here.ensure_given() {
-            Ok(given) if self.told.as_ref() == Some(&given) => return,
-            Ok(given) => given,
-            Err(fault) => return self.failed("renew certificates", &fault),
-        };
-        let renewed = async {
-            let client = shared.here.own("postgres", shared.here.limits()).await?;
-            server::reload(&client).await?;
-            shared.doors.reload().await
-        };
-        match renewed.await {
-            // Those who were told are told again if not everybody was.
-            Ok(false) => {}
-            Ok(true) => {
-                if self.told.replace(given).is_some() {
-                    info!("server and pooler have read their certificates anew");
-                }
-            }
-            Err(fault) => self.failed("renew certificates", &fault),
-        }
-    }
-
-    /// Links that an error has stopped go on: at once, and less and less often where the error is still there.
-    async fn revive(&mut self, details: &Details) {
-        for link in &details.incoming {
-            let revival = self.revivals.entry(link.from).or_default();
-            if !revival.look(!link.stopped, boot_now()) {
-                continue;
-            }
-            let (tries, from) = (revival.tries(), link.name.as_str());
-            let revived = async {
-                let client = self.shared.here.own(DATABASE, self.shared.here.limits()).await?;
-                group::revive_link(&client, link.from).await
-            };
-            match revived.await {
-                Ok(true) => warn!(from, tries, "the link was stopped by an error, and goes on"),
-                Ok(false) => {}
-                Err(fault) => warn!(from, tries, code = %fault.code(), "the link does not go on: {}", in_words(&fault)),
-            }
         }
     }
 
@@ -534,7 +469,7 @@ impl Life {
         }
     }
 
-    fn failed(&mut self, step: &'static str, fault: &Fault) {
+    pub(super) fn failed(&mut self, step: &'static str, fault: &Fault) {
         let words = in_words(fault);
         warn!(step, code = %fault.code(), "{words}");
         let words = format!("{words} [{}]", fault.code());

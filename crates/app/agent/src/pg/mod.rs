@@ -16,6 +16,7 @@ mod execute;
 pub mod fence;
 mod health;
 mod here;
+mod lagging;
 mod life;
 mod observe;
 mod operate;
@@ -24,6 +25,7 @@ mod rejoin;
 mod returning;
 mod status;
 mod told;
+mod upkeep;
 mod writer;
 
 pub use background::{check_agent, ensure_agent, stop_all};

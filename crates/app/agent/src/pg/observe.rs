@@ -301,8 +301,8 @@ async fn database(
 /// The subscriptions of this node, by the member that they follow.
 fn followed(group: &Group, links: &Links, position: &group::Position) -> BTreeMap<String, LinkNow> {
     let link = |(name, id): (&String, &u16)| {
-        let (held, applied) = (links.incoming.get(id)?.held, position.applied.get(id).copied().unwrap_or_default());
-        Some((name.clone(), LinkNow { held, applied }))
+        let (link, applied) = (links.incoming.get(id)?, position.applied.get(id).copied().unwrap_or_default());
+        Some((name.clone(), LinkNow { held: link.held, applied, unordered: link.unordered }))
     };
     group.nodes.iter().filter_map(link).collect()
 }

@@ -59,10 +59,10 @@ pub(super) async fn applied_here(client: &Client, records: &Records) -> Result<A
 }
 
 /// Stops applying the changes of a node.
-pub(super) async fn hold(shared: &Shared, from: &str) -> Result<(), Fault> {
+pub(super) async fn hold(shared: &Shared, from: &str, order: group::Order) -> Result<(), Fault> {
     let id = number(&observe::records(&shared.store).await?, from)?;
     let client = shared.here.own(DATABASE, shared.here.limits()).await?;
-    group::hold_link(&client, id).await?;
+    group::hold_link(&client, id, order).await?;
     info!(from, "stopped applying its changes until it is known what it holds");
     Ok(())
 }

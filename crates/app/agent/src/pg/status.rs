@@ -97,7 +97,7 @@ struct Inner {
     /// The door is open.
     open: bool,
     everywhere: bool,
-    /// It lacks rows that nobody will send any more.
+    /// It lacks rows that nobody will send any more, or that it takes from the writer.
     behind: bool,
     /// It holds, or may hold, changes that the writer does not have.
     out: bool,
@@ -123,6 +123,7 @@ struct Measures {
     conflicts: Gauge,
     lost: Gauge,
     out: Gauge,
+    behind: Gauge,
     parts: Family<OfPart, Gauge>,
 }
 
@@ -142,6 +143,7 @@ impl Measures {
         self.conflicts.set(number(status.links.iter().map(|link| link.conflicts).sum()));
         self.lost.set(number(status.lost));
         self.out.set(i64::from(inner.out));
+        self.behind.set(i64::from(inner.behind));
         for part in &status.parts {
             self.parts.get_or_create(&OfPart { part: part.name.clone() }).set(i64::from(part.ready));
         }
@@ -166,7 +168,7 @@ impl Board {
 
     /// Has Prometheus told about it.
     pub(crate) fn register(&self, registry: &mut Registry) {
-        let Measures { ready, writer, links, lag, conflicts, lost, out, parts } = self.inner().measures.clone();
+        let Measures { ready, writer, links, lag, conflicts, lost, out, behind, parts } = self.inner().measures.clone();
         registry.register("quorate_pg_ready", "1 once this node has its part of the group", ready);
         registry.register("quorate_pg_writer", "1 while this node takes writes", writer);
         registry.register("quorate_pg_links_running", "Links that bring changes to this node", links);
@@ -178,6 +180,7 @@ impl Board {
             "1 while this node stays out: it may hold changes that the writer has not",
             out,
         );
+        registry.register("quorate_pg_behind", "1 while this node lacks rows of the writer and takes no reads", behind);
         registry.register("quorate_pg_part_ready", "1 for a program of the node that does its work", parts);
     }
 
@@ -246,9 +249,11 @@ impl Board {
         inner.measures.take(&inner);
     }
 
-    /// Whether it lacks rows that nobody will send any more.
+    /// Whether it lacks rows that nobody will send any more, or that it takes from the writer.
     pub(super) fn set_behind(&self, behind: bool) {
-        self.inner().behind = behind;
+        let mut inner = self.inner();
+        inner.behind = behind;
+        inner.measures.take(&inner);
     }
 
     /// Whether the door is open, for whom ever.

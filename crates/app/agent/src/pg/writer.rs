@@ -23,6 +23,7 @@ use super::doors::Door;
 use super::execute::group_of;
 use super::fence::boot_now;
 use super::here::DATABASE;
+use super::lagging;
 use super::life::Shared;
 use super::observe;
 use super::returning::{Applied, applied_here};
@@ -408,7 +409,7 @@ impl Keeper {
     /// The door waits, nobody writes, and the other node has everything.
     async fn prepare_handover(&mut self, to: &str) -> Result<(), Fault> {
         let here = self.shared.here.clone();
-        let (_, group) = group_of(&self.shared).await?;
+        let (records, group) = group_of(&self.shared).await?;
         let number = |name: &str| group.nodes.get(name).and_then(|id| here.member(name, *id));
         let (Some(me), Some(next)) = (number(here.name()), number(to)) else {
             return Err(Fault::new(Code::PgSwitchover, format!("`{to}` is no member of the group")));
@@ -417,6 +418,7 @@ impl Keeper {
         if !here.is(to, "reader").await {
             return Err(Fault::new(Code::PgSwitchover, format!("`{to}` does not answer, or takes no reads")));
         }
+        lagging::check_target(&here, &records, &next).await?;
         let limits = Limits { connect: PING, statement: CAUGHT_UP_LIMIT, lock: PING };
         let client = here.own(DATABASE, limits).await?;
         // From here on somebody waits: the whole time of the lease is there.

@@ -5,6 +5,7 @@
 
 mod repair;
 mod stopped;
+mod take;
 
 use std::time::Duration;
 
@@ -12,6 +13,7 @@ use quorate_faults::{Code, Fault};
 
 pub use repair::{Repaired, Source, repair};
 pub use stopped::{Conflict, Stopped, Way, forget_found, skip, stopped};
+pub use take::take_rows;
 
 use crate::sql::{Client, state_of};
 

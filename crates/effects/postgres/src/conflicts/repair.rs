@@ -33,12 +33,22 @@ pub struct Repaired {
 }
 
 #[derive(Debug, Clone)]
-struct Table {
-    name: String,
-    key: String,
-    lww: bool,
+pub(super) struct Table {
+    pub(super) name: String,
+    pub(super) key: String,
+    pub(super) lww: bool,
+    /// The columns that are written; the server computes the others.
+    pub(super) columns: String,
     /// For each unique index besides the key, the SQL of what no two rows may share; NULL where it binds nobody.
-    unique: Vec<String>,
+    pub(super) unique: Vec<String>,
+}
+
+#[cfg(test)]
+impl Table {
+    pub(super) fn of(name: &str, lww: bool) -> Table {
+        let (key, columns) = ("id".to_owned(), "id, u".to_owned());
+        Table { name: name.to_owned(), key, lww, columns, unique: Vec::new() }
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -101,7 +111,7 @@ pub(super) fn undecided(table: &str) -> Fault {
         .hint("name the node whose rows are right: `quorate pg conflicts repair --from NODE`")
 }
 
-async fn tables(client: &Client) -> Result<Vec<Table>, Fault> {
+pub(super) async fn tables(client: &Client) -> Result<Vec<Table>, Fault> {
     let sql = "SELECT format('%I.%I', t.schema, t.name), (SELECT string_agg(quote_ident(a.attname), ', ' ORDER BY a.attnum) \
                FROM pg_catalog.pg_index i JOIN pg_catalog.pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = ANY (i.indkey) \
                WHERE i.indrelid = t.relation AND i.indisprimary), t.lww, \
@@ -110,7 +120,9 @@ async fn tables(client: &Client) -> Result<Vec<Table>, Fault> {
                || ' THEN ROW(' || string_agg(c.word, ', ' ORDER BY c.n) || ')::text END' FROM pg_catalog.pg_index i CROSS JOIN LATERAL \
                (SELECT n, pg_catalog.pg_get_indexdef(i.indexrelid, n, true) FROM generate_series(1, i.indnkeyatts) n) AS c (n, word) \
                WHERE i.indrelid = t.relation AND i.indisunique AND NOT i.indisprimary AND i.indisvalid \
-               GROUP BY i.indexrelid, i.indpred, i.indrelid, i.indnullsnotdistinct ORDER BY i.indexrelid) \
+               GROUP BY i.indexrelid, i.indpred, i.indrelid, i.indnullsnotdistinct ORDER BY i.indexrelid), \
+               (SELECT string_agg(quote_ident(a.attname), ', ' ORDER BY a.attnum) FROM pg_catalog.pg_attribute a \
+               WHERE a.attrelid = t.relation AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = '') \
                FROM mesh.tables t WHERE t.keyed ORDER BY 1";
     let rows = client.query(sql, &[]).await?;
     let read = |row| {
@@ -119,6 +131,7 @@ async fn tables(client: &Client) -> Result<Vec<Table>, Fault> {
             key: client.read(row, 1)?,
             lww: client.read(row, 2)?,
             unique: client.read(row, 3)?,
+            columns: client.read(row, 4)?,
         })
     };
     rows.iter().map(read).collect()
@@ -213,11 +226,11 @@ fn places(found: &Found) -> impl Iterator<Item = (usize, &String)> {
 
 /// What is done on one node.
 #[derive(Debug, Default)]
-struct Change<'a> {
-    put: Vec<&'a str>,
-    removed: u64,
+pub(super) struct Change<'a> {
+    pub(super) put: Vec<&'a str>,
+    pub(super) removed: u64,
     /// Rows that make room: key, text (any, if it is not said), what is there instead, and how that is called.
-    room: Vec<(&'a str, Option<&'a str>, Option<&'a str>, &'static str)>,
+    pub(super) room: Vec<(&'a str, Option<&'a str>, Option<&'a str>, &'static str)>,
 }
 
 fn difference<'a>(source: &Source, table: &Table, rows: &'a Rows, right: &'a Rows) -> Change<'a> {
@@ -255,30 +268,41 @@ fn difference<'a>(source: &Source, table: &Table, rows: &'a Rows, right: &'a Row
 /// Puts rows there without sending them on, and writes down those that made room.
 async fn write(seat: &Seat, table: &Table, change: &Change<'_>) -> Result<(), Fault> {
     let client = &seat.client;
+    let written = within_origin(client, async {
+        client.batch("BEGIN; SET LOCAL session_replication_role = replica").await?;
+        put(client, table, change).await?;
+        client.batch("COMMIT").await
+    });
+    written.await.map_err(|fault| in_the_way(client, table, fault))
+}
+
+/// The same within a transaction of the origin that no link carries.
+pub(super) async fn put(client: &Client, table: &Table, change: &Change<'_>) -> Result<(), Fault> {
     let keys: Vec<&str> = change.room.iter().map(|room| room.0).collect();
     let texts: Vec<Option<&str>> = change.room.iter().map(|room| room.1).collect();
     let kept: Vec<Option<&str>> = change.room.iter().map(|room| room.2).collect();
     let kinds: Vec<&str> = change.room.iter().map(|room| room.3).collect();
-    let written = within_origin(client, async {
-        client.batch("BEGIN; SET LOCAL session_replication_role = replica").await?;
-        let delete = format!(
-            "WITH mesh_gone AS (DELETE FROM {0} t USING unnest($1::text[], $2::text[], $3::text[], $4::text[]) \
-             AS mesh_x (mesh_key, mesh_text, mesh_kept, mesh_kind) WHERE ROW({1})::text = mesh_x.mesh_key \
-             AND (mesh_x.mesh_text IS NULL OR t::text = mesh_x.mesh_text) \
-             RETURNING pg_catalog.to_jsonb(t) AS lost, mesh_x.mesh_kept::{0} AS kept, mesh_x.mesh_kind AS kind) \
-             INSERT INTO mesh.conflicts (relation, kind, came, kept, lost) \
-             SELECT {2}, kind, 'here', coalesce(pg_catalog.to_jsonb(kept), 'null'), lost FROM mesh_gone",
-            table.name,
-            table.key,
-            literal(&table.name)
-        );
-        client.execute(&delete, &[&keys, &texts, &kept, &kinds]).await?;
-        let insert = format!("INSERT INTO {0} SELECT (x.r::{0}).* FROM unnest($1::text[]) AS x (r)", table.name);
-        client.execute(&insert, &[&change.put]).await?;
-        client.batch("COMMIT").await
-    })
-    .await;
-    written.map_err(|fault| match state_of(&fault).as_deref() {
+    let delete = format!(
+        "WITH mesh_gone AS (DELETE FROM {0} t USING unnest($1::text[], $2::text[], $3::text[], $4::text[]) \
+         AS mesh_x (mesh_key, mesh_text, mesh_kept, mesh_kind) WHERE ROW({1})::text = mesh_x.mesh_key \
+         AND (mesh_x.mesh_text IS NULL OR t::text = mesh_x.mesh_text) \
+         RETURNING pg_catalog.to_jsonb(t) AS lost, mesh_x.mesh_kept::{0} AS kept, mesh_x.mesh_kind AS kind) \
+         INSERT INTO mesh.conflicts (relation, kind, came, kept, lost) \
+         SELECT {2}, kind, 'here', coalesce(pg_catalog.to_jsonb(kept), 'null'), lost FROM mesh_gone",
+        table.name,
+        table.key,
+        literal(&table.name)
+    );
+    client.execute(&delete, &[&keys, &texts, &kept, &kinds]).await?;
+    let insert = format!(
+        "INSERT INTO {0} ({1}) OVERRIDING SYSTEM VALUE SELECT {1} FROM (SELECT (x.r::{0}).* FROM unnest($1::text[]) AS x (r)) y",
+        table.name, table.columns
+    );
+    client.execute(&insert, &[&change.put]).await.map(drop)
+}
+
+pub(super) fn in_the_way(client: &Client, table: &Table, fault: Fault) -> Fault {
+    match state_of(&fault).as_deref() {
         Some("23505" | "23P01") => {
             let what = format!("rows of {} on `{}` are in the way of those that are right", table.name, client.node());
             Fault::new(Code::PgDiverged, what)
@@ -286,7 +310,7 @@ async fn write(seat: &Seat, table: &Table, change: &Change<'_>) -> Result<(), Fa
                 .caused_by(fault)
         }
         _ => fault,
-    })
+    }
 }
 
 #[cfg(test)]
@@ -326,7 +350,7 @@ mod tests {
         ];
         let right = newest(&all);
         assert_eq!(shown(&right), ["a=1/1", "b=6/2"]);
-        let table = Table { name: "t".into(), key: "id".into(), lww: true, unique: vec!["u".into()] };
+        let table = Table { unique: vec!["u".into()], ..Table::of("t", true) };
         let change = difference(&Source::Newest, &table, &all[0], &right);
         assert_eq!(change.put, ["1/1", "6/2"]);
         assert_eq!(

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use quorate_faults::{Code, Fault};
-use quorate_plan::postgres::{Unsent, read_unsent};
+use quorate_plan::postgres::{Unsent, position_text, read_unsent};
 use tokio::time::Instant;
 
 use super::mesh::link_name;
@@ -27,13 +27,41 @@ async fn name_of(client: &Client, from: u16) -> Result<String, Fault> {
     Ok(link_name(from, myself(client).await?.map(|me| me.id).unwrap_or_default()))
 }
 
+/// Whether changes of a member may have been applied after newer ones of the writer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Order {
+    /// They were not.
+    Known,
+    /// They may have been: rows are compared before this node takes part.
+    Unknown,
+}
+
 /// Stops the subscription to a member until [`release_link`].
-pub async fn hold_link(client: &Client, from: u16) -> Result<(), Fault> {
+pub async fn hold_link(client: &Client, from: u16, order: Order) -> Result<(), Fault> {
     let name = name_of(client, from).await?;
+    let mark = match order {
+        Order::Known => String::new(),
+        Order::Unknown => format!("INSERT INTO mesh.unordered VALUES ({}) ON CONFLICT DO NOTHING; ", literal(&name)),
+    };
     let sql = format!(
-        "INSERT INTO mesh.held VALUES ({}) ON CONFLICT DO NOTHING; ALTER SUBSCRIPTION {} DISABLE",
+        "{mark}INSERT INTO mesh.held VALUES ({}) ON CONFLICT DO NOTHING; ALTER SUBSCRIPTION {} DISABLE",
         literal(&name),
         ident(&name)
+    );
+    client.batch(&sql).await
+}
+
+/// Rows were compared with those of the writer, which has the log of a member up to `to`: the subscription skips it up to there.
+/// Where it has applied as much, only the mark is removed.
+pub async fn skip_link(client: &Client, from: u16, to: u64) -> Result<(), Fault> {
+    let name = literal(&name_of(client, from).await?);
+    let at = literal(&position_text(to));
+    // A transaction with a number is on disk when it has ended, and with it the position that was written before.
+    let sql = format!(
+        "SELECT pg_catalog.pg_current_xact_id(); SELECT pg_catalog.pg_replication_origin_advance('pg_' || s.oid, {at}::pg_lsn) \
+         FROM pg_catalog.pg_subscription s LEFT JOIN pg_catalog.pg_replication_origin_status o ON o.external_id = 'pg_' || s.oid \
+         WHERE s.subname = {name} AND coalesce(o.remote_lsn, '0/0') < {at}::pg_lsn; \
+         DELETE FROM mesh.unordered WHERE subname = {name}"
     );
     client.batch(&sql).await
 }
@@ -61,7 +89,7 @@ pub async fn settle_link(client: &Client, from: u16, limit: Duration) -> Result<
             last = (now, Instant::now());
         }
     }
-    hold_link(client, from).await?;
+    hold_link(client, from, Order::Known).await?;
     while is_applying(client, from).await? {
         if begun.elapsed() >= limit {
             let name = name_of(client, from).await?;

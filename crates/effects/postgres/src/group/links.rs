@@ -26,6 +26,8 @@ pub struct Incoming {
     pub paused: bool,
     /// It is stopped because the writer has changed; then it is paused too.
     pub held: bool,
+    /// Its changes may have been applied after newer ones of the writer: rows are to be compared.
+    pub unordered: bool,
     /// Whether a process applies changes.
     pub running: bool,
     /// Errors so far, of changes and of copies.
@@ -107,7 +109,8 @@ pub async fn observe_links(seat: &Seat) -> Result<Links, Fault> {
          AND w.relid IS NULL AND w.pid IS NOT NULL), t.apply_error_count + t.sync_error_count, \
          (SELECT count(*) FROM pg_catalog.pg_subscription_rel r WHERE r.srsubid = s.oid AND r.srsubstate = 'r'), \
          (SELECT count(*) FROM pg_catalog.pg_subscription_rel r WHERE r.srsubid = s.oid AND r.srsubstate <> 'r'), {counted}, \
-         EXISTS (SELECT FROM mesh.paused p WHERE p.subname = s.subname), EXISTS (SELECT FROM mesh.held h WHERE h.subname = s.subname) \
+         EXISTS (SELECT FROM mesh.paused p WHERE p.subname = s.subname), EXISTS (SELECT FROM mesh.held h WHERE h.subname = s.subname), \
+         EXISTS (SELECT FROM mesh.unordered u WHERE u.subname = s.subname) \
          FROM pg_catalog.pg_subscription s JOIN pg_catalog.pg_stat_subscription_stats t ON t.subid = s.oid \
          WHERE s.subdbid = (SELECT oid FROM pg_catalog.pg_database WHERE datname = pg_catalog.current_database())"
     );
@@ -125,6 +128,7 @@ pub async fn observe_links(seat: &Seat) -> Result<Links, Fault> {
             enabled: client.read(&row, 1)?,
             paused: client.read::<bool>(&row, 11)? || client.read(&row, 12)?,
             held: client.read(&row, 12)?,
+            unordered: client.read(&row, 13)?,
             running: client.read(&row, 2)?,
             errors: count(3)?,
             tables_ready: u32::try_from(count(4)?).unwrap_or(u32::MAX),

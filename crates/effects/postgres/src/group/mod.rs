@@ -14,7 +14,7 @@ mod users;
 pub use barrier::{RoundTrip, caught_up, round_trip};
 pub use hashes::{Compared, TableHash, compare, count_differing, hashes, same_everywhere, tables};
 pub(crate) use hashes::{part_of, parts_of};
-pub use held::{hold_link, is_held, release_link, settle_link, unsent};
+pub use held::{Order, hold_link, is_held, release_link, settle_link, skip_link, unsent};
 pub use links::{
     Conflicts, Incoming, Links, Outgoing, Position, known_lost, note_lost, observe_links, position, revive_link,
     slot_lost,

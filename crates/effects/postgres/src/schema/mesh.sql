@@ -20,6 +20,8 @@ CREATE TABLE IF NOT EXISTS mesh.pending (relation oid PRIMARY KEY);
 CREATE TABLE IF NOT EXISTS mesh.paused (subname text PRIMARY KEY);
 -- Links that are stopped because the writer has changed: nothing more of an old writer is applied until it is known what it holds.
 CREATE TABLE IF NOT EXISTS mesh.held (subname text PRIMARY KEY);
+-- Links whose changes may have been applied after newer ones of the writer: rows are compared before this node takes reads.
+CREATE TABLE IF NOT EXISTS mesh.unordered (subname text PRIMARY KEY);
 -- Nodes that no longer keep what this one has missed, until they say otherwise.
 CREATE TABLE IF NOT EXISTS mesh.lost (node_id int4 PRIMARY KEY, since timestamptz NOT NULL DEFAULT now());
 -- A row: this node leaves the group or has left it, and takes no writes, whoever opens the gate.

@@ -275,6 +275,11 @@ macro_rules! systems {
         PgUnproven = "Q1446", Waiting;
         /// A node has applied more of an old writer than the writer has (warning).
         PgAhead = "Q1447", CannotMeet;
+        /// A node lacks changes of a former writer that the writer has, and takes the rows of the writer.
+        PgLacksRows = "Q1448", Waiting;
+
+        /// A received cluster file names another source of members than this node's own file.
+        ReceivedSource = "Q1460", Refused;
         }
     };
 }

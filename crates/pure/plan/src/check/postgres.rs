@@ -1,6 +1,8 @@
 //! Reads what a node of a PostgreSQL group is about to do, and reports which rule about changes of the writer it would break.
 
-use crate::postgres::{PgPlan, PgStep, Records, Seen, StoreNow, UnsentNow, WriterPlan, WriterSeen};
+use crate::postgres::{
+    PgPlan, PgStep, Records, Seen, StoreNow, UnsentNow, WriterPlan, WriterSeen, is_lagging, must_hold,
+};
 use crate::spec::{PgSpec, PgWriters};
 
 fn broken(rules: impl IntoIterator<Item = (bool, &'static str)>) -> Result<(), Vec<String>> {
@@ -25,6 +27,10 @@ pub fn check_claim(spec: &PgSpec, me: &str, seen: &WriterSeen, plan: &WriterPlan
     broken([
         (!records.is_out(me), "a node that may hold changes which the writer does not have takes no writer lease"),
         (
+            !records.lacks(me, &seen.positions),
+            "a node that lacks changes which the last writer has takes no writer lease",
+        ),
+        (
             took_over.is_none_or(|last| seen.link_held && cutoffs.contains_key(&last.node)),
             "a node that takes over has stopped applying the old writer, and records how far it was applied",
         ),
@@ -41,13 +47,40 @@ pub fn check_pg(me: &str, seen: &Seen, plan: &PgPlan) -> Result<(), Vec<String>>
         StoreNow::Known(store) => (true, &store.records),
     };
     let fresh = plan.steps.contains(&PgStep::InitData);
+    let link = |from: &String| seen.mine.links.get(from);
+    let is_current = |from: &String| link(from).is_some_and(|link| !is_lagging(records, me, from, link));
+    let is_writer = |node: &str| records.writer.as_ref().is_some_and(|(writer, _)| writer.node == node);
+    // What comes late from the writer itself is found by the comparison that follows.
+    let is_marked = |from: &String| is_writer(from) && link(from).is_some_and(|link| link.unordered);
+    // Seen from outside of the planner: which member is out, and whether its changes are applied here.
+    let group = records.group.iter().flat_map(|(group, _)| group.nodes.keys());
+    let stopped = |from: &String| link(from).is_some_and(|link| link.held);
+    let wrote = records.last_writer.as_ref().is_some_and(|(last, _)| last.node == me);
+    let mut open = group.filter(|from| *from != me && must_hold(records, from, me) && !stopped(from));
+    let would_apply = records.joined.contains_key(me) && !wrote && open.next().is_some();
     let rules = |step: &PgStep| match step {
-        PgStep::StartServer | PgStep::EndIsolation => {
-            (fresh || (known && !records.is_out(me)), "a server connects to other nodes only if its node is not out")
-        }
-        PgStep::ReleaseLink { from } => {
-            (known && !records.is_out(from), "changes of a node that is out are not applied")
-        }
+        PgStep::StartServer | PgStep::EndIsolation => (
+            fresh || (known && !records.is_out(me) && !would_apply),
+            "a server connects to other nodes only if its node is not out and applies nothing of a node that is",
+        ),
+        PgStep::ReleaseLink { from } => (
+            known && !records.is_out(from) && (is_writer(me) || is_current(from) || is_marked(from)),
+            "changes of a node that is out are not applied, and older ones of a former writer not after newer ones",
+        ),
+        PgStep::ConfirmFloor { from } => (
+            known && !records.is_out(from) && is_current(from) && link(from).is_some_and(|link| link.held),
+            "a node confirms a floor when it holds all changes below it, and has applied none late",
+        ),
+        PgStep::TakeRows { writer, skip } => (
+            known
+                && *writer != me
+                && is_writer(writer)
+                && !records.is_out(me)
+                && !records.is_out(writer)
+                && skip.keys().all(|from| is_writer(from) || link(from).is_some_and(|link| link.held))
+                && skip.iter().all(|(from, to)| *to == 0 || (!is_writer(from) && records.reached(from) == Some(*to))),
+            "rows are taken from the writer, and only that is skipped which it has, with these subscriptions stopped",
+        ),
         PgStep::ClearCutoff { epoch } => (
             records.cutoff(me).is_some_and(|(cutoff, _)| cutoff.epoch == *epoch)
                 && records.divergence(me).is_none()

@@ -9,7 +9,8 @@ use quorate_kv::{Change, Compare, LeaseId, Revision, Txn};
 use serde::Serialize;
 
 use super::records::{
-    Candidate, Cutoff, Discard, Diverged, Group, Handover, Leader, Noted, Order, Records, SchemaNote, WriterNote, keys,
+    Candidate, Cutoff, Discard, Diverged, Floor, Group, Handover, Leader, Noted, Order, Records, SchemaNote,
+    WriterNote, keys,
 };
 
 /// A transaction of ours.
@@ -91,11 +92,35 @@ pub fn take_writer(records: &Records, me: &str, lease: &LeaseId, cutoffs: &BTree
     Txn { when, then }
 }
 
-/// Removes the cutoff of a node that has proven that it holds no more, if the cutoff is the one that it was proven for.
+/// Removes the cutoff of a node that has proven that it holds no more, if the cutoff is the one that it was proven for. By the same
+/// transaction the position of the cutoff becomes a floor for every member but the node and the writer that recorded it.
 pub fn clear_cutoff(records: &Records, me: &str) -> Option<Write> {
     let name = format!("{}{me}", keys::CUTOFFS);
-    let when = vec![unchanged(&name, Some(records.cutoffs.get(me)?))];
-    Some(Txn { when, then: vec![Change::Delete(key(&name))] })
+    let kept = records.cutoffs.get(me)?;
+    let (group, _) = records.group.as_ref()?;
+    let others = group.nodes.iter().filter(|(node, _)| **node != me && **node != kept.0.writer);
+    let waiting = others.map(|(_, id)| *id).collect();
+    let floor = Floor { id: kept.0.id, epoch: kept.0.epoch, applied: kept.0.applied, waiting };
+    let when = vec![unchanged(&name, Some(kept)), unchanged(keys::GROUP, records.group.as_ref())];
+    Some(Txn { when, then: vec![Change::Delete(key(&name)), put_floor(me, &floor)] })
+}
+
+/// A floor that no member has to confirm is none.
+fn put_floor(from: &str, floor: &Floor) -> Change {
+    let name = key(&format!("{}{from}", keys::FLOORS));
+    if floor.waiting.is_empty() { Change::Delete(name) } else { Change::Put(name, text(floor)) }
+}
+
+/// Confirms that a node holds all changes of a former writer below its floor. `None`: the node is not awaited.
+pub fn confirm_floor(records: &Records, from: &str, me: &str) -> Option<Write> {
+    let kept = records.floor(from)?;
+    let (group, _) = records.group.as_ref()?;
+    let me = records.number(me).filter(|me| kept.0.waiting.contains(me))?;
+    // One that has left is not waited for.
+    let waits = |id: &u16| *id != me && group.nodes.values().any(|member| member == id);
+    let waiting = kept.0.waiting.iter().copied().filter(waits).collect();
+    let when = vec![unchanged(&format!("{}{from}", keys::FLOORS), Some(kept))];
+    Some(Txn { when, then: vec![put_floor(from, &Floor { waiting, ..kept.0.clone() })] })
 }
 
 /// Records what a node holds that the writer does not have.
@@ -134,7 +159,7 @@ pub fn change_group(records: &Records, group: &Group) -> Write {
     let when = vec![unchanged(keys::GROUP, records.group.as_ref())];
     let before = records.group.iter().flat_map(|(group, _)| group.nodes.keys());
     let gone = before.filter(|name| !group.nodes.contains_key(*name));
-    let folders = [keys::BOUND, keys::JOINED, keys::CANDIDATES, keys::CUTOFFS, keys::DIVERGED];
+    let folders = [keys::BOUND, keys::JOINED, keys::CANDIDATES, keys::CUTOFFS, keys::FLOORS, keys::DIVERGED];
     let forget = gone.flat_map(|name| folders.map(|folder| Change::Delete(key(&format!("{folder}{name}")))));
     let come = records.discards.keys().filter(|name| group.nodes.contains_key(*name));
     let come = come.map(|name| Change::Delete(key(&format!("{}{name}", keys::DISCARDS))));

@@ -299,7 +299,7 @@ impl Case<'_> {
             (false, false) => PgPlan::do_(vec![PgStep::Configure, PgStep::Offer]),
             (false, true) => PgPlan::do_(vec![PgStep::Configure]),
             (true, false) => PgPlan::do_(vec![PgStep::Offer]),
-            (true, true) => PgPlan::default(),
+            (true, true) => self.take_rows().unwrap_or_default(),
         }
     }
 }

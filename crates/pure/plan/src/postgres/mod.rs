@@ -14,6 +14,7 @@
 mod changes;
 mod claims;
 mod decide;
+mod lagging;
 mod records;
 mod returning;
 mod revival;
@@ -24,13 +25,14 @@ mod writer;
 
 pub use changes::{Deed, RowChange, Transaction, Value, first_after, position_text};
 pub use claims::{
-    Write, change_group, clear_cutoff, hand_over, note_bound, note_candidate, note_diverged, note_joined, note_schema,
-    order, order_discard, take_group, take_lead, take_writer,
+    Write, change_group, clear_cutoff, confirm_floor, hand_over, note_bound, note_candidate, note_diverged,
+    note_joined, note_schema, order, order_discard, take_group, take_lead, take_writer,
 };
 pub use decide::{PgPlan, next};
+pub use lagging::{is_lagging, lacks_rows, must_hold};
 pub use records::{
-    Candidate, Cutoff, Discard, Diverged, Group, Handover, Kept, Leader, Noted, Order, Records, SchemaNote, WriterNote,
-    keys, read_records,
+    Candidate, Cutoff, Discard, Diverged, Floor, Group, Handover, Kept, Leader, Noted, Order, Records, SchemaNote,
+    WriterNote, keys, read_records,
 };
 pub use revival::Revival;
 pub use seen::{DataNow, LinkNow, LockNow, Mine, Seen, StoreNow, StoreSeen, UnsentNow};
@@ -38,6 +40,8 @@ pub use step::PgStep;
 pub use unsent::{Unsent, read_unsent};
 pub use writer::{Vacancy, WriterPlan, WriterSeen, next_writer};
 
+#[cfg(test)]
+mod lagging_tests;
 #[cfg(test)]
 mod lives;
 #[cfg(test)]

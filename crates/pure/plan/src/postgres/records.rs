@@ -2,7 +2,7 @@
 //!
 //! **Invariant:** a record that cannot be read is a mistake that is told, never a record that is not there.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use quorate_kv::{Entry, Listing, Revision};
 use serde::de::DeserializeOwned;
@@ -36,6 +36,8 @@ pub mod keys {
     pub const OPERATION: &str = "pg/operation";
     /// How far the writer had applied the changes of a writer that it took over from, by the old writer.
     pub const CUTOFFS: &str = "pg/cutoffs/";
+    /// Up to where the log of a former writer is skipped by nodes that had not applied it in time, by former writer.
+    pub const FLOORS: &str = "pg/floors/";
     /// Nodes that hold changes which the writer does not have.
     pub const DIVERGED: &str = "pg/diverged/";
     /// Nodes whose data dir is to be replaced by an empty one.
@@ -130,6 +132,20 @@ pub struct Cutoff {
     pub applied: u64,
 }
 
+/// Up to where the log of a former writer counts as part of the writer's rows. A node that had not applied so much when the writer
+/// changed takes the rows of the writer instead: applied late, older changes would overwrite newer ones.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Floor {
+    /// The number of the former writer.
+    pub id: u16,
+    /// The epoch of the writer that took over.
+    pub epoch: u64,
+    /// The position in the former writer's log.
+    pub applied: u64,
+    /// The numbers of the members that have not confirmed that they hold all changes below it.
+    pub waiting: BTreeSet<u16>,
+}
+
 /// What a node holds that the writer does not have. It names tables and counts, and no values.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Diverged {
@@ -185,6 +201,8 @@ pub struct Records {
     pub order: Option<Kept<Order>>,
     /// How far old writers were applied, by old writer.
     pub cutoffs: BTreeMap<String, Kept<Cutoff>>,
+    /// Up to where the logs of former writers are part of the writer's rows, by former writer.
+    pub floors: BTreeMap<String, Kept<Floor>>,
     /// Nodes that hold changes which the writer does not have.
     pub diverged: BTreeMap<String, Kept<Diverged>>,
     /// Nodes whose data dir is to be replaced.
@@ -200,6 +218,33 @@ impl Records {
     /// The cutoff of an old writer that is still the same member.
     pub fn cutoff(&self, node: &str) -> Option<&Kept<Cutoff>> {
         self.cutoffs.get(node).filter(|(cutoff, _)| self.number(node) == Some(cutoff.id))
+    }
+
+    /// The floor of a former writer that is still the same member.
+    pub fn floor(&self, node: &str) -> Option<&Kept<Floor>> {
+        self.floors.get(node).filter(|(floor, _)| self.number(node) == Some(floor.id))
+    }
+
+    /// Whether a node has not confirmed yet that it holds all changes of a former writer below its floor.
+    pub fn is_awaited(&self, from: &str, node: &str) -> bool {
+        let awaits = |number| self.floor(from).is_some_and(|(floor, _)| floor.waiting.contains(&number));
+        self.number(node).is_some_and(awaits)
+    }
+
+    /// How far the writer has applied the changes of a node, where that is on record.
+    pub fn reached(&self, from: &str) -> Option<u64> {
+        let cutoff = self.cutoff(from).map(|(cutoff, _)| cutoff.applied);
+        cutoff.max(self.floor(from).map(|(floor, _)| floor.applied))
+    }
+
+    /// Whether a node that stands at these positions lacks changes that the last writer has.
+    pub fn lacks(&self, node: &str, positions: &BTreeMap<String, u64>) -> bool {
+        let nodes = self.cutoffs.keys().chain(self.floors.keys());
+        let lacks = |from: &String| {
+            let applied = positions.get(from).copied().unwrap_or_default();
+            self.is_awaited(from, node) || self.reached(from).is_some_and(|reached| applied < reached)
+        };
+        nodes.into_iter().any(|from| from != node && lacks(from))
     }
 
     /// What a node holds that the writer does not have, if it is still the same member.
@@ -236,6 +281,8 @@ pub fn read_records(listing: &Listing) -> Result<Records, String> {
                     found.candidates.insert(node.to_owned(), record(&key, entry)?.0);
                 } else if let Some(node) = key.strip_prefix(keys::CUTOFFS) {
                     found.cutoffs.insert(node.to_owned(), record(&key, entry)?);
+                } else if let Some(node) = key.strip_prefix(keys::FLOORS) {
+                    found.floors.insert(node.to_owned(), record(&key, entry)?);
                 } else if let Some(node) = key.strip_prefix(keys::DIVERGED) {
                     found.diverged.insert(node.to_owned(), record(&key, entry)?);
                 } else if let Some(node) = key.strip_prefix(keys::DISCARDS) {

@@ -6,20 +6,22 @@
 use quorate_faults::{Code, Fault};
 
 use super::decide::{Case, PgPlan};
+use super::lagging::would_apply;
 use super::records::{Cutoff, Diverged};
 use super::seen::{Seen, StoreNow, UnsentNow};
 use super::step::PgStep;
 use super::unsent::counted;
 
 /// Whether the server of a node may not connect to other nodes, nor they to it. Without the store it is not known whether another
-/// node has taken over; one that is isolated stays so until it belongs to the group.
+/// node has taken over; one that is isolated stays so until it belongs to the group, and until it applies nothing of a node that is
+/// out.
 pub(super) fn must_be_isolated(me: &str, seen: &Seen) -> bool {
     match &seen.store {
         StoreNow::Unknown(_) => true,
         StoreNow::Known(store) => {
             let records = &store.records;
             let stranger = records.group.is_some() && records.number(me).is_none();
-            records.is_out(me) || (seen.mine.isolated && stranger)
+            records.is_out(me) || (seen.mine.isolated && stranger) || would_apply(records, me, seen)
         }
     }
 }
@@ -34,7 +36,7 @@ impl Case<'_> {
         // Newer changes do not go on top of rows that are not the writer's. A server that is isolated applies none.
         let applies = self.mine.links.iter().find(|(_, link)| !link.held && !self.mine.isolated);
         if let Some((from, _)) = applies {
-            return Some(PgPlan::do_(vec![PgStep::HoldLink { from: from.clone() }]));
+            return Some(PgPlan::do_(vec![PgStep::HoldLink { from: from.clone(), unordered: false }]));
         }
         Some(match (records.divergence(self.me), records.cutoff(self.me)) {
             (Some((diverged, _)), _) => self.stay_out(diverged),
@@ -92,16 +94,13 @@ impl Case<'_> {
         let records = &self.store.records;
         let writes = records.writer.as_ref().is_some_and(|(writer, _)| writer.node == self.me);
         for (from, link) in &self.mine.links {
-            let out = records.is_out(from);
-            // Until there is a writer it is open which changes of the last one are taken; the election holds the subscription.
-            let open =
-                records.writer.is_none() && records.last_writer.as_ref().is_some_and(|(last, _)| last.node == *from);
-            let step = match (out, link.held) {
-                (true, false) => PgStep::HoldLink { from: from.clone() },
-                (false, true) if !open => PgStep::ReleaseLink { from: from.clone() },
-                (true, true) | (false, _) => continue,
+            let step = match records.is_out(from) {
+                true => (!link.held).then(|| PgStep::HoldLink { from: from.clone(), unordered: true }),
+                false => self.follow_former(from, link),
             };
-            return Some(PgPlan::do_(vec![step]));
+            if let Some(step) = step {
+                return Some(PgPlan::do_(vec![step]));
+            }
         }
         // It had applied more of an old writer than the writer has, and that is known not to come from there any more.
         let ahead = records.diverged.keys().filter_map(|from| {

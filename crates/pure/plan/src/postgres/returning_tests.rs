@@ -8,7 +8,7 @@ use super::*;
 use crate::check::{check_claim, check_pg};
 
 /// n1 was the writer of epoch 3, and n2 took over when it had applied 100 of its log.
-fn records() -> Records {
+pub(super) fn records() -> Records {
     let all = noted(&["n1", "n2", "n3"]);
     let writer = || at(WriterNote { node: "n2".to_owned(), epoch: 4 });
     let cutoff = Cutoff { id: 1, epoch: 4, writer: "n2".to_owned(), applied: 100 };
@@ -24,13 +24,14 @@ fn records() -> Records {
     }
 }
 
-fn cleared() -> Records {
+pub(super) fn cleared() -> Records {
     Records { cutoffs: BTreeMap::new(), ..records() }
 }
 
-fn serving(links: &[(&str, bool, u64)]) -> Mine {
-    let links =
-        links.iter().map(|(name, held, applied)| ((*name).to_owned(), LinkNow { held: *held, applied: *applied }));
+pub(super) fn serving(links: &[(&str, bool, u64)]) -> Mine {
+    let links = links.iter().map(|(name, held, applied)| {
+        ((*name).to_owned(), LinkNow { held: *held, applied: *applied, unordered: false })
+    });
     let bound = Some("g".to_owned());
     Mine { bound, linked: true, schema: 1, configured: true, offered: true, links: links.collect(), ..mine() }
 }
@@ -45,7 +46,7 @@ fn diverged(rows: Option<BTreeMap<String, u64>>) -> Diverged {
     Diverged { id: 1, epoch: 4, origin: "n1".to_owned(), first: 120, transactions: 1, changes, rows }
 }
 
-fn with_divergence(rows: Option<BTreeMap<String, u64>>) -> Records {
+pub(super) fn with_divergence(rows: Option<BTreeMap<String, u64>>) -> Records {
     Records { diverged: [("n1".to_owned(), at(diverged(rows)).unwrap())].into(), ..records() }
 }
 
@@ -111,9 +112,9 @@ fn an_old_writer_with_changes_beyond_its_cutoff_stays_out() {
 
 #[test]
 fn other_nodes_apply_nothing_of_an_old_writer_until_its_cutoff_is_gone() {
-    let follows = serving(&[("n1", false, 80), ("n2", false, 7)]);
+    let follows = serving(&[("n1", false, 100), ("n2", false, 7)]);
     assert_eq!(plan("n3", follows.clone(), store(records())), "hold-link     stop applying changes of n1\n");
-    let held = serving(&[("n1", true, 80), ("n2", false, 7)]);
+    let held = serving(&[("n1", true, 100), ("n2", false, 7)]);
     assert_eq!(plan("n3", held.clone(), store(records())), "nothing to do\n");
     assert_eq!(plan("n3", held.clone(), store(with_divergence(None))), "nothing to do\n");
     assert_eq!(plan("n3", held.clone(), store(cleared())), "release-link  apply changes of n1 again\n");
@@ -171,10 +172,10 @@ fn who_takes_over_stops_applying_first_and_records_how_far_it_was() {
     let mut second = WriterSeen { vacant: Vacancy::Free(Duration::ZERO), ..seen.clone() };
     second.records.last_writer = at(WriterNote { node: "n3".to_owned(), epoch: 3 });
     second.records.cutoffs = records().cutoffs;
-    second.positions = [("n1".to_owned(), 90), ("n3".to_owned(), 7)].into();
+    second.positions = [("n1".to_owned(), 110), ("n3".to_owned(), 7)].into();
     let WriterPlan::Claim(both) = next_writer(&spec(), "n2", &second) else { panic!("it waits") };
     let applied: Vec<(&str, u64)> = both.iter().map(|(node, cutoff)| (node.as_str(), cutoff.applied)).collect();
-    assert_eq!(applied, [("n1", 90), ("n3", 7)]);
+    assert_eq!(applied, [("n1", 110), ("n3", 7)]);
     assert_eq!(check_claim(&spec(), "n2", &second, &WriterPlan::Claim(both)), Ok(()));
     // One that was handed everything records nothing, and one that was the writer itself neither.
     seen.records.handover = at(Handover { to: "n2".to_owned(), epoch: 4 });
@@ -214,7 +215,8 @@ fn the_audit_finds_each_rule_that_is_broken() {
     }
     assert!(check_pg("n3", &seen(serving(&[]), records()), &steps(release.clone())).is_err());
     assert!(check_pg("n3", &seen(serving(&[]), with_divergence(None)), &steps(release.clone())).is_err());
-    assert_eq!(check_pg("n3", &seen(serving(&[]), cleared()), &steps(release)), Ok(()));
+    let held = serving(&[("n1", true, 100)]);
+    assert_eq!(check_pg("n3", &seen(held, cleared()), &steps(release)), Ok(()));
     let dark = Seen { mine: serving(&[]), store: StoreNow::Unknown("silent".to_owned()) };
     assert!(check_pg("n1", &dark, &steps(PgStep::StartServer)).is_err());
     assert_eq!(check_pg("n1", &dark, &steps(PgStep::StartIsolated)), Ok(()));

@@ -52,6 +52,8 @@ pub struct LinkNow {
     pub held: bool,
     /// The position in the other node's log up to which this node has applied it.
     pub applied: u64,
+    /// Its changes may have been applied after newer ones of the writer: rows are to be compared.
+    pub unordered: bool,
 }
 
 /// What the own log holds beyond the cutoff of this node.

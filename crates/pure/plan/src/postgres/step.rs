@@ -69,6 +69,8 @@ pub enum PgStep {
     HoldLink {
         /// The node.
         from: String,
+        /// In which order its changes were applied is not known from here on: rows are to be compared with those of the writer.
+        unordered: bool,
     },
     /// Apply the changes of a node again.
     ReleaseLink {
@@ -82,6 +84,18 @@ pub enum PgStep {
     },
     /// Record what this node holds that the writer does not have.
     NoteDiverged(Diverged),
+    /// Make the rows of this node those of the writer, and skip the logs of former writers up to where the writer has them.
+    TakeRows {
+        /// The writer.
+        writer: String,
+        /// The former writers, and how far the writer has applied each.
+        skip: BTreeMap<String, u64>,
+    },
+    /// Confirm that this node holds all changes of a former writer below its floor.
+    ConfirmFloor {
+        /// The former writer.
+        from: String,
+    },
     /// Compare the rows of this node with those of the writer, and record how many differ.
     CompareRows,
     /// Rename the data dir; the next one is empty.
@@ -115,7 +129,7 @@ impl fmt::Display for PgStep {
             PgStep::Offer => f.write_str("register the services"),
             PgStep::StartIsolated => f.write_str("start the server without connections to other nodes"),
             PgStep::EndIsolation => f.write_str("restart the server with connections to other nodes"),
-            PgStep::HoldLink { from } => write!(f, "stop applying changes of {from}"),
+            PgStep::HoldLink { from, .. } => write!(f, "stop applying changes of {from}"),
             PgStep::ReleaseLink { from } => write!(f, "apply changes of {from} again"),
             PgStep::ClearCutoff { epoch } => {
                 write!(f, "remove the cutoff of epoch {epoch}: this node holds nothing beyond it")
@@ -126,6 +140,8 @@ impl fmt::Display for PgStep {
                 counted(diverged.transactions, "transaction"),
                 diverged.epoch
             ),
+            PgStep::TakeRows { writer, .. } => write!(f, "take the rows of {writer}"),
+            PgStep::ConfirmFloor { from } => write!(f, "confirm that this node holds what the writer has of {from}"),
             PgStep::CompareRows => f.write_str("compare rows with the writer"),
             PgStep::ReplaceData => f.write_str("rename the data dir to `….replaced-<time>`; nothing is deleted"),
         }
@@ -157,6 +173,8 @@ impl PgStep {
             PgStep::ReleaseLink { .. } => "release-link",
             PgStep::ClearCutoff { .. } => "clear-cutoff",
             PgStep::NoteDiverged(_) => "note-diverged",
+            PgStep::TakeRows { .. } => "take-rows",
+            PgStep::ConfirmFloor { .. } => "confirm-floor",
             PgStep::CompareRows => "compare-rows",
             PgStep::ReplaceData => "replace-data",
         }

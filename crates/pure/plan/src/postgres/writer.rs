@@ -78,6 +78,10 @@ pub fn next_writer(spec: &PgSpec, me: &str, seen: &WriterSeen) -> WriterPlan {
     if !seen.well || spec.node(me).is_none() {
         return WriterPlan::Follow;
     }
+    // What the last writer has and this node has not would be lost without a trace.
+    if seen.records.lacks(me, &seen.positions) {
+        return WriterPlan::Follow;
+    }
     let last = seen.records.last_writer.as_ref().map(|(last, _)| last);
     let epoch = last.map_or(0, |last| last.epoch) + 1;
     if let Some((handover, _)) = seen.records.handover.as_ref().filter(|(handover, _)| handover.epoch == epoch) {
