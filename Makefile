@@ -2,6 +2,7 @@
 
 CARGO ?= cargo
 FUZZ_SECONDS ?= 20
+SIM_RUNS ?= 200000
 CHANGE_TESTS ?= cluster_grow cluster_shrink cluster_replace cluster_apply cluster_bad_days cluster_clock cluster_recover ca_rotate
 PG_TESTS ?= $(patsubst crates/app/cli/tests/%.rs,%,$(wildcard crates/app/cli/tests/pg_*.rs))
 FUZZ_TARGETS ?= $(patsubst fuzz/fuzz_targets/%.rs,%,$(wildcard fuzz/fuzz_targets/*.rs))
@@ -9,7 +10,7 @@ FUZZ_TARGETS ?= $(patsubst fuzz/fuzz_targets/%.rs,%,$(wildcard fuzz/fuzz_targets
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-stop build man test test-faults test-clock test-etcd test-postgres check bench fuzz tools compiler cargo
+.PHONY: help demo demo-stop build man test test-sim test-faults test-clock test-etcd test-postgres check bench fuzz tools compiler cargo
 
 help: ## Say what each target does
 	@echo "Quorate: make TARGET"
@@ -35,6 +36,10 @@ test: tools cargo ## Run every test against real servers, and the checks of the 
 	$(CARGO) build --workspace --all-targets --locked
 	target/debug/xtask test
 	target/debug/xtask tidy
+
+test-sim: compiler ## Simulate SIM_RUNS (200000) bootstraps and as many clusters under change, on seeds that no run used before; docs/simulation-result.md
+	$(CARGO) build --release --locked --package xtask
+	from=$$(($$(date +%s) * 10000)); for kind in "" --living; do target/release/xtask sim --from $$from --seeds $(SIM_RUNS) $$kind; done
 
 test-faults: tools cargo ## Run the same tests with their ranges widened (QUORATE_SWEEP=full: every byte, every crash point); hours
 	QUORATE_SWEEP=full $(CARGO) test --profile faults --workspace --locked

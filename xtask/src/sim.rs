@@ -60,7 +60,7 @@ pub(crate) fn run(args: &[String]) -> Result<String> {
         all.broken.extend(sum.broken);
     }
     all.living = living;
-    all.tell(seeds, begun.elapsed().as_secs_f64())
+    all.tell((from, seeds), begun.elapsed().as_secs_f64())
 }
 
 impl Sum {
@@ -73,18 +73,19 @@ impl Sum {
         }
     }
 
-    fn tell(mut self, seeds: u64, seconds: f64) -> Result<String> {
+    fn tell(mut self, (from, seeds): (u64, u64), seconds: f64) -> Result<String> {
         let (serve, wait) = (self.serve, self.wait);
+        let kind = if self.living { " --living" } else { "" };
         let speed = self.plans as f64 / seconds.max(0.001);
         let said = format!(
-            "{seeds} lives in {seconds:.1} s: {serve} serve, {wait} wait for a person, {} break a rule; {speed:.0} plans/s, world and all",
+            "{seeds} runs of seeds from {from}{kind} in {seconds:.1} s: {serve} serve, {wait} wait for an operator, {} break a rule; \
+             {speed:.0} plans/s, world and all",
             self.broken.len()
         );
         if self.broken.is_empty() {
             return Ok(said);
         }
         self.broken.sort();
-        let kind = if self.living { " --living" } else { "" };
         let named = self.broken.iter().take(NAMED).map(|(seed, why)| {
             format!("\n  {}\n    cargo xtask sim --seed {seed}{kind} --story", why.lines().next().unwrap_or_default())
         });

@@ -63,13 +63,41 @@ pub fn resolve_now(spec: Spec, name: Option<&str>, wait: Duration) -> Result<(Sp
     if spec.source.is_none() || spec.is_resolved() {
         return Ok((spec, Vec::new()));
     }
+    on_own_thread(move |runtime| runtime.block_on(resolve(spec, name, wait)))
+}
+
+fn on_own_thread<T: Send>(work: impl FnOnce(&tokio::runtime::Runtime) -> Result<T, Fault> + Send) -> Result<T, Fault> {
     let work = move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        let runtime = runtime.map_err(|error| Fault::io("cannot start the runtime", error))?;
-        runtime.block_on(resolve(spec, name, wait))
+        work(&runtime.map_err(|error| Fault::io("cannot start the runtime", error))?)
     };
     std::thread::scope(|scope| scope.spawn(work).join())
         .unwrap_or_else(|_| Err(Fault::new(Code::Internal, "asking the source of members ended in a panic")))
+}
+
+/// The same for a file that another machine sent: only the source that this node's own file names is queried, and nothing is written.
+/// `state`: the state dir of this node.
+pub fn resolve_received(received: &Spec, own: &Spec, name: &str, state: &Path) -> Result<Spec, Fault> {
+    let Some(source) = &received.source else { return Ok(received.clone()) };
+    if received.is_resolved() {
+        return Ok(received.clone());
+    }
+    if !own.source.as_ref().is_some_and(|own| own.is_same_place(source)) {
+        return Err(Fault::new(
+            Code::ReceivedSource,
+            "the received file names another source of members than this node's own",
+        )
+        .hint("change `source` in the file of each node itself; see `quorate explain Q1460`"));
+    }
+    let (spec, name) = (received.clone(), name.to_owned());
+    match on_own_thread(move |runtime| runtime.block_on(ask(&spec, Some(&name), Duration::ZERO))) {
+        Ok(roster) => rooted(received.with_roster(&roster)?),
+        Err(fault) if fault.code() == Code::SourceInvalid => Err(fault),
+        Err(fault) => match recall(&state.join(MEMORY)) {
+            Some(roster) => rooted(received.with_roster(&roster)?),
+            None => Err(fault),
+        },
+    }
 }
 
 /// Members that have remembered a list on this machine.

@@ -94,6 +94,11 @@ impl TrustAnswer {
     }
 }
 
+/// Whether this node trusts more than one authority of a kind: they are being rotated. Reads files: not for async code.
+pub(crate) fn rotates(node: &Node) -> bool {
+    folder(node).is_ok_and(|dir| observe_trust(&dir).trusts.values().any(|authorities| authorities.len() > 1))
+}
+
 /// What this node trusts now, and whom it knows. Reads files: not for async code.
 fn observe(node: &Node, shared: &Shared, ledger: &LedgerSeen) -> Result<TrustAnswer, Fault> {
     let (seen, name) = (observe_trust(&folder(node)?), node.name().to_owned());

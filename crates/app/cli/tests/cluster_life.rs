@@ -388,6 +388,16 @@ fn a_start_that_fails_is_tried_again_slower_and_goes_on_when_its_cause_is_gone()
         assert!(status["cause"].as_str().unwrap().contains("; it is tried again in "), "{status:#}");
         let (since, next) = (status["since_ms"].as_u64().unwrap(), status["next_try_ms"].as_u64().unwrap());
         assert!(next - since >= u64::try_from(least.as_millis()).unwrap(), "{status:#}");
+        // What the dead etcd had last reported is not shown as current.
+        let etcd = &status["etcd"];
+        assert!(etcd["version"].is_null() && etcd["db_bytes"].is_null(), "{status:#}");
+        let file = cluster.path("cluster.yaml").display().to_string();
+        wait_until("no version, lag and size of it", LIMIT, || {
+            let table = cluster.quorate(&["cluster", "status", "--config", &file]).stdout;
+            let table = String::from_utf8_lossy(&table).into_owned();
+            let row = table.lines().find(|line| line.starts_with("n1 ")).unwrap_or_default();
+            row.split_whitespace().skip(3).take(3).eq(["–"; 3])
+        });
         // The others go on.
         cluster.put(1, &format!("k{reread}"), "v");
         std::fs::remove_file(&logs).unwrap();

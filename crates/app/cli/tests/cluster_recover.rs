@@ -11,6 +11,7 @@ use std::process::{Command, Output};
 
 use change_support::Net;
 use cluster_support::{Declared, LIMIT, Wire};
+use quorate_plan::ledger::Ledger;
 use quorate_testkit::{VERSIONS, project_root, quorate, wait_until};
 use serde_json::Value;
 
@@ -523,51 +524,84 @@ fn who_joins_while_no_agent_can_tell_the_generation_keeps_its_vote() {
     holds(&cluster, 1, 20);
 }
 
-/// Operators on both sides of a partition recover what they see, and neither can see the other.
+/// Waits until a member runs without a quorum.
+fn wait_alone(net: &Net, at: usize) {
+    let (file, name) = (net.shown(&format!("n{}.yaml", at + 1)), format!("n{}", at + 1));
+    wait_until("a member without a quorum", LIMIT, || {
+        let shown = net.quorate(at, &["cluster", "recover", "--config", &file, "--name", &name, "--dry-run"]);
+        String::from_utf8_lossy(&shown.stdout).contains("no quorum")
+    });
+}
+
+/// What a node has exported of generation 1.
+fn exported(net: &Net, at: usize) -> String {
+    let name = |entry: &std::fs::DirEntry| entry.file_name().to_string_lossy().into_owned();
+    let mut exported = String::new();
+    wait_until("the export", LIMIT, || {
+        let mut entries = std::fs::read_dir(net.state(at)).unwrap().flatten();
+        let found =
+            entries.find(|entry| name(entry).starts_with("writes-of-generation-1-") && name(entry).ends_with(".jsonl"));
+        exported = found.and_then(|entry| std::fs::read_to_string(entry.path()).ok()).unwrap_or_default();
+        !exported.is_empty()
+    });
+    exported
+}
+
+/// Two operators recover what they see, and neither can see what the other one makes. A node joins the cluster that loses.
 #[test]
 fn of_two_isolated_recoveries_one_stops_and_exports_its_writes() {
-    let mut net = Net::new("3.5.30", 2);
+    let mut net = Net::new("3.5.30", 3);
     let store = net.path("store");
     std::fs::create_dir(&store).unwrap();
     net.more = format!("backup: {{store: \"file://{}\", delta-period: 200ms}}\n", store.display());
-    net.found(&[0, 1]);
+    net.found(&[0, 1, 2]);
     net.try_ctl(0, &["put", "k", "v"]).unwrap();
-    net.hosts.partition(0, &[1]);
-    for at in [0, 1] {
-        net.wait(at, "loss of the quorum", |status| status["phase"] == "waiting");
-    }
-    let files = [net.shown("n1.yaml"), net.shown("n2.yaml")];
-    let recover = |at: usize, more: &[&str]| {
+    net.power_off(1);
+    net.power_off(2);
+    net.wait(0, "loss of the quorum", |status| status["phase"] == "waiting");
+    let files = [net.shown("n1.yaml"), net.shown("n2.yaml"), net.shown("n3.yaml")];
+    let recover = |net: &Net, at: usize, more: &[&str]| {
         let (me, other) = (["n1", "n2"][at], ["n2", "n1"][at]);
         let words = ["cluster", "recover", "--config", &files[at], "--name", me, "--yes", "--wait", "90s"];
-        net.quorate(at, &[&words[..], &["--fenced", other], more].concat())
+        net.quorate(at, &[&words[..], &["--fenced", other, "--fenced", "n3"], more].concat())
     };
-    assert!(succeeds(&recover(0, &[])).contains("recovered: generation 1, begun by `n1`"));
+    assert!(succeeds(&recover(&net, 0, &[])).contains("recovered: generation 1, begun by `n1`"));
     net.wait(0, "serving", |status| status["phase"] == "serving");
-    net.try_ctl(0, &["put", "first", "1"]).unwrap();
+    net.power_off(0);
+    net.start(1);
+    wait_alone(&net, 1);
     // The store knows of it; beside the store nobody does.
-    fails(&recover(1, &[]), 5, &["Q1423", "`n1` claimed generation 1"]);
-    assert!(succeeds(&recover(1, &["--without-store"])).contains("recovered: generation 1, begun by `n2`"));
+    fails(&recover(&net, 1, &[]), 5, &["Q1423", "`n1` claimed generation 1"]);
+    assert!(succeeds(&recover(&net, 1, &["--without-store"])).contains("recovered: generation 1, begun by `n2`"));
     net.wait(1, "serving", |status| status["phase"] == "serving");
+    // A claimed generation wins, although clients wrote to the other one alone.
     net.try_ctl(1, &["put", "second", "2"]).unwrap();
-    net.hosts.heal();
+    net.done(2, &["data", "reset", "--config", &files[2], "--name", "n3", "--yes"]);
+    net.start(2);
+    net.wait(2, "serving", |status| status["phase"] == "serving");
+    let ledger = net.state(2).join("ledger");
+    wait_until("where the history begins", LIMIT, || {
+        std::fs::read_to_string(&ledger).is_ok_and(|text| text.contains("\"recovered\""))
+    });
+    // The node that began it is lost before the other cluster is back.
+    net.power_off(1);
+    net.start(0);
+    let lost = net.wait(2, "refusal", |status| status["phase"] == "refused" && status["etcd"].is_null());
+    assert_eq!(lost["code"], "Q1424", "{lost:#}");
+    net.start(1);
     let lost = net.wait(1, "refusal", |status| status["phase"] == "refused" && status["etcd"].is_null());
     assert_eq!(lost["code"], "Q1424", "{lost:#}");
     assert!(net.data(1).join("member/snap/db").exists(), "its data is kept");
     net.try_ctl(0, &["put", "third", "3"]).unwrap();
-    let name = |entry: &std::fs::DirEntry| entry.file_name().to_string_lossy().into_owned();
-    let mut exported = String::new();
-    wait_until("the export", LIMIT, || {
-        let mut entries = std::fs::read_dir(net.state(1)).unwrap().flatten();
-        let found = entries.find(|entry| name(entry).starts_with("writes-of-generation-1-"));
-        exported = found.and_then(|entry| std::fs::read_to_string(entry.path()).ok()).unwrap_or_default();
-        !exported.is_empty()
-    });
-    // `second` and `2` in hexadecimal, and nothing from before the recovery.
-    assert!(
-        exported.contains("7365636f6e64") && exported.contains("\"32\"") && !exported.contains("\"6b\""),
-        "{exported}"
-    );
+    for at in [1, 2] {
+        let exported = exported(&net, at);
+        // `second` and `2` in hexadecimal, and nothing from before the recovery.
+        assert!(
+            exported.contains("7365636f6e64") && exported.contains("\"32\"") && !exported.contains("\"6b\""),
+            "n{}: {exported}",
+            at + 1
+        );
+    }
     // It is written down: with nobody left to tell, it does not become the old one again.
     net.power_off(0);
     net.kill_agent(1);
@@ -577,9 +611,60 @@ fn of_two_isolated_recoveries_one_stops_and_exports_its_writes() {
     net.start(0);
     net.wait(0, "serving", |status| status["phase"] == "serving");
     let resolve = ["cluster", "resolve", "--config", &files[0], "--name", "n1"];
-    fails(&net.quorate(0, &resolve), 5, &["Q1424", "`n2`, generation 1", "writes-of-generation-1-"]);
+    fails(
+        &net.quorate(0, &resolve),
+        5,
+        &["Q1424", "`n2`, generation 1", "`n3`, generation 1", "writes-of-generation-1-"],
+    );
     net.done(0, &[&resolve[..], &["--yes"]].concat());
-    net.wait(1, "serving", |status| status["phase"] == "serving");
-    net.assert_voters(&[0, 1]);
+    for at in [1, 2] {
+        net.wait(at, "serving", |status| status["phase"] == "serving");
+    }
+    net.assert_voters(&[0, 1, 2]);
     assert!(net.try_ctl(1, &["get", "third"]).unwrap().contains('3'));
+}
+
+/// Nobody claimed a generation in a store. Clients found one of the two clusters only, whose id is the higher one.
+#[test]
+fn of_two_isolated_recoveries_the_one_that_clients_wrote_to_wins() {
+    let mut net = Net::new("3.5.30", 2);
+    net.found(&[0, 1]);
+    net.try_ctl(0, &["put", "k", "v"]).unwrap();
+    net.power_off(1);
+    let files = [net.shown("n1.yaml"), net.shown("n2.yaml")];
+    for at in [0, 1] {
+        if at == 1 {
+            net.power_off(0);
+            net.start(1);
+        }
+        wait_alone(&net, at);
+        let (me, other) = (["n1", "n2"][at], ["n2", "n1"][at]);
+        let words = ["cluster", "recover", "--config", &files[at], "--name", me, "--yes", "--wait", "90s"];
+        net.done(at, &[&words[..], &["--fenced", other]].concat());
+        net.wait(at, "serving", |status| status["phase"] == "serving");
+    }
+    let cluster = |net: &Net, at: usize| {
+        let ledger = Ledger::decode(&std::fs::read(net.state(at).join("ledger")).unwrap()).unwrap();
+        ledger.cluster().unwrap()
+    };
+    let (winner, loser) = if cluster(&net, 0) > cluster(&net, 1) { (0, 1) } else { (1, 0) };
+    if winner == 0 {
+        net.power_off(1);
+        net.start(0);
+        net.wait(0, "serving", |status| status["phase"] == "serving");
+    }
+    net.try_ctl(winner, &["put", "used", "1"]).unwrap();
+    net.start(loser);
+    let lost = net.wait(loser, "refusal", |status| status["phase"] == "refused" && status["etcd"].is_null());
+    assert_eq!(lost["code"], "Q1424", "{lost:#}");
+    assert!(net.try_ctl(winner, &["get", "used"]).unwrap().contains('1'));
+    // A client that comes late does not turn it round, and neither does a restart.
+    net.try_ctl(winner, &["put", "used", "2"]).unwrap();
+    net.kill_agent(winner);
+    net.start(winner);
+    net.wait(winner, "serving", |status| status["phase"] == "serving");
+    net.done(winner, &["cluster", "resolve", "--config", &files[winner], "--name", ["n1", "n2"][winner], "--yes"]);
+    net.wait(loser, "serving", |status| status["phase"] == "serving");
+    net.assert_voters(&[0, 1]);
+    assert!(net.try_ctl(loser, &["get", "used"]).unwrap().contains('2'));
 }

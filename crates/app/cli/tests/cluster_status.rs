@@ -157,3 +157,50 @@ fn stopped_backups_and_certificates_that_nobody_renews_are_degraded_states() {
     wait_until("backups again", LIMIT, || status().status.success());
     assert!(agent.stop().success());
 }
+
+#[test]
+fn a_missing_member_and_a_stuck_learner_are_degraded_states() {
+    let mut cluster = Declared::new("sid", 2, Wire::Clear);
+    let second = cluster.members.pop().unwrap();
+    cluster.file();
+    cluster.start_all();
+    cluster.wait_serving();
+    let file = cluster.path("cluster.yaml").display().to_string();
+    let own = |cluster: &Declared| cluster.quorate(&["status", "--config", &file, "--name", "n1"]);
+    assert!(own(&cluster).status.success(), "{}", said(&own(&cluster)));
+
+    // The file declares a member whose machine is not there.
+    cluster.members.push(second);
+    cluster.bootstrap = 0;
+    cluster.more += "maintenance: {join-timeout: 15s}\n";
+    let new = cluster.file_as("new.yaml", &cluster.text()).display().to_string();
+    let begun = cluster.quorate(&["cluster", "apply", &new, "--yes", "--wait", "0s", "--name", "n1"]);
+    assert_eq!(begun.status.code(), Some(3), "{}", said(&begun));
+    let measured = |cluster: &Declared, reason: &str| {
+        metrics(cluster, 0).contains(&format!("quorate_degraded{{reason=\"{reason}\"}} 1"))
+    };
+    wait_until("members that differ from the file", LIMIT, || measured(&cluster, "members_unbalanced"));
+    let shown = own(&cluster);
+    assert_eq!(shown.status.code(), Some(1), "{}", said(&shown));
+    for shown in [shown, cluster.quorate(&["cluster", "status", "--config", &file])] {
+        let text = said(&shown);
+        let line = text.lines().find(|line| line.contains("[Q0985]")).unwrap_or_default();
+        assert!(line.contains("degraded: ") && line.contains("declared, and no members yet: `n2`"), "{text}");
+        assert!(text.contains("quorate cluster apply"), "{text}");
+        assert!(!shown.status.success(), "{text}");
+    }
+    assert!(!measured(&cluster, "learner_stuck"));
+
+    // It is added and does not come up: that is a learner which does not become a voter, until it is taken out again.
+    cluster.ctl(0, &["member", "add", "n2", "--learner", &format!("--peer-urls={}", cluster.peer_url(1))]);
+    wait_until("a stuck learner", LIMIT, || measured(&cluster, "learner_stuck"));
+    let shown = own(&cluster);
+    assert_eq!(shown.status.code(), Some(1), "{}", said(&shown));
+    for shown in [shown, cluster.quorate(&["cluster", "status", "--config", &file])] {
+        let text = said(&shown);
+        let line = text.lines().find(|line| line.contains("[Q1441]")).unwrap_or_default();
+        assert!(line.contains("degraded: ") && line.contains("has not become a voter for 3s or more"), "{text}");
+        assert!(!text.contains("[Q0985]") && !shown.status.success(), "{text}");
+    }
+    wait_until("it is taken out again", LIMIT, || !measured(&cluster, "learner_stuck"));
+}

@@ -36,22 +36,26 @@ impl Before {
         for dir in ["glusterd", "glusterd-proxy"] {
             std::fs::create_dir(before.root.path().join(dir)).unwrap();
         }
-        for (at, name) in NAMES.iter().enumerate() {
-            let (address, data) = (before.hosts[at].address(), before.root.path().join(format!("data-{at}")));
-            let words = [
-                ("name", (*name).to_owned()),
-                ("data-dir", data.display().to_string()),
-                ("listen-client-urls", format!("http://{address}:2379")),
-                ("advertise-client-urls", format!("http://{address}:2379")),
-                ("listen-peer-urls", format!("http://{address}:2380")),
-                ("initial-advertise-peer-urls", format!("http://{address}:2380")),
-                ("initial-cluster", before.initial_cluster(",")),
-            ];
-            let words: Vec<String> = words.iter().map(|(key, value)| format!("--{key}={value}")).collect();
-            before.members[at] = Some(before.hosts[at].start(&before.tools.etcd, &words, &[]));
+        for at in 0..NAMES.len() {
+            before.launch(at);
         }
         wait_until("both answer", LIMIT, || (0..2).all(|at| before.ctl(at, &["put", "k", "v"]).is_ok()));
         before
+    }
+
+    fn launch(&mut self, at: usize) {
+        let (address, data) = (self.hosts[at].address(), self.root.path().join(format!("data-{at}")));
+        let words = [
+            ("name", NAMES[at].to_owned()),
+            ("data-dir", data.display().to_string()),
+            ("listen-client-urls", format!("http://{address}:2379")),
+            ("advertise-client-urls", format!("http://{address}:2379")),
+            ("listen-peer-urls", format!("http://{address}:2380")),
+            ("initial-advertise-peer-urls", format!("http://{address}:2380")),
+            ("initial-cluster", self.initial_cluster(",")),
+        ];
+        let words: Vec<String> = words.iter().map(|(key, value)| format!("--{key}={value}")).collect();
+        self.members[at] = Some(self.hosts[at].start(&self.tools.etcd, &words, &[]));
     }
 
     fn initial_cluster(&self, between: &str) -> String {
@@ -75,9 +79,13 @@ impl Before {
     }
 
     fn words(&self, more: &[&str]) -> Vec<String> {
+        self.words_in("state", more)
+    }
+
+    fn words_in(&self, state: &str, more: &[&str]) -> Vec<String> {
         let shown = |name: &str| self.root.path().join(name).display().to_string();
         let words = [
-            ("--state-dir", shown("state")),
+            ("--state-dir", shown(state)),
             ("--data-dir", shown("data-1")),
             ("--glusterd-dir", shown("glusterd")),
             ("--etcd-binary", self.tools.etcd.display().to_string()),
@@ -139,6 +147,24 @@ fn role(state: &Path) -> Value {
 fn what_glusterd_left_is_taken_over_once_and_its_member_goes_on() {
     let mut before = Before::new();
     let ids = before.member_ids();
+    // Its etcd runs, and the other member does not: that is what is reported.
+    let whole = format!(
+        "ETCD_NAME=ETCD_b\nETCD_INITIAL_CLUSTER={}\nETCD_INITIAL_CLUSTER_STATE=existing\n",
+        before.initial_cluster(",")
+    );
+    before.write("glusterd/etcdenv.conf", &whole);
+    before.members[0].take().unwrap().stop();
+    let words = before.words_in("trial", &[]);
+    let output = before.hosts[1].command(quorate()).args(words).stdin(Stdio::null()).output().unwrap();
+    let text = said(&output);
+    assert!(!output.status.success() && text.contains("etcd runs on it"), "{text}");
+    assert!(
+        text.contains("no quorum confirms its members") && text.contains("start the etcd of the other members"),
+        "{text}"
+    );
+    before.launch(0);
+    wait_until("both answer again", LIMIT, || (0..2).all(|at| before.ctl(at, &["get", "k"]).is_ok()));
+    std::fs::remove_file(before.root.path().join("glusterd/etcdenv.conf")).unwrap();
     before.members[1].take().unwrap().stop();
     let proxy = format!("ETCD_INITIAL_CLUSTER={}\n", before.initial_cluster(", "));
     // Over TLS it would have to say whom to trust.
@@ -149,10 +175,6 @@ fn what_glusterd_left_is_taken_over_once_and_its_member_goes_on() {
     before.write("glusterd/proxy", &proxy);
     before.write("glusterd/etcdenv.conf", "ETCD_NAME=ETCD_b\nETCD_INITIAL_CLUSTER=default=http://");
     before.refused(&[], "Q1222");
-    let whole = format!(
-        "ETCD_NAME=ETCD_b\nETCD_INITIAL_CLUSTER={}\nETCD_INITIAL_CLUSTER_STATE=existing\n",
-        before.initial_cluster(",")
-    );
     before.write("glusterd/etcdenv.conf", &whole);
     before.refused(&["--name", "n2"], "Q1222");
     before.start();

@@ -259,3 +259,69 @@ fn the_only_member_refuses_older_data_until_it_is_taken_over() {
     let _agent = place.start();
     place.assert_holds("k", "old");
 }
+
+/// The whole machine is put back, so that nothing on it tells. The store of backups does.
+#[test]
+fn the_only_member_refuses_data_that_the_store_is_ahead_of() {
+    let place = Place::with_store("3.5.30");
+    let mut agent = place.start();
+    place.put("k", "old");
+    let stored = |above: u64| place.status()["backup"]["stored_revision"].as_u64() > Some(above);
+    wait_until("a backup", LIMIT, || stored(1));
+    assert!(agent.stop().success());
+    cp(&place.data(), &place.path("copy-data"));
+    cp(&place.state(), &place.path("copy-state"));
+    let mut agent = place.start();
+    place.put("k", "newer");
+    place.put("k", "new");
+    let text = place.ctl(&["endpoint", "status", "-w", "json"]);
+    let status: Value = serde_json::from_str(&text).unwrap();
+    let written = status[0]["Status"]["header"]["revision"].as_u64().unwrap();
+    wait_until("its backup", LIMIT, || stored(written - 1));
+    assert!(agent.stop().success());
+    let put_back = |what: &str, to: &Path| {
+        run(Command::new("rm").arg("-rf").arg(to));
+        cp(&place.path(what), to);
+    };
+    put_back("copy-data", &place.data());
+    put_back("copy-state", &place.state());
+    let mut agent = place.run(&[]);
+    wait_until("it refuses", LIMIT, || place.status()["code"] == "Q1411");
+    let cause = place.status()["cause"].to_string();
+    assert!(cause.contains("the store has revision"), "{cause}");
+    assert!(agent.stop().success());
+    // It is recorded: a store that is silent later does not let it start.
+    let store = place.path("store");
+    mv(&store, &place.path("hidden"));
+    std::fs::File::create(&store).unwrap().write_all(b"not a folder").unwrap();
+    let mut agent = place.run(&[]);
+    wait_until("it still refuses", LIMIT, || place.status()["code"] == "Q1411");
+    assert!(agent.stop().success());
+    // Good data starts without the store.
+    put_back("copy-state", &place.state());
+    let mut agent = place.start();
+    place.assert_holds("k", "old");
+    // The store is back, and this cluster is behind it: backups stop, and nothing of the newer history is overruled.
+    std::fs::remove_file(&store).unwrap();
+    mv(&place.path("hidden"), &store);
+    wait_until("it is reported", LIMIT, || {
+        let status = place.status();
+        let warnings = status["warnings"].as_array().cloned().unwrap_or_default();
+        warnings.iter().any(|warning| warning["code"] == "Q0969" && warning["text"].to_string().contains("Q0844"))
+    });
+    assert!(agent.stop().success());
+    // The operator takes the older copy over: from here on it is backed up again.
+    let reset = place.quorate(&["data", "reset", "--yes"]);
+    assert!(reset.status.success(), "{reset:?}");
+    let entries = std::fs::read_dir(place.data().parent().unwrap()).unwrap().flatten();
+    let renamed = entries.map(|entry| entry.path()).find(|path| path.to_string_lossy().contains("data.replaced-"));
+    mv(&renamed.unwrap(), &place.data());
+    assert_eq!(place.json(&["cluster", "adopt"])["already"], false);
+    let mut agent = place.start();
+    place.assert_holds("k", "old");
+    wait_until("backups go on", LIMIT, || stored(0));
+    wait_until("that it was taken over is done with", LIMIT, || !ledger(&place.state()).taken_over);
+    assert!(agent.stop().success());
+    let _agent = place.start();
+    place.assert_holds("k", "old");
+}

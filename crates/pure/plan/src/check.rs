@@ -5,6 +5,7 @@
 
 mod change;
 mod follow;
+mod fork;
 mod machines;
 mod nonces;
 mod postgres;
@@ -13,6 +14,7 @@ mod recover;
 mod tests;
 
 pub use change::check_change;
+pub use fork::check_fork;
 pub use postgres::{check_claim, check_pg};
 pub use recover::{RecoveryParts, check_recovery};
 
@@ -26,6 +28,7 @@ use crate::start::{
 
 /// Says what the plan of the node `name` would break. An executor must not run a plan that was not found in order.
 pub fn check(spec: &Spec, name: &str, seen: &Observed, plan: &StartPlan) -> Result<(), Vec<String>> {
+    let seen = &*seen.without_rival();
     let ledger = match &seen.ledger {
         LedgerSeen::There(ledger) => ledger.as_ref().clone(),
         LedgerSeen::Absent | LedgerSeen::Unreadable(_) => Ledger::default(),
@@ -102,9 +105,13 @@ impl Audit<'_> {
         let again = self.spec.member(self.name).is_some();
         let own = matches!(&self.ledger.state, State::Tombstone(stone) if !(stone.undeclared && again));
         let ours = self.ledger.ids().map(|(_, member)| member);
-        let listed = match &self.seen.cluster {
-            ClusterSeen::Confirmed { members, .. } => members.iter().any(|member| Some(member.id) == ours),
-            ClusterSeen::Unreachable(_) => false,
+        let urls = self.spec.member(self.name).map_or(&[][..], |member| &member.peer_urls);
+        let named =
+            |member: &ListedMember| member.name == self.name || member.peer_urls.iter().any(|url| urls.contains(url));
+        let listed = match (&self.seen.cluster, ours) {
+            (ClusterSeen::Confirmed { members, .. }, Some(ours)) => members.iter().any(|member| member.id == ours),
+            (ClusterSeen::Confirmed { members, .. }, None) => members.iter().any(named),
+            (ClusterSeen::Unreachable(_), _) => false,
         };
         let buries = |peer: &PeerAnswer| peer.my_tombstone && peer.founding != PeerFounding::Removed;
         let stone = own || (!listed && self.answers().any(|(_, peer)| buries(peer)));
@@ -114,10 +121,7 @@ impl Audit<'_> {
         self.rule(!torn_down || !acts, "a cluster that was torn down is not started");
         let holds_something = self.ledger.state != State::Empty || matches!(self.seen.data, DataSeen::There(_));
         let known = self.answers().map(|(_, peer)| peer.generation).max().unwrap_or(0).max(self.ledger.newest().number);
-        let forks = |peer: &PeerAnswer| {
-            self.ledger.loses_to(Generation { number: peer.generation, cluster: peer.generation_of })
-        };
-        let lost = self.ledger.is_outdated() || self.answers().any(|(_, peer)| forks(peer));
+        let lost = self.forks(plan);
         let behind = known > self.ledger.generation || lost;
         self.rule(
             !(holds_something && behind && acts),

@@ -32,6 +32,8 @@ pub struct FollowSeen {
     pub take_over: bool,
     /// This cluster was restored from a backup of its own lineage: its revision may be behind what the store holds.
     pub restored: bool,
+    /// The operator took the data of this cluster over as it is: it may be behind what the store holds of it.
+    pub taken_over: bool,
 }
 
 /// What etcd says.

@@ -4,8 +4,10 @@
 //! **Invariant:** a ledger that does not match its checksum is unreadable, never empty; and what has been started is never
 //! forgotten by encoding and decoding.
 
+mod generations;
 mod places;
 mod progress;
+mod state;
 
 use std::collections::BTreeMap;
 
@@ -14,11 +16,15 @@ use quorate_etcd_formats::membership::{ClusterId, MemberId};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
+use crate::fork::Fork;
+
+pub use generations::{Generation, RecoveredAt};
 pub use places::{AcceptedEmpty, Place, Places};
 pub use progress::{Progress, RolledBack, StartMark};
+pub use state::{Dropped, Identity, Origin, PendingAdd, Promise, Seal, State, Tombstone};
 
 /// The newest form that is written; readers refuse a newer one.
-pub const VERSION: u32 = 4;
+pub const VERSION: u32 = 5;
 
 /// Longest ledger that is read: thousands of peers fit.
 pub const BYTES_MAX: usize = 4 << 20;
@@ -84,17 +90,15 @@ pub struct Ledger {
     /// The nonces that its cluster was bootstrapped with, for members that lost theirs before they started.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seal: Option<Seal>,
-}
-
-/// A generation of the cluster: what an operator made of its remains, or what was there before that.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Generation {
-    /// They are counted.
-    pub number: u64,
-    /// The id that the cluster has in it, where that is known.
+    /// What the recovered cluster of this node recorded about itself when it met others of the same generation.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub forks: Vec<Fork>,
+    /// The operator took the data over as it is: until it was backed up, the store may hold more of its cluster.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub taken_over: bool,
+    /// Where the history of the recovered cluster of this node begins.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub cluster: Option<ClusterId>,
+    pub recovered: Option<RecoveredAt>,
 }
 
 /// What an operator asked of a node.
@@ -127,141 +131,6 @@ pub struct LearnerSince {
     pub member: MemberId,
     /// In ms since 1970.
     pub since_ms: u64,
-}
-
-/// How far a node has come.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(tag = "state", rename_all = "kebab-case", deny_unknown_fields)]
-pub enum State {
-    /// Nothing was ever promised or run.
-    #[default]
-    Empty,
-    /// Promised to found this very cluster; peers may have been told.
-    Promised(Promise),
-    /// The data dir was made; etcd never ran on it.
-    Inited(Promise),
-    /// etcd runs or ran as this member.
-    Started(Identity),
-    /// An existing cluster was, or is about to be, asked to add us.
-    PendingAdd(PendingAdd),
-    /// This member was removed for good.
-    Tombstone(Tombstone),
-}
-
-/// What a node has promised to found.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Promise {
-    /// The declaration's number.
-    pub bootstrap: u64,
-    /// The hash of members, token and number.
-    pub declaration: String,
-    /// The cluster that comes of it.
-    pub cluster: ClusterId,
-    /// Our member in it.
-    pub member: MemberId,
-    /// The names of all its members.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub members: Vec<String>,
-    /// Another member is known to have given it up, so nothing comes of it.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub over: bool,
-    /// Random, drawn for this promise. None in promises of earlier releases, whose ids follow from the file alone.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub nonce: Option<String>,
-    /// The nonces of all members by name, once every one is known: the promise is sealed, and its ids are computed from them. Until
-    /// then `cluster` and `member` are those of the file alone, which no member is ever started with.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub nonces: BTreeMap<String, String>,
-}
-
-/// The nonces that the cluster of this node was bootstrapped with.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Seal {
-    /// The hash of members, token and number.
-    pub declaration: String,
-    /// The cluster that came of it.
-    pub cluster: ClusterId,
-    /// By name of the member.
-    pub nonces: BTreeMap<String, String>,
-}
-
-/// A promise that was given up.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Dropped {
-    /// The declaration's number.
-    pub bootstrap: u64,
-    /// The cluster that would have come of it.
-    pub cluster: ClusterId,
-    /// The names of all its members.
-    pub members: Vec<String>,
-    /// The hash of members, token and number. None where an earlier release wrote it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub declaration: Option<String>,
-}
-
-/// Which member of which cluster this node is.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Identity {
-    /// The cluster.
-    pub cluster: ClusterId,
-    /// The member.
-    pub member: MemberId,
-    /// How it came to be.
-    pub origin: Origin,
-}
-
-/// How a member came to be.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Origin {
-    /// With its cluster.
-    Founded,
-    /// Into a cluster that was there.
-    Joined,
-    /// From a backup.
-    Restored,
-    /// Others founded it; we took it over.
-    Adopted,
-}
-
-/// A wish to join that may or may not have been heard.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct PendingAdd {
-    /// The cluster that was asked.
-    pub cluster: ClusterId,
-    /// The id that it gave us, once it answered.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub member: Option<MemberId>,
-    /// Under which URLs.
-    pub peer_urls: Vec<String>,
-    /// The member of this node that it takes the place of.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub replaces: Option<MemberId>,
-    /// The generation of the cluster that was asked.
-    #[serde(default)]
-    pub generation: u64,
-}
-
-/// A member that is no more.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Tombstone {
-    /// The cluster.
-    pub cluster: ClusterId,
-    /// The member.
-    pub member: MemberId,
-    /// Who removed it, or why.
-    pub why: String,
-    /// When, in ms since 1970.
-    pub at_ms: u64,
-    /// It was removed because its file did not declare it: declared again, it may come back.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub undeclared: bool,
 }
 
 /// What is known of another member.
@@ -362,9 +231,11 @@ impl Ledger {
     fn version(&self) -> u32 {
         let undeclared = matches!(&self.state, State::Tombstone(stone) if stone.undeclared);
         match () {
-            () if self.places.is_some() || self.accepted_empty.is_some() || self.archiving => VERSION,
-            () if !self.progress.is_empty() || self.last_start.is_some() || self.rolled_back.is_some() => VERSION,
-            () if self.has_nonces() => VERSION,
+            () if !self.forks.is_empty() || self.recovered.is_some() || self.taken_over => VERSION,
+            () if self.rolled_back.is_some_and(|it| it.by_store) => VERSION,
+            () if self.places.is_some() || self.accepted_empty.is_some() || self.archiving => 4,
+            () if !self.progress.is_empty() || self.last_start.is_some() || self.rolled_back.is_some() => 4,
+            () if self.has_nonces() => 4,
             () if self.outdated_by.is_some() => 3,
             () if self.intent.is_some() || self.learner.is_some() || undeclared => 2,
             () => 1,
@@ -378,34 +249,6 @@ impl Ledger {
             State::Empty | State::Started(_) | State::PendingAdd(_) | State::Tombstone(_) => false,
         };
         promise || self.seal.is_some() || self.dropped.iter().any(|dropped| dropped.declaration.is_some())
-    }
-
-    /// The newest generation of the cluster that this node knows of, its own or another.
-    pub fn newest(&self) -> Generation {
-        let own = Generation { number: self.generation, cluster: self.cluster() };
-        self.outdated_by.filter(|newer| newer.number > self.generation || self.loses_to(*newer)).unwrap_or(own)
-    }
-
-    /// Whether what this node holds is of an older generation than it has heard of.
-    pub fn is_outdated(&self) -> bool {
-        self.outdated_by.is_some_and(|newer| newer.number > self.generation || self.loses_to(newer))
-    }
-
-    /// Whether another cluster of the same generation wins over the one of this node. Two recoveries made both: the lower id
-    /// wins, and the ids of generations that were claimed in a store are lower than all others.
-    pub fn loses_to(&self, other: Generation) -> bool {
-        let own = self.cluster().filter(|_| self.generation > 0 && other.number == self.generation);
-        own.zip(other.cluster).is_some_and(|(own, other)| other < own && !self.was.contains(&other))
-    }
-
-    /// The same, knowing of a generation that is newer than its own.
-    #[must_use]
-    pub fn outdated_by(&self, newer: Generation) -> Ledger {
-        let known = self.newest();
-        let says_more = newer.number == known.number && self.is_outdated() && known.cluster.is_none();
-        let forks = self.loses_to(newer) && !self.is_outdated();
-        let newer = (newer.number > known.number || says_more || forks).then_some(newer);
-        Ledger { outdated_by: newer.or(self.outdated_by), ..self.clone() }
     }
 
     /// The cluster that this node belongs to, or is about to.
@@ -536,6 +379,10 @@ impl Ledger {
                 | State::Tombstone(_),
             ) => {}
         }
+        // What a cluster recorded about itself is not true of another one.
+        if next.cluster() != self.cluster() {
+            next.forks.clear();
+        }
         next
     }
 
@@ -574,43 +421,6 @@ impl PeerMemory {
     /// Whether it may be of this cluster.
     pub fn is_of(&self, cluster: ClusterId) -> bool {
         self.cluster.is_none_or(|its| its == cluster)
-    }
-}
-
-impl Promise {
-    /// Whether both are of the same declaration. Which cluster comes of it is decided when they are sealed.
-    pub fn is_same_founding(&self, other: &Promise) -> bool {
-        self.bootstrap == other.bootstrap && self.declaration == other.declaration
-    }
-
-    /// Whether its ids are final: every nonce is known, or it is of an earlier release and has none.
-    pub fn is_sealed(&self) -> bool {
-        self.nonce.is_none() || !self.nonces.is_empty()
-    }
-
-    /// Whether both lead to the very same cluster.
-    pub fn is_same_cluster(&self, other: &Promise) -> bool {
-        self.is_same_founding(other) && self.is_sealed() && other.is_sealed() && self.cluster == other.cluster
-    }
-
-    /// The nonces that it was sealed with; none for one of an earlier release.
-    fn seal(&self) -> Option<Seal> {
-        let Promise { declaration, cluster, nonces, .. } = self.clone();
-        (!nonces.is_empty()).then_some(Seal { declaration, cluster, nonces })
-    }
-}
-
-impl State {
-    /// The word for it.
-    pub fn word(&self) -> &'static str {
-        match self {
-            State::Empty => "empty",
-            State::Promised(_) => "promised",
-            State::Inited(_) => "inited",
-            State::Started(_) => "started",
-            State::PendingAdd(_) => "pending add",
-            State::Tombstone(_) => "tombstone",
-        }
     }
 }
 

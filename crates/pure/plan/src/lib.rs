@@ -13,6 +13,7 @@ pub mod check;
 pub mod estimate;
 pub mod etcd_config;
 pub mod follow;
+pub mod fork;
 pub mod init;
 pub mod ledger;
 pub mod lineage;

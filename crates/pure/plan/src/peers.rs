@@ -5,6 +5,7 @@
 
 use quorate_etcd_formats::membership::{ClusterId, MemberId};
 
+use crate::fork::{Forks, Report, Verdict};
 use crate::ledger::{Dropped, Generation, Ledger, RolledBack, State};
 use crate::spec::Spec;
 use crate::start::{ListedMember, PeerAnswer, PeerFounding};
@@ -18,14 +19,11 @@ pub enum Told {
     Newer(Generation),
 }
 
-/// Decides that; `None`: nobody tells of one that is newer than its own.
-pub fn heed(ledger: &Ledger, told: impl IntoIterator<Item = Generation>) -> Option<Told> {
+/// Decides that; `None`: nobody reports one that is newer than its own, or of the same number and won.
+pub fn heed<R: Into<Report>>(ledger: &Ledger, reports: impl IntoIterator<Item = R>) -> Option<Told> {
+    let reports: Vec<Report> = reports.into_iter().map(Into::into).collect();
     let mut newest: Option<Generation> = None;
-    let mut fork: Option<Generation> = None;
-    for told in told {
-        if ledger.loses_to(told) && fork.is_none_or(|known| told.cluster < known.cluster) {
-            fork = Some(told);
-        }
+    for told in reports.iter().map(|report| report.newest) {
         let ours = |of: &Generation| of.cluster.is_some() && of.cluster == ledger.cluster();
         // Of two that have the same number, the one that says more counts, and above all the one that is ours.
         let more =
@@ -34,7 +32,12 @@ pub fn heed(ledger: &Ledger, told: impl IntoIterator<Item = Generation>) -> Opti
             newest = Some(told);
         }
     }
-    let Some(newest) = newest.filter(|newest| newest.number > ledger.generation) else { return fork.map(Told::Newer) };
+    let Some(newest) = newest.filter(|newest| newest.number > ledger.generation) else {
+        let own = ledger.cluster()?;
+        let forks = Forks::of(ledger, &reports);
+        let lost = forks.verdicts(own).find(|(_, verdict)| *verdict == Verdict::Loses);
+        return lost.map(|(rival, _)| Told::Newer(Generation { number: ledger.generation, cluster: Some(rival) }));
+    };
     match newest.cluster {
         Some(cluster) if ledger.cluster() == Some(cluster) => Some(Told::Own(newest.number)),
         Some(_) | None => Some(Told::Newer(newest)),
@@ -53,6 +56,7 @@ pub fn answer(ledger: &Ledger, asker: &str, member: Option<MemberId>, acknowledg
         my_tombstone: memory.is_some_and(|memory| memory.buries(member)),
         generation: newest.number,
         generation_of: newest.cluster,
+        forks: Some(ledger.forks.clone()),
         acknowledged: acknowledged.max(recorded.map(|recorded| recorded.index)),
         my_start: recorded.and_then(|recorded| recorded.start),
         rolled_back: recorded.and_then(|recorded| recorded.rolled_back),
@@ -73,7 +77,8 @@ pub fn told_of_rollback<'a>(
         let unknown = answer.my_start.zip(ledger.last_start).is_some_and(|(told, own)| told.is_unknown_to(&own));
         let last = ledger.last_start.and_then(|own| own.from).unwrap_or(0);
         let seen = answer.acknowledged.unwrap_or(0);
-        let found = answer.rolled_back.or_else(|| unknown.then_some(RolledBack { member, seen, last }));
+        let found =
+            answer.rolled_back.or_else(|| unknown.then_some(RolledBack { member, seen, last, by_store: false }));
         found.map(|found| (peer.to_owned(), found))
     })
 }

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use quorate_etcd_formats::membership::MemberId;
-use quorate_plan::change::{Restart, note_learner};
+use quorate_plan::change::{Listing, Restart, heals_alone, note_learner};
 use quorate_plan::check::check;
-use quorate_plan::ledger::{Confirmed, ConfirmedMember, Generation, LedgerSeen, Progress, State};
+use quorate_plan::ledger::{Confirmed, ConfirmedMember, LedgerSeen, Progress, State};
 use quorate_plan::peers::{self, Told};
 use quorate_plan::start::{
     ClusterSeen, DataFacts, DataSeen, EndSeen, Health, ListedMember, Observed, PeerAnswer, PeerSeen, PlaceState,
@@ -110,6 +110,7 @@ impl World {
                 last_index: Some(data.log.len() as u64),
                 verdict: itself.checked.cloned().unwrap_or(Verdict::Unchecked),
                 readable: None,
+                reach: None,
             }),
         };
         let ledger = match itself.ledger {
@@ -139,7 +140,8 @@ impl World {
             () => PlaceState::NotCompared,
         };
         let sightings = self.sightings(node, nonce, &cluster);
-        Observed { data, place, ledger, end: EndSeen::Absent, cluster, peers, store, sightings, nonce: String::new() }
+        let (end, nonce, rotates) = (EndSeen::Absent, String::new(), it.certificates.trusts.len() > 1);
+        Observed { data, place, ledger, end, cluster, peers, store, sightings, nonce, rotates }
     }
 
     pub(crate) fn index_of(&self, name: &str) -> Option<usize> {
@@ -213,7 +215,7 @@ impl World {
             let it = &mut self.nodes[node];
             if let Some(ledger) = it.ledger.as_mut().filter(|_| !it.ledger_unreadable) {
                 match told {
-                    Told::Own(number) => ledger.generation = number,
+                    Told::Own(number) => *ledger = ledger.of_generation(number),
                     Told::Newer(newer) => *ledger = ledger.outdated_by(newer),
                 }
             }
@@ -224,6 +226,7 @@ impl World {
             return self.tell(Some(node), "stops its etcd: a peer has a newer generation".to_owned());
         }
         let Some(leader) = self.leader_for(node, node) else { return self.heal_alone(node) };
+        self.record_forks(node);
         let config = self.nodes[leader].data.as_ref().map(Data::config).unwrap_or_default();
         for member in &config.members {
             let it = &self.nodes[member.node];
@@ -266,7 +269,7 @@ impl World {
         if heals && whole && self.nodes[node].damaged {
             self.nodes[node].damaged = false;
             self.tell(Some(node), "is whole again".to_owned());
-            if self.living && self.nodes.iter().all(|node| !node.damaged) {
+            if self.living && !self.is_forked() && self.nodes.iter().all(|node| !node.damaged) {
                 self.recovered = None;
             }
         }
@@ -319,19 +322,28 @@ impl World {
 
     /// Its etcd knows no leader, and a restart may be what brings it back.
     fn heal_alone(&mut self, node: usize) {
-        let restart = self.now_of(node, node).and_then(|now| now.restart);
-        // The others know better where they look for it.
-        let leader = (0..self.nodes.len()).find_map(|through| self.leader_for(node, through)).unwrap_or(node);
-        let config = self.nodes[leader].data.as_ref().map(Data::config).unwrap_or_default();
-        let listed = config.members.iter().find(|member| member.node == node);
-        let awaited = listed.is_some_and(|listed| listed.at == self.address_of(node));
+        let due = self.now_of(node, node).and_then(|now| now.restart);
         // Calm: where it gets another release by that, a person does it.
         let by_hand = |restart: Restart| if self.calm { Restart { release: None, ..restart } } else { restart };
-        let heals = restart.is_some_and(|restart| by_hand(restart).heals_alone(awaited));
+        let heals = heals_alone(due.map(by_hand).as_ref(), self.listing(node));
         if self.living && !self.knows_leader(node) && heals {
             let it = &mut self.nodes[node];
             (it.runs, it.leads, it.checked, it.plan, it.restarting) = (false, false, None, None, true);
             self.tell(Some(node), "restarts its etcd, which knows no leader".to_owned());
+        }
+    }
+
+    /// Where the others look for a member, as a quorum of them reports, or as its own etcd has it.
+    fn listing(&self, node: usize) -> Listing {
+        let mine = self.nodes[node].data.as_ref();
+        let others = (0..self.nodes.len()).find_map(|through| self.leader_for(node, through));
+        let others = others.and_then(|leader| self.nodes[leader].data.as_ref());
+        let told = others.filter(|data| Some(data.cluster) == mine.map(|mine| mine.cluster));
+        let config = told.or(mine).map(Data::config).unwrap_or_default();
+        match mine.and_then(|mine| config.get(mine.member)) {
+            Some(listed) if listed.at == self.address_of(node) => Listing::AsDeclared,
+            None if told.is_some() => Listing::Removed,
+            Some(_) | None => Listing::Elsewhere,
         }
     }
 
@@ -341,7 +353,7 @@ impl World {
         let declared = self.files[self.nodes[node].file].spec.members.iter();
         let peers = declared.filter_map(|member| self.index_of(&member.name)).filter(|peer| *peer != node);
         let told = peers.filter_map(|peer| self.answer(peer, node));
-        peers::heed(&ledger, told.map(|it| Generation { number: it.generation, cluster: it.generation_of }))
+        peers::heed(&ledger, told.map(|it| it.report())).or_else(|| self.late_verdict(node))
     }
 
     /// The state of a node's ledger.

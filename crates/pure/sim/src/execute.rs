@@ -46,7 +46,7 @@ impl World {
 
     pub(crate) fn kill_agent(&mut self, node: usize, when: &str) {
         // Whoever has not heard of the recovery must be able to learn of it.
-        if self.living && self.recovered == Some(node) && !self.all_have_heard_of(node) {
+        if self.living && self.is_kept(node) && !self.all_have_heard_of(node) {
             return;
         }
         self.nodes[node].up = false;
@@ -64,9 +64,11 @@ impl World {
     fn all_have_heard_of(&self, node: usize) -> bool {
         let newest = |it: &crate::world::Node| it.ledger.as_ref().map_or(0, |ledger| ledger.newest().number);
         let generation = newest(&self.nodes[node]);
-        self.nodes
-            .iter()
-            .all(|it| it.data.is_none() || (!it.runs && newest(it) >= generation) || it.name == self.nodes[node].name)
+        let heard = |it: &crate::world::Node| {
+            let unsure = it.ledger.as_ref().is_some_and(|ledger| self.may_not_know(ledger));
+            !it.runs && newest(it) >= generation && !unsure
+        };
+        self.nodes.iter().all(|it| it.data.is_none() || heard(it) || it.name == self.nodes[node].name)
     }
 
     fn step(&mut self, node: usize, step: &Step) -> Did {
@@ -97,7 +99,7 @@ impl World {
             Step::Restore { revision, .. } => self.restore(node, *revision),
             Step::Init { cluster, member } => self.init(node, *cluster, *member),
             Step::Write(state) => self.write(node, state.clone()),
-            Step::WriteGeneration(number) => self.note(node, |ledger| ledger.generation = *number),
+            Step::WriteGeneration(number) => self.note(node, |ledger| *ledger = ledger.of_generation(*number)),
             Step::WriteRolledBack(it) => self.note(node, |ledger| ledger.rolled_back = Some(*it)),
             Step::WriteOutdated(newer) => self.note(node, |ledger| *ledger = ledger.outdated_by(*newer)),
             Step::TellPeers => self.tell_peers(node),

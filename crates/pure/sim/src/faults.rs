@@ -129,8 +129,8 @@ impl World {
     }
 
     /// The one that was recovered never goes away altogether: someone who comes back can always learn of it.
-    fn is_kept(&self, node: usize) -> bool {
-        self.recovered == Some(node)
+    pub(crate) fn is_kept(&self, node: usize) -> bool {
+        self.recovered == Some(node) || self.is_begun_on(node)
     }
 
     fn kill_by_fault(&mut self, node: usize) {
@@ -166,6 +166,9 @@ impl World {
 
     fn cut_or_mend(&mut self, node: usize) {
         if !self.cut.is_empty() && self.random.permille(600) {
+            if self.is_parted() {
+                return;
+            }
             self.cut.clear();
             return self.tell(None, "all links are mended".to_owned());
         }
@@ -390,6 +393,7 @@ impl World {
     /// `quorate data reset --yes`.
     pub(crate) fn reset(&mut self, node: usize, who: &str) {
         self.power_cut(node);
+        self.take_from_loser(node);
         let file = std::rc::Rc::clone(&self.files[self.nodes[node].file]);
         let it = &mut self.nodes[node];
         (it.data, it.snapshot, it.detached) = (None, None, false);

@@ -15,6 +15,7 @@ mod etcd;
 mod execute;
 mod faults;
 mod files;
+mod fork;
 mod machines;
 mod operators;
 mod person;

@@ -73,7 +73,7 @@ impl World {
         let of = self.twins.below(self.nodes.len());
         let (kind, reaches, lasts) = (self.twins.below(3), self.twins.permille(500), self.twins.below(30) as u64);
         let it = &self.nodes[of];
-        if !it.runs || it.detached || self.swapped.is_some() {
+        if !it.runs || it.detached || self.swapped.is_some() || self.is_forked() {
             return;
         }
         // A member that is alone is known to nobody else: its copy can tell only while it reaches it.

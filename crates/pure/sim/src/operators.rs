@@ -129,6 +129,15 @@ impl World {
             let node = wanted[self.random.below(wanted.len())];
             self.addresses[node] = self.addresses[node] % 3 + 1;
         }
+        if self.may_move(wanted, config) {
+            return true;
+        }
+        self.addresses = before;
+        false
+    }
+
+    /// Whether `cluster apply` hands out the addresses that operators want.
+    fn may_move(&self, wanted: &[usize], config: &crate::etcd::Config) -> bool {
         let moved =
             |voter: &&crate::etcd::Member| wanted.contains(&voter.node) && self.addresses[voter.node] != voter.at;
         // Those that are down, or not started yet where the cluster looks for them, count as well.
@@ -139,11 +148,17 @@ impl World {
         };
         // In the plan of `cluster apply` a learner has its vote by then.
         let (now, most) = (config.members.iter().filter(moved).count(), moved_at_once_max(config.members.len()));
-        if now == 0 || now + config.voters().filter(arriving).count() <= most {
-            return true;
+        now == 0 || now + config.voters().filter(arriving).count() <= most
+    }
+
+    /// Where moving them might keep voters from finding each other, those stay where the cluster looks for them that are there still.
+    fn keep_found(&mut self, wanted: &[usize], config: &crate::etcd::Config) {
+        if self.may_move(wanted, config) {
+            return;
         }
-        self.addresses = before;
-        false
+        for voter in config.voters().filter(|voter| self.nodes[voter.node].listens == voter.at) {
+            self.addresses[voter.node] = voter.at;
+        }
     }
 
     fn hand_out(&mut self, file: usize, operator: usize) {
@@ -283,6 +298,7 @@ impl World {
                 ledger.intent = None;
             }
         }
+        self.keep_found(&wanted, &newest);
         let number = self.number();
         self.files.push(files::declaring(&wanted, &self.addresses, false, number));
         self.intended = self.files.len() - 1;

@@ -1,7 +1,8 @@
 //! Calm: what was cut is mended, and a person reads what nodes refuse and follows the way out that they name.
 
+use quorate_etcd_formats::membership::ClusterId;
 use quorate_faults::Code;
-use quorate_plan::ledger::{Identity, Origin, State};
+use quorate_plan::ledger::{Identity, Ledger, Origin, State};
 
 use crate::End;
 use crate::etcd::Data;
@@ -13,6 +14,7 @@ impl World {
     pub(crate) fn make_calm(&mut self) {
         self.calm = true;
         self.tell(None, "from here on nothing goes wrong any more".to_owned());
+        self.end_partition();
         self.cut.clear();
         self.store.away = false;
         self.remove_old_copy();
@@ -136,7 +138,7 @@ impl World {
         if other && halt.code == Code::StartDisagree {
             return self.reset(node, "a person");
         }
-        if matches!(halt.code, Code::StartRemoved | Code::StartOutdated) {
+        if matches!(halt.code, Code::StartRemoved | Code::StartOutdated | Code::GenerationsFork) {
             let ours = self.nodes[node].ledger.as_ref().and_then(|ledger| ledger.ids()).map(|(_, member)| member);
             if ours.is_some() && ours == self.nodes[node].removed_self && halt.code == Code::StartRemoved {
                 return self.break_rule("a node that took its own place anew waits for a person".to_owned());
@@ -166,11 +168,15 @@ impl World {
         ours.is_some_and(|ours| there.map(|data| data.cluster).any(|cluster| cluster != ours))
     }
 
-    /// `quorate cluster adopt`, of a dir that is beyond doubt this node's.
+    /// `quorate cluster adopt`, of a dir that is beyond doubt this node's. One that was made for a founding which nobody began is moved away:
+    /// the others may found again without it.
     fn adopt(&mut self, node: usize) {
         let Some(Data { cluster, member, made_for, .. }) = self.nodes[node].data else { return };
         if made_for != node {
             return;
+        }
+        if !self.was_begun(node, cluster) {
+            return self.reset(node, "a person");
         }
         let mut ledger = self.nodes[node].ledger.clone().unwrap_or_default();
         ledger = ledger.with(State::Started(Identity { cluster, member, origin: Origin::Adopted }));
@@ -182,6 +188,15 @@ impl World {
         self.nodes[node].ledger = Some(ledger);
         self.tell(Some(node), "a person adopts its data".to_owned());
         self.agree();
+    }
+
+    /// Whether etcd ran on a cluster, or somebody wrote down that this node starts on it.
+    fn was_begun(&self, node: usize, cluster: ClusterId) -> bool {
+        let name = &self.nodes[node].name;
+        let told = |ledger: &Ledger| ledger.peers.get(name).is_some_and(|it| it.started && it.is_of(cluster));
+        let runs = |ledger: &Ledger| matches!(&ledger.state, State::Started(it) if it.cluster == cluster);
+        let ledgers = self.nodes.iter().filter_map(|it| it.ledger.as_ref());
+        self.committed.contains_key(&cluster) || ledgers.into_iter().any(|ledger| told(ledger) || runs(ledger))
     }
 
     /// Whether all is as it should be, or waits for a decision that only a person can take.

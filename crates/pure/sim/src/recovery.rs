@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use quorate_etcd_formats::membership::{ClusterId, MemberId};
 use quorate_plan::change::recover::{
-    Evidence, Probe, Reply, RowSeen, Said, Source, StoreNewest, SurveyRow, Survivor, plan_recovery,
+    ClaimSeen, Evidence, Probe, Reply, RowSeen, Said, Source, StoreNewest, SurveyRow, Survivor, plan_recovery,
 };
 use quorate_plan::ledger::{Identity, Origin, State};
 use quorate_plan::start::Verdict;
@@ -19,6 +19,25 @@ use crate::world::World;
 pub(crate) struct Order {
     generation: u64,
     role: Role,
+}
+
+impl Order {
+    /// To begin a new cluster.
+    pub(crate) fn begin(generation: u64, cluster: ClusterId, member: MemberId) -> Order {
+        Order { generation, role: Role::Begin { cluster, member, made: false } }
+    }
+
+    /// To join the one that another node begins.
+    pub(crate) fn join(generation: u64) -> Order {
+        Order { generation, role: Role::Join }
+    }
+}
+
+/// What the store holds of other recoveries, and whether it is asked.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Claims<'a> {
+    pub(crate) seen: &'a [ClaimSeen],
+    pub(crate) without_store: bool,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -45,7 +64,7 @@ impl World {
         }
         let up: Vec<usize> = voters.iter().copied().filter(|voter| *voter == node || self.nodes[*voter].up).collect();
         let answers: Vec<usize> = up.into_iter().filter(|voter| *voter == node || self.random.permille(350)).collect();
-        let Some((source, generation)) = self.choose(&config, &voters, &answers) else { return };
+        let Some((source, generation)) = self.choose(&config, &voters, &answers, Claims::default()) else { return };
         let Some(old) = self.nodes[source].data.as_ref().map(|data| data.cluster) else { return };
         for other in voters.iter().filter(|other| !answers.contains(other)) {
             self.power_cut(*other);
@@ -63,16 +82,16 @@ impl World {
         );
         let number = u64::from(self.number());
         let (cluster, member) = (ClusterId(0xc000 + number), MemberId(0xa000 + number));
-        self.order(source, Order { generation, role: Role::Begin { cluster, member, made: false } });
+        self.order(source, Order::begin(generation, cluster, member));
         for other in answers.into_iter().filter(|other| *other != source) {
             // The command may be cut off: then it finds out by itself that there is a newer generation.
             if self.random.permille(700) {
-                self.order(other, Order { generation, role: Role::Join });
+                self.order(other, Order::join(generation));
             }
         }
     }
 
-    fn is_recoverable(&self, config: &Config, voters: &[usize]) -> bool {
+    pub(crate) fn is_recoverable(&self, config: &Config, voters: &[usize]) -> bool {
         let whole = |node: &usize| {
             let it = &self.nodes[*node];
             let known = it.file == self.intended && self.declared(self.intended).contains(node);
@@ -84,7 +103,13 @@ impl World {
 
     /// What the decision makes of those who answer: the node to begin with, and the generation. It must hold all that any of them
     /// knows to be committed.
-    fn choose(&mut self, config: &Config, voters: &[usize], answers: &[usize]) -> Option<(usize, u64)> {
+    pub(crate) fn choose(
+        &mut self,
+        config: &Config,
+        voters: &[usize],
+        answers: &[usize],
+        claims: Claims<'_>,
+    ) -> Option<(usize, u64)> {
         let file = Rc::clone(&self.files[self.intended]);
         let seen = |other: &usize| match answers.contains(other) {
             true => self.survivor(*other, config),
@@ -98,12 +123,12 @@ impl World {
         let plan = |evidence: Evidence<'_>, said: Said<'_>| {
             plan_recovery(&file.spec, &rows, &StoreNewest::NotDeclared, evidence, said)
         };
-        let fenced = Said { fenced: &dead, ..Said::default() };
+        let fenced = Said { fenced: &dead, without_store: claims.without_store, ..Said::default() };
         let probes: Vec<Probe> = self.probes(voters, answers);
         let unfenced = plan(Evidence::default(), Said { dead: &dead, ..Said::default() });
         let answered = plan(Evidence { probes: &probes, ..Evidence::default() }, fenced);
         // The machines are powered off before the operator states it.
-        let recovery = plan(Evidence::default(), fenced);
+        let recovery = plan(Evidence { claims: claims.seen, ..Evidence::default() }, fenced);
         if unfenced.halt.is_none() && !dead.is_empty() {
             self.break_rule("a cluster is recovered though silent members are not fenced".to_owned());
         }
@@ -153,7 +178,7 @@ impl World {
     }
 
     /// The node writes it down, with the generation, and stops its etcd.
-    fn order(&mut self, node: usize, order: Order) {
+    pub(crate) fn order(&mut self, node: usize, order: Order) {
         let it = &mut self.nodes[node];
         it.order = Some(order);
         (it.up, it.runs, it.leads, it.plan, it.checked, it.snapshot) = (true, false, false, None, None, None);

@@ -4,6 +4,8 @@
 //! **Rule:** the command knows what nodes answered and what the journal says, no more; what is lacking and whose turn it is comes
 //! from `plan`. Chance for it has a stream of its own.
 
+mod by_hand;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use quorate_plan::certificates::{
@@ -158,15 +160,6 @@ impl World {
         self.nodes[node].started_with != self.nodes[node].certificates.trusts
     }
 
-    /// A machine that has never run gets its certificates by hand: `ca csr`, `ca issue`, `ca install`.
-    pub(crate) fn equip_by_hand(&mut self, node: usize) {
-        let issuing = self.authorities.issuing();
-        self.nodes[node].certificates = Certificates::made_by(issuing, self.authorities.brought_along());
-        if self.authorities.number > 0 {
-            self.tell(Some(node), format!("gets certificates of authority {issuing} by hand"));
-        }
-    }
-
     /// Whoever is new in a file has certificates from before, or gets some now.
     pub(crate) fn prepare_newcomers(&mut self, file: usize, members: &crate::etcd::Config) {
         let news = |node: &usize| {
@@ -195,6 +188,7 @@ impl World {
         }
         if self.calm {
             self.equip_left_behind();
+            self.restart_rejecting();
         }
     }
 
@@ -415,35 +409,6 @@ impl World {
             Err(why) => format!("refuses order {}: {why:?}", order.number),
         };
         self.tell(Some(node), words);
-    }
-
-    /// Calm: whoever was left out of a rotation because nobody declared it reaches nobody. A person moves its folder aside and makes
-    /// certificates anew where it is declared, and switches it off where it is not.
-    fn equip_left_behind(&mut self) {
-        let Some((_, config)) = self.present() else { return };
-        let (issuing, trusted) = (self.authorities.issuing(), self.authorities.trusted());
-        for node in 0..self.nodes.len() {
-            let it = &self.nodes[node];
-            let mine = it.data.as_ref().map(|data| data.member);
-            let member = config.members.iter().any(|member| Some(member.id) == mine);
-            let accepted = it.certificates.trusts.contains(&issuing) && trusted.contains(&it.certificates.leaf);
-            // The last member has nobody left who could bring it the newest order, or a certificate that others accept.
-            let last = member && config.members.len() == 1;
-            let behind = !self.authorities.is_open() && !it.certificates.trusts.iter().eq(&trusted);
-            if last && (behind || !trusted.contains(&it.certificates.leaf)) {
-                self.equip_by_hand(node);
-                continue;
-            }
-            if member || accepted {
-                continue;
-            }
-            if self.nodes[node].runs {
-                let it = &mut self.nodes[node];
-                (it.runs, it.leads, it.checked) = (false, false, None);
-                self.tell(Some(node), "a person stops its etcd, which nobody trusts".to_owned());
-            }
-            self.equip_by_hand(node);
-        }
     }
 
     /// After every moment: a rotation parts no two voters that could talk to each other.

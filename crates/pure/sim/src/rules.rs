@@ -30,7 +30,10 @@ impl World {
             let cluster = *cluster;
             self.break_rule(format!("cluster {cluster}, which its operator wiped, serves again"));
         }
-        if let [one, other, ..] = clusters.as_slice() {
+        let forked = self.rule_of_fork(&clusters);
+        if let [one, other, ..] = clusters.as_slice()
+            && !forked
+        {
             let (one, other) = (*one, *other);
             self.break_rule(format!("two clusters live at once: {one} and {other}"));
         }
@@ -54,6 +57,7 @@ impl World {
     /// When all serves: what any cluster acknowledged is there, unless its operator wiped it, more was lost than a majority survives, or a person chose
     /// what to go on with.
     pub(crate) fn rule_of_the_end(&mut self) {
+        self.end_fork();
         if self.hopeless.is_some() || self.recovered.is_some() || self.restored {
             return;
         }
@@ -90,7 +94,8 @@ impl World {
         let cluster = joining.map(|(cluster, _)| cluster).or_else(|| it.data.as_ref().map(|data| data.cluster));
         // Whoever asked the others before that starts, and is stopped when it asks again.
         let died = cluster.and_then(|cluster| self.dead.get(&(cluster, node)).copied());
-        if died.is_some_and(|died| it.looked_at > died) {
+        let unheard = cluster.is_some_and(|cluster| self.cannot_hear_of_winner(node, cluster));
+        if died.is_some_and(|died| it.looked_at > died) && !unheard {
             wrong.push("a node that was declared dead runs again, in its old generation");
         }
         let member = it.data.as_ref().map(|data| data.member);
@@ -220,7 +225,7 @@ impl World {
 
     /// Before a member is removed by a step of a change.
     pub(crate) fn rule_of_remove(&mut self, node: usize, who: &Who) {
-        let Some((leader, config)) = self.present() else { return };
+        let Some((leader, config)) = self.present_to(node) else { return };
         let Some(target) = config.voters().find(|voter| Some(voter.id) == who.id).copied() else { return };
         let file = self.nodes[node].file;
         let declared = self.files[file].spec.member(&self.nodes[target.node].name).is_some();
@@ -266,7 +271,7 @@ impl World {
 
     /// Before a learner is taken out again. One that runs and does not find the cluster, nor is found by it, learns nothing.
     pub(crate) fn rule_of_undo(&mut self, node: usize, who: &Who) {
-        let (Some(target), Some((leader, config))) = (self.index_of(&who.node), self.present()) else { return };
+        let (Some(target), Some((leader, config))) = (self.index_of(&who.node), self.present_to(node)) else { return };
         let it = &self.nodes[target];
         let same = it.data.as_ref().map(|data| data.member) == who.id;
         let runs = it.runs && same && self.reaches(node, target) && self.meets(leader, target, &config);
@@ -278,7 +283,7 @@ impl World {
 
     /// Before a member stops to start again.
     pub(crate) fn rule_of_restart(&mut self, node: usize, who: &Who, release: Option<&str>) {
-        let Some((leader, config)) = self.present() else { return };
+        let Some((leader, config)) = self.present_to(node) else { return };
         let member = |one: &usize| config.members.iter().any(|member| member.node == *one);
         let other = |one: &usize| *one != node && member(one) && self.nodes[*one].restarting && !self.nodes[*one].runs;
         // Whose agent says nothing is not known to be out.

@@ -6,8 +6,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use quorate_etcd_formats::membership::ClusterId;
 use quorate_plan::change::{
-    Act, ChangePlan, ChangeStep, ClusterView, NodeNow, NodeSeen, Restart, Stage, Who, first, outdated, plan_for_agents,
-    plan_for_agents_without,
+    Act, ChangePlan, ChangeStep, ClusterView, LogRead, NodeNow, NodeSeen, Restart, Stage, Who, first, outdated,
+    plan_for_agents, plan_for_agents_without,
 };
 use quorate_plan::check::check_change;
 use quorate_plan::ledger::IntentKind;
@@ -111,6 +111,7 @@ impl World {
             | Act::Bury(_)
             | Act::ChangeUrls { .. }
             | Act::EnableDowngrade(_)
+            | Act::SnapshotLog
             | Act::Distribute { .. }
             | Act::WaitCaughtUp(_)
             | Act::WaitExit(_) => return,
@@ -217,6 +218,7 @@ impl World {
             etcd: it.runs.then(|| release_text(it.runs_as.1)),
             storage: None,
             v2_entries: Some(0),
+            log: Some(LogRead { snapshot: 0, last: 0 }),
             restart: differs.then(|| {
                 let why = "its flags, its release or whom it trusts have changed".to_owned();
                 let moves = self.address_of(node) != it.listens;
@@ -238,6 +240,13 @@ impl World {
     pub(crate) fn was_asked(&self, node: usize) -> bool {
         let intent = self.nodes[node].ledger.as_ref().and_then(|ledger| ledger.intent.as_ref());
         intent.is_some_and(|intent| intent.kind == IntentKind::Leave)
+    }
+
+    /// The same for the cluster that a node is in, or reaches: there are two while it is recovered twice.
+    pub(crate) fn present_to(&self, node: usize) -> Option<(usize, crate::etcd::Config)> {
+        let through = std::iter::once(node).chain(0..self.nodes.len());
+        let leader = through.filter_map(|through| self.leader_for(node, through)).next()?;
+        self.nodes[leader].data.as_ref().map(Data::config).map(|config| (leader, config))
     }
 
     /// The members that the cluster has, as its leader knows.

@@ -11,6 +11,7 @@ use crate::clocks::Clock;
 use crate::copies::Copies;
 use crate::etcd::{Data, Entry};
 use crate::files::{self, File};
+use crate::fork::Forks;
 use crate::machines::Second;
 use crate::random::Random;
 use crate::recovery::Order;
@@ -181,6 +182,8 @@ pub(crate) struct World {
     pub(crate) copies: Copies,
     /// The nonces of promises.
     pub(crate) nonces: Random,
+    /// Two recoveries of one cluster, and the chance of them.
+    pub(crate) forks: Forks,
 }
 
 impl World {
@@ -211,6 +214,7 @@ impl World {
         let twins = Random::new(random.clone().next() ^ 0x0073_6563_6f6e_6400);
         let copies = Random::new(random.clone().next() ^ 0x0063_6f70_6965_7300);
         let nonces = Random::new(random.clone().next() ^ 0x006e_6f6e_6365_7300);
+        let forks = Random::new(random.clone().next() ^ 0x0066_6f72_6b73_0000);
         let clocks = nodes.iter().map(|_| Clock::of_chance(&mut chance)).collect();
         World {
             settings,
@@ -252,6 +256,7 @@ impl World {
             wiped: BTreeSet::new(),
             copies: Copies::new(copies),
             nonces,
+            forks: Forks::new(forks),
         }
     }
 
@@ -309,6 +314,7 @@ impl World {
         self.old_copies();
         if self.living {
             self.rotate();
+            self.fork();
         }
         self.rules();
     }

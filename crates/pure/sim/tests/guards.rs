@@ -128,3 +128,21 @@ fn an_old_copy_of_a_node_is_refused_after_a_second_bootstrap() {
     };
     assert!((0..2000).filter(refused).count() > 2);
 }
+
+/// Operators on both sides of a partition recover the cluster: without the guard the one that loses starts again when it learns of the
+/// other one.
+#[test]
+fn without_its_guard_a_recovery_that_lost_starts_again() {
+    let without = Settings { without: Some(Guard::NewerGeneration), living: true, ..Settings::default() };
+    let again = |life: &Life| {
+        let forked = life.story.iter().any(|line| line.contains("the partition heals: two recoveries"));
+        forked
+            && life.broken.as_ref().is_some_and(|rule| rule.contains("declared dead") || rule.contains("takes writes"))
+    };
+    let broken: Vec<u64> = (0..300).filter(|seed| again(&live(*seed, without))).collect();
+    assert!(broken.len() > 2, "{broken:?}");
+    for seed in broken {
+        let checked = live(seed, Settings { checked: true, ..without });
+        assert!(!again(&checked), "the check lets it through: {}", checked.tell());
+    }
+}

@@ -52,9 +52,14 @@ pub(crate) fn own_member(text: &str, dir: &Path) -> Option<Member> {
 }
 
 /// A member that is still a client listens elsewhere until it votes.
-pub(crate) fn passing(spec: &Spec, mut member: Member) -> Member {
+pub(crate) fn passing(spec: &Spec, member: Member) -> Member {
     let dir = spec.state_dir_of(&member.name);
-    let client = place::read(Path::new(&dir)).ok().flatten().is_some_and(|local| local.role == Role::Client);
+    passing_from(Path::new(&dir), spec, member)
+}
+
+/// The same with the state dir of the node, whatever the file says of it.
+pub(crate) fn passing_from(state: &Path, spec: &Spec, mut member: Member) -> Member {
+    let client = place::read(state).ok().flatten().is_some_and(|local| local.role == Role::Client);
     if client && spec.member(&member.name).is_some() {
         let moved: Vec<String> = member.client_urls.iter().take(1).map(|url| with_port(url, PASSING_PORT)).collect();
         member.client_urls.clone_from(&moved);

@@ -41,7 +41,7 @@ pub use probe::{AcceptSettings, Probed, accept_probe, probe};
 pub use standalone::{StandaloneSettings, Stands, ensure_standalone};
 
 pub(crate) use change_role::{answer_veto, set_role};
-pub(crate) use client::{PASSING_PORT, client_members, own_member, passing, tend_proxy};
+pub(crate) use client::{PASSING_PORT, client_members, own_member, passing, passing_from, tend_proxy};
 pub(crate) use detach::detach;
 pub(crate) use facts::{Ports, fsync_ms};
 pub(crate) use keep::{invite, keep};

@@ -52,10 +52,9 @@ pub(super) async fn trial(
     let (node, shared) = (Arc::clone(&api.node), Arc::clone(&api.shared));
     let tried = blocking(move || {
         let (_, full) = read_sent(&node, &text)?;
-        if full.member(node.name()).is_none() {
-            return Ok(FileTried { restart: None, leaves: true });
-        }
-        Ok(FileTried { restart: restart_by(&node, &shared, &text)?, leaves: false })
+        let leaves = full.member(node.name()).is_none();
+        let restart = if leaves { None } else { restart_by(&node, &shared, full)? };
+        Ok(FileTried { restart, leaves })
     });
     Ok(Json(tried.await?))
 }
@@ -143,10 +142,10 @@ fn may_intend(ledger: &Ledger, intent: Option<IntentKind>) -> Result<(), Fault> 
 }
 
 /// Reads a file that was sent, as it is written and with all its members, if it may take the place of this node's.
+/// It is data: no source, program or path that only it names is used.
 fn read_sent(node: &Node, text: &str) -> Result<(Spec, Spec), Fault> {
     let (new, _) = cluster_file::parse(text.as_bytes(), "the file that was sent")?;
-    // With a source, members are known once it has been asked.
-    let (full, _) = declared::resolve_now(new.clone(), Some(node.name()), declared::ASKED_WITHIN)?;
+    let full = declared::resolve_received(&new, &node.spec, node.name(), node.state_path())?;
     may_replace(node, &full)?;
     Ok((new, full))
 }

@@ -6,7 +6,8 @@
 use std::collections::BTreeMap;
 
 use quorate_etcd_formats::membership::{ClusterId, MemberId};
-use quorate_plan::change::{NodeNow, Restart, Stage};
+use quorate_plan::change::{LogRead, NodeNow, Restart, Stage};
+use quorate_plan::fork::Fork;
 use quorate_plan::ledger::{
     Confirmed, Intent, IntentKind, Ledger, PeerMemory, Promise, RolledBack, Seal, StartMark, State,
 };
@@ -25,6 +26,10 @@ pub struct NodeAnswer {
     /// The id that the cluster has in it. None while it is being made, and from agents of earlier releases.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub generation_of: Option<ClusterId>,
+    /// What its cluster recorded about itself against other recovered ones of the same generation. None from agents of earlier
+    /// releases.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub forks: Option<Vec<Fork>>,
     /// What its cluster file declares to found, as a hash.
     pub declaration: String,
     /// Its whole cluster file, as a hash.
@@ -72,6 +77,9 @@ pub struct NodeAnswer {
     /// How many entries its log holds behind its newest raft snapshot that etcd 3.7 cannot read, where its agent has looked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub v2_entries: Option<u64>,
+    /// Which part of its log that count is about. None from agents of earlier releases.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub log: Option<LogRead>,
     /// Why its etcd has to be restarted, where it has to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub restart: Option<Restart>,
@@ -223,6 +231,7 @@ impl NodeAnswer {
             my_tombstone: memory.is_some_and(|memory| memory.buries(mine)),
             generation: self.generation,
             generation_of: self.generation_of,
+            forks: self.forks.clone(),
             acknowledged: acknowledged.map(|seen| seen.index),
             my_start: acknowledged.and_then(|seen| seen.start),
             rolled_back: acknowledged.and_then(|seen| seen.rolled_back),
@@ -250,6 +259,7 @@ impl NodeAnswer {
             etcd: self.etcd.clone(),
             storage: self.storage.clone(),
             v2_entries: self.v2_entries,
+            log: self.log,
             restart: self.restart.clone(),
             intent: self.intent.as_ref().map(|intent| intent.kind),
             pausing: self.upkeep == Upkeep::Running,

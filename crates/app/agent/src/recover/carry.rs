@@ -26,7 +26,8 @@ use quorate_host::durable::{Disk, RealDisk};
 use quorate_plan::chain::Target as ChainTarget;
 use quorate_plan::change::recover::Point;
 use quorate_plan::change::upgrade::Release;
-use quorate_plan::ledger::{Identity, LedgerSeen, Origin, State};
+use quorate_plan::fork::is_claimed;
+use quorate_plan::ledger::{Identity, LedgerSeen, Origin, RecoveredAt, State};
 use quorate_plan::restore_point::Content;
 use tracing::info;
 
@@ -128,8 +129,8 @@ impl Work<'_> {
         Ok((Target::new(&data, wal.as_deref())?, renames))
     }
 
-    /// The new cluster, of this node alone. The same order leads to the same one. Of two with the same generation the lower id
-    /// wins, so a generation that was claimed in the store has an id in the lower half, and any other one in the upper half.
+    /// The new cluster, of this node alone. The same order leads to the same one. A generation that was claimed in the
+    /// store has an id in the lower half, and any other one in the upper half: so every node can tell which one wins.
     fn founding(&self) -> Result<Founding, Fault> {
         let Order { generation, nonce, claimed, .. } = self.order;
         let fail = |error: String| Fault::new(Code::RosterBadId, error).hint("run it again: ids are drawn anew");
@@ -137,8 +138,7 @@ impl Work<'_> {
             let token = format!("{}-recovered-{generation}-{nonce:016x}-{round}", self.node.spec.token);
             let members = vec![(self.node.name().to_owned(), self.node.member.peer_urls.clone())];
             let founding = Founding::new(members, &token).map_err(|error| fail(error.to_string()))?;
-            let low = founding.cluster_id.0 < 1 << 63;
-            if low == *claimed {
+            if is_claimed(founding.cluster_id) == *claimed {
                 return Ok(founding);
             }
         }
@@ -233,6 +233,8 @@ impl Work<'_> {
                 // The members of the old cluster are not those of the new one.
                 next.peers.clear();
                 next.confirmed = None;
+                let revision = journal::begins_at(self.order, revision);
+                next.recovered = Some(RecoveredAt { cluster: founding.cluster_id, revision });
                 *ledger = next;
             })?;
             for (from, to) in &open {

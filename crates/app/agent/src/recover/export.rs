@@ -11,10 +11,10 @@ use quorate_etcd_formats::hex::hex;
 use quorate_etcd_formats::mvcc::{KeyValue, Revision, RevisionKey};
 use quorate_faults::{Code, Fault};
 use quorate_host::durable::{Access, Disk, DiskFile, RealDisk};
-use quorate_plan::ledger::LedgerSeen;
+use quorate_plan::ledger::{Ledger, LedgerSeen};
 use serde::Serialize;
 
-use super::journal::{Progress, begins_at, observe_progress};
+use super::journal::{Progress, RecoveryNow, begins_at, observe_progress};
 use crate::turn::Node;
 
 /// Bytes that are written at once.
@@ -31,17 +31,24 @@ struct Line {
     value_hex: String,
 }
 
-/// Writes every write since the recovery that this node began into a file of the state dir, one JSON object per line. None where this
-/// node did not begin it: the node that did exports them.
-pub(crate) fn export_writes(node: &Node, ledger: &LedgerSeen) -> Result<Option<PathBuf>, Fault> {
-    let LedgerSeen::There(ledger) = ledger else { return Ok(None) };
-    let Some(now) = observe_progress(node.state_path())?.filter(|now| now.order.generation == ledger.generation) else {
+/// The revision that the recovered cluster of this node began with, where this node began it.
+pub(crate) fn recovered_at(node: &Node, ledger: &Ledger) -> Result<Option<u64>, Fault> {
+    let now = observe_progress(node.state_path())?.filter(|now| now.order.generation == ledger.generation);
+    let Some(RecoveryNow { order, progress: Progress::Done { revision: Some(restored), cluster, .. } }) = now else {
         return Ok(None);
     };
-    let Progress::Done { revision: Some(restored), cluster: Some(cluster), .. } = now.progress else { return Ok(None) };
-    if ledger.cluster() != Some(cluster) {
-        return Ok(None);
-    }
+    Ok((cluster.is_some() && cluster == ledger.cluster()).then(|| begins_at(&order, restored)))
+}
+
+/// Writes every write since the recovery into a file of the state dir, one JSON object per line. None where this node never learned which
+/// revision the recovered cluster began with: other members export the same.
+pub(crate) fn export_writes(node: &Node, ledger: &LedgerSeen) -> Result<Option<PathBuf>, Fault> {
+    let LedgerSeen::There(ledger) = ledger else { return Ok(None) };
+    let began = match ledger.recovered_at() {
+        Some(revision) => Some(revision),
+        None => recovered_at(node, ledger)?,
+    };
+    let (Some(began), Some(cluster)) = (began, ledger.cluster()) else { return Ok(None) };
     let path = node.state_path().join(format!("writes-of-generation-{}-{cluster}.jsonl", ledger.generation));
     if path.exists() {
         return Ok(Some(path));
@@ -62,7 +69,7 @@ pub(crate) fn export_writes(node: &Node, ledger: &LedgerSeen) -> Result<Option<P
     let partial = path.with_extension("partial-0");
     RealDisk.remove_partial(&partial)?;
     let mut written = RealDisk.create_file(&partial, Access::mode(0o600))?;
-    let first = Revision { main: begins_at(&now.order, restored).saturating_add(1), sub: 0 };
+    let first = Revision { main: began.saturating_add(1), sub: 0 };
     let lower = RevisionKey { revision: first, tombstone: false }.encode();
     let (mut piece, mut failed) = (Vec::new(), None);
     for (_, bucket) in buckets.iter().filter(|(name, _)| name == b"key") {

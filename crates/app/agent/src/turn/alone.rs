@@ -1,13 +1,16 @@
 //! A member that knows no leader: the others may look for it elsewhere, or it lets none of them in, since its address or its trust has
-//! changed and it was not started again yet.
+//! changed and it was not started again yet; or it was removed, and accepts no peer that would report that.
 //!
-//! **Rule:** it carries no quorum, so nobody has to agree to its restart; but only a restart that is due anyway, and that may heal.
+//! **Rule:** it carries no quorum, so nobody has to agree to its restart; but only a restart that is due anyway and may heal, or one that
+//! leads to the start decision of a member that was removed.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use quorate_etcd::client::messages::MemberListResponse;
 use quorate_etcd::client::{Client, Consistency};
 use quorate_faults::Fault;
+use quorate_plan::change::{Listing, heals_alone};
 
 use super::beside::Beside;
 use super::cluster::quorum_list;
@@ -22,22 +25,32 @@ impl Beside {
             return;
         }
         self.notice_settings().await;
-        let Some(restart) = self.shared.restart() else { return };
-        let awaited = self.is_awaited().await.unwrap_or(false);
-        if restart.heals_alone(awaited) {
+        let due = self.shared.restart();
+        let listing = self.listing().await.unwrap_or(Listing::Elsewhere);
+        if heals_alone(due.as_ref(), listing) {
             self.leaderless = None;
-            self.shared.order_restart(format!("it knows no leader, and {}", restart.why));
+            let why = match (listing, due) {
+                (Listing::Removed, _) => "the cluster does not list it any more".to_owned(),
+                (_, due) => due.map(|due| due.why).unwrap_or_default(),
+            };
+            self.shared.order_restart(format!("it knows no leader, and {why}"));
         }
     }
 
-    /// Whether the others look for this member where the file says: as a quorum of them tells, or as its own etcd knows.
-    async fn is_awaited(&self) -> Result<bool, Fault> {
+    /// Where the others look for this member: as a quorum of them reports, or as its own etcd has it.
+    async fn listing(&self) -> Result<Listing, Fault> {
         let own = Client::connect(&self.node.client()?).await?.member_list(Consistency::Local).await?;
         let me = own.header.as_ref().map(|header| header.member_id);
+        let cluster = |list: &MemberListResponse| list.header.as_ref().map(|header| header.cluster_id);
         let told = async { quorum_list(&Client::connect(&self.node.client_of_others()?).await?).await };
-        let list = told.await.unwrap_or(own);
-        let listed = list.members.iter().find(|member| Some(member.id) == me);
+        let told = told.await.ok().filter(|told| cluster(told).is_some() && cluster(told) == cluster(&own));
+        let confirmed = told.is_some();
+        let list = told.unwrap_or(own);
+        let Some(listed) = list.members.iter().find(|member| Some(member.id) == me) else {
+            return Ok(if confirmed && me.is_some() { Listing::Removed } else { Listing::Elsewhere });
+        };
         let declared: BTreeSet<&String> = self.node.member.peer_urls.iter().collect();
-        Ok(listed.is_some_and(|listed| listed.peer_urls.iter().collect::<BTreeSet<_>>() == declared))
+        let same = listed.peer_urls.iter().collect::<BTreeSet<_>>() == declared;
+        Ok(if same { Listing::AsDeclared } else { Listing::Elsewhere })
     }
 }

@@ -4,15 +4,14 @@
 //! **Rule:** what is found is written down or shown; nothing is repaired by guessing. A member list is believed only when a
 //! quorum confirmed it just now.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use quorate_etcd::client::Client;
 use quorate_etcd::client::messages::{Member, StatusResponse};
 use quorate_etcd_formats::membership::{ClusterId, MemberId};
-use quorate_etcd_formats::verify::V2Entries;
 use quorate_faults::{Code, Fault};
-use quorate_plan::change::upgrade::Release;
 use quorate_plan::change::{Restart, note_learner};
 use quorate_plan::ledger::{
     Confirmed, ConfirmedMember, Identity, IntentKind, Ledger, LedgerSeen, Origin, PendingAdd, State,
@@ -27,11 +26,12 @@ use super::book::Book;
 use super::change::Took;
 use super::cluster::{Heard, hear_all, listed_member, quorum_list};
 use super::compare::{Compared, compare};
-use super::data::{self, in_words};
+use super::data::in_words;
 use super::drift;
 use super::etcd::{self, Program, RESTART_PENDING, TAKEN_WITH_OTHERS};
 use super::execute::halted;
 use super::first_word::{self, FirstWord};
+use super::fork;
 use super::node::Node;
 use super::publish::{Shared, now_ms};
 use super::recovering;
@@ -60,6 +60,10 @@ pub(super) struct Beside {
     pub(super) recorded: Option<Instant>,
     /// When hashes were last compared.
     pub(super) hashed: Option<Instant>,
+    /// Other recovered clusters of this generation that were reported, and since when.
+    pub(super) met: BTreeMap<ClusterId, Instant>,
+    /// It is recorded in the cluster where its history begins.
+    pub(super) began: bool,
     /// The learner that was last seen, and since when.
     pub(super) learner: Option<(MemberId, Instant)>,
     /// The program that the next start would take.
@@ -104,6 +108,8 @@ impl Beside {
             shared: Arc::clone(shared),
             recorded: None,
             hashed: None,
+            met: BTreeMap::new(),
+            began: false,
             learner: None,
             program: None,
             leaderless: None,
@@ -159,17 +165,30 @@ impl Beside {
     }
 
     /// Without a quorum this may be the last member that has not heard of a recovery: the others have stopped.
-    async fn heed_recovery(&self) {
+    async fn heed_recovery(&mut self) {
         let heard = hear_all(&self.peers, &self.book.read()).await;
         self.heed(&heard).await;
     }
 
     /// Whether the cluster was recovered without this member, which stops then. That is written down first: whoever told it may be
     /// silent when it looks again.
-    async fn heed(&self, heard: &Heard) -> bool {
-        let Some(told) = recovering::told(heard, &self.book.read()) else { return false };
+    async fn heed(&mut self, heard: &Heard) -> bool {
+        let ledger = self.book.read();
+        self.note_rivals(heard, &ledger);
+        let decided = recovering::told(heard, &ledger).filter(|told| match told {
+            Told::Own(_) => true,
+            Told::Newer(newer) => match fork::is_in_order(heard, &ledger, *newer) {
+                Ok(()) => true,
+                Err(why) => {
+                    let text = format!("the verdict against another recovery is not followed: {why}");
+                    self.shared.log(&Notice::new(Code::Internal, text));
+                    false
+                }
+            },
+        });
+        let Some(told) = decided.or_else(|| self.late_verdict(heard, &ledger)) else { return false };
         let written = self.write(move |ledger| match told {
-            Told::Own(number) => ledger.generation = ledger.generation.max(number),
+            Told::Own(number) => *ledger = ledger.of_generation(number),
             Told::Newer(newer) => *ledger = ledger.outdated_by(newer),
         });
         if let Err(fault) = written.await {
@@ -204,7 +223,7 @@ impl Beside {
         self.finish_joining().await?;
         let storage = Some(status.storage_version.clone()).filter(|version| !version.is_empty());
         self.shared.set_storage(storage);
-        self.notice_v2_entries(&status.version).await;
+        self.notice_old_entries(&status.version).await;
         self.shared.saw_version(&status.version);
         let survey = self.survey(&client).await?;
         self.shared.saw_revision(status.header.as_ref().map_or(0, |header| header.revision));
@@ -214,42 +233,22 @@ impl Beside {
             member.is_learner || status.as_ref().is_ok_and(|status| status.leader != 0)
         };
         self.shared.note_since(survey.revision, !survey.members.iter().all(takes_part));
+        if let Err(fault) = self.learn_recovery(&client, &survey).await {
+            debug!(code = %fault.code(), "where this recovered cluster begins is not recorded: {}", in_words(&fault));
+        }
         let heard = hear_all(&self.peers, &self.book.read()).await;
+        self.meet_forks(&client, &survey, &heard).await;
         if self.heed(&heard).await || self.heed_rollback(&survey, &heard).await {
             return Ok(Turn::Surveyed(Took::Nothing));
         }
         self.record_progress(&survey, &heard).await;
+        self.finish_take_over(&survey, &heard).await;
         drift::look(self, &survey, &heard).await;
         // Once it serves again, others may.
         if self.shared.restarting() && self.shared.readiness().0 == Phase::Serving && self.shared.restart().is_none() {
             self.shared.set_restarting(false);
         }
         Ok(Turn::Surveyed(self.change(&survey, &heard).await))
-    }
-
-    /// Reads the log for entries that the next minor version of etcd cannot read, where that is so of the release that runs.
-    async fn notice_v2_entries(&self, version: &str) {
-        if !Release::parse(version).is_some_and(Release::is_last_with_v2) {
-            return self.shared.set_v2_entries(None);
-        }
-        if !self.shared.v2_entries_due() {
-            return;
-        }
-        let node = Arc::clone(&self.node);
-        let observed = tokio::task::spawn_blocking(move || data::v2_entries(&node.target)).await;
-        let observed = match observed {
-            Ok(Ok(V2Entries::Known { count, .. })) => Some(count),
-            Ok(Ok(V2Entries::Unknown(why))) => {
-                debug!(why, "the log cannot be searched for entries of earlier releases");
-                None
-            }
-            Ok(Err(fault)) => {
-                debug!("the log cannot be searched for entries of earlier releases: {}", in_words(&fault));
-                None
-            }
-            Err(_) => None,
-        };
-        self.shared.set_v2_entries(Some(observed));
     }
 
     /// The status of this member. A newcomer keeps who asks waiting until it serves.

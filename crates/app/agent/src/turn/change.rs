@@ -132,7 +132,8 @@ impl Beside {
             member: ledger.ids().map(|(_, member)| member),
             etcd: self.shared.status().etcd.and_then(|etcd| etcd.version),
             storage: self.shared.storage(),
-            v2_entries: self.shared.v2_entries(),
+            v2_entries: self.shared.old_entries().map(|(count, _)| count),
+            log: self.shared.old_entries().map(|(_, log)| log),
             restart: self.shared.restart(),
             intent: ledger.intent.as_ref().map(|intent| intent.kind),
             // Its own turn is no reason against taking it.
@@ -172,6 +173,7 @@ impl Beside {
                 }
                 Ok(Took::Nothing)
             }
+            Act::SnapshotLog => self.snapshot_log(step).await,
             Act::EnableDowngrade(minor) => self.enable_downgrade(*minor, step).await,
             Act::Restart { who, .. } | Act::Stop(who) if who.node == self.node.name() => self.pause(step).await,
             // Done by a start, by another node, by an operator, or by waiting.

@@ -95,6 +95,7 @@ pub(super) fn seen(heard: &Heard, me: &str, ledger: &LedgerSeen) -> BTreeMap<Str
             my_tombstone: false,
             generation: newer.number,
             generation_of: newer.cluster,
+            forks: None,
             acknowledged: None,
             my_start: None,
             rolled_back: None,

@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 
 use quorate_faults::Fault;
 use quorate_plan::change::Restart;
+use quorate_plan::spec::Spec;
 
 use super::etcd::{self, Config, Program};
 use super::node::Node;
@@ -37,11 +38,16 @@ pub(super) fn compare(node: &Node, program: &Program, config: &Config, shared: &
     Compared { restart: why.map(|why| Restart { why, release, trust, moves }), awaits }
 }
 
-/// Why the etcd that runs here would be restarted if the file had this text; `None`: it would not, or none runs.
-pub(crate) fn restart_by(node: &Node, shared: &Shared, text: &str) -> Result<Option<Restart>, Fault> {
-    let new = node.with_text(text)?;
+/// Why the etcd that runs here would be restarted if its file had this content; `None`: it would not, or none runs.
+///
+/// A program or trust that only the other file names is neither run nor read: that it is another one is reason enough.
+pub(crate) fn restart_by(node: &Node, shared: &Shared, spec: Spec) -> Result<Option<Restart>, Fault> {
+    let Some(new) = node.with_spec(spec) else { return Ok(None) };
     if !new.keeps_etcd() || shared.running_hash().is_none() {
         return Ok(None);
+    }
+    if new.spec.agent.etcd_binary != node.spec.agent.etcd_binary || new.spec.security != node.spec.security {
+        return Ok(Some(restart_unread(node, &new, shared)));
     }
     let program = Program::find(&new, None)?;
     let config = etcd::config(&new, &program)?;
@@ -55,6 +61,17 @@ pub(crate) fn restart_by(node: &Node, shared: &Shared, text: &str) -> Result<Opt
         }
     }
     Ok(Some(restart))
+}
+
+/// What a file with another program or other certificates means, by its words alone.
+fn restart_unread(node: &Node, new: &Node, shared: &Shared) -> Restart {
+    let runs = shared.status().etcd.and_then(|etcd| etcd.version);
+    let declared = new.spec.agent.etcd_version.clone();
+    let release = declared.filter(|declared| runs.as_ref().is_none_or(|runs| !etcd::is_version(runs, declared)));
+    let trust = new.spec.security != node.spec.security;
+    let why = if trust { "other certificates are declared" } else { "another `etcd-binary` is declared" };
+    let urls = |node: &Node| (node.member.peer_urls.clone(), node.member.listen_peer_urls.clone());
+    Restart { why: why.to_owned(), release, trust, moves: urls(node) != urls(new) }
 }
 
 /// The keys of the lines that only one of two rendered settings has.

@@ -64,6 +64,8 @@ pub(super) struct Checked {
     pub(super) last_index: Option<u64>,
     /// The newest revision that can still be read, where it is damaged.
     pub(super) readable: Option<u64>,
+    /// The highest revision that it can lead to, where it is whole.
+    pub(super) reach: Option<u64>,
 }
 
 /// Looks at the data dir. `checked`: what checking it gave, if it has been checked since etcd last ran on it. What has been
@@ -92,8 +94,9 @@ pub(super) fn observe_data(target: &Target, checked: Option<&Checked>) -> DataSe
     let verdict = checked.map_or(Verdict::Unchecked, |checked| checked.verdict.clone());
     let last_index = checked.and_then(|checked| checked.last_index);
     let readable = checked.and_then(|checked| checked.readable);
+    let reach = checked.and_then(|checked| checked.reach);
     let verdict = half.map_or(verdict, Verdict::Half);
-    DataSeen::There(DataFacts { ids: ids(&view), last_index, verdict, readable })
+    DataSeen::There(DataFacts { ids: ids(&view), last_index, verdict, readable, reach })
 }
 
 /// Which of the two directories of a member hold something.
@@ -140,7 +143,7 @@ fn wal_alone(target: &Target, segments: &[PathBuf]) -> DataSeen {
     let metadata = first.and_then(|first| wal::head(&first).ok()?.metadata);
     let ids = metadata.map(|metadata| (ClusterId(metadata.cluster_id()), MemberId(metadata.node_id())));
     let verdict = Verdict::Half(half(wal, target.data_dir()));
-    DataSeen::There(DataFacts { ids, last_index: None, verdict, readable: None })
+    DataSeen::There(DataFacts { ids, last_index: None, verdict, readable: None, reach: None })
 }
 
 /// Why these segments cannot be called idle.
@@ -180,7 +183,12 @@ pub(super) fn validate(target: &Target, mode: Mode) -> Result<Checked, Fault> {
     };
     let torn = torn.and_then(|torn| Some((place(target, &torn.place.file), torn.place.offset?)));
     let cut = report.unfinished.map(|unfinished| unfinished.to_string());
-    Ok(Checked { which, verdict, cut, took: started.elapsed(), torn, last_index: last_index(&open.view()), readable })
+    let last_index = last_index(&open.view());
+    let reach = match verdict {
+        Verdict::Valid | Verdict::RepairableTail(_) => last_index.and_then(|last| reach(&open.view(), last)),
+        Verdict::Unchecked | Verdict::Corrupt(_) | Verdict::Half(_) => None,
+    };
+    Ok(Checked { which, verdict, cut, took: started.elapsed(), torn, last_index, readable, reach })
 }
 
 /// Whether the data may be renamed or cut: nobody works on it. Asked right before, whatever was found minutes ago.
@@ -280,6 +288,14 @@ fn readable(view: &DataDir<'_>) -> Option<u64> {
     let progress = AtomicU64::new(0);
     let settings = inspect::Settings { hash: Some(false), count: false, workers: 1, progress: &progress };
     inspect::data_dir(view, settings).database.revision
+}
+
+/// The highest revision that whole data can lead to: each entry of the log that its database does not hold yet adds one at most.
+fn reach(view: &DataDir<'_>, last_index: u64) -> Option<u64> {
+    let db = Db::open(view.db()?.source).ok()?;
+    let facts = Facts::read(&db, &db.buckets().ok()?).ok()?;
+    let unapplied = last_index.saturating_sub(facts.consistent_index.unwrap_or(0));
+    Some(facts.revision_now().saturating_add(unapplied))
 }
 
 fn how_far(readable: Option<u64>) -> String {
@@ -389,6 +405,7 @@ mod tests {
             torn: None,
             last_index: Some(7),
             readable: None,
+            reach: None,
         };
         let seen = |checked: &Checked| match observe_data(&target, Some(checked)) {
             DataSeen::There(facts) => (facts.verdict, facts.last_index),

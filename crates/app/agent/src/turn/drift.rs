@@ -13,6 +13,7 @@ use quorate_plan::change::differing;
 use quorate_plan::etcd_config::Minor;
 use quorate_plan::retention::CLOCK_AHEAD_MAX_MS;
 use quorate_plan::roster::names;
+use quorate_plan::spec::duration_text;
 use tokio::task::JoinSet;
 
 use super::beside::{Beside, Survey};
@@ -29,8 +30,9 @@ const HASHES_AGAIN: Duration = Duration::from_secs(60);
 /// How long a member may take to hash all its keys.
 const HASH_LIMIT: Duration = Duration::from_secs(60);
 
-/// A learner becomes a voter within this long: it is promoted as soon as it has caught up.
-const LEARNS_WITHIN: Duration = Duration::from_secs(60);
+/// The part of `join-timeout` (5 minutes) within which a learner becomes a voter: it is promoted as soon as it has caught up, and
+/// taken out again after all of it.
+const LEARNS_WITHIN: u32 = 5;
 
 /// Looks, and shows what differs.
 pub(super) async fn look(beside: &mut Beside, survey: &Survey, heard: &Heard) {
@@ -157,12 +159,14 @@ fn stuck(beside: &mut Beside, survey: &Survey) -> Option<Notice> {
         Some((known, since)) if known == id => since,
         _ => beside.learner.insert((id, Instant::now())).1,
     };
-    if since.elapsed() < LEARNS_WITHIN {
+    let within = beside.node.spec.maintenance.join_timeout / LEARNS_WITHIN;
+    if since.elapsed() < within {
         return None;
     }
+    let minutes = Duration::from_secs(since.elapsed().as_secs() / 60 * 60);
     let name = if learner.name.is_empty() { "which never started" } else { learner.name.as_str() };
     let text =
-        format!("learner {id} ({name}) has not become a voter for {} minutes or more", since.elapsed().as_secs() / 60);
+        format!("learner {id} ({name}) has not become a voter for {} or more", duration_text(minutes.max(within)));
     Some(
         Notice::new(Code::LearnerStuck, text)
             .way_out("start its node, or take it out of the cluster file and apply that"),

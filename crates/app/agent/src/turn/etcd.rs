@@ -120,7 +120,8 @@ impl Program {
         let Some(to) = release(&self.binary.version).filter(|to| from.drops_v2(*to)) else { return Ok(()) };
         let attempt = || format!("cannot start etcd {to} on `{}`", node.target.data_dir().display());
         let fault = |why: String| {
-            let hint = "start the release that it ran last; see `quorate explain Q1436`";
+            let hint = "name the release that it ran last as `etcd-version` in the cluster file; `quorate cluster upgrade` then \
+                        takes a raft snapshot behind them first";
             Err(Fault::new(Code::UpgradeOldEntries, attempt()).caused_by(why).hint(hint))
         };
         match data::v2_entries(&node.target)? {
@@ -376,7 +377,7 @@ fn in_few_words(text: &str) -> String {
 }
 
 /// Whether `3.5.16` is what `3.5` or `3.5.16` asks for.
-fn is_version(is: &str, wanted: &str) -> bool {
+pub(super) fn is_version(is: &str, wanted: &str) -> bool {
     let rest = is.strip_prefix(wanted.trim_start_matches('v'));
     rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '-', '+']))
 }

@@ -83,7 +83,7 @@ impl Agent {
             Step::Write(state) => self.write(state.clone()).await.map(|()| None),
             Step::WriteGeneration(number) => {
                 let number = *number;
-                self.write_beside(move |ledger| ledger.generation = ledger.generation.max(number)).await.map(|()| None)
+                self.write_beside(move |ledger| *ledger = ledger.of_generation(number)).await.map(|()| None)
             }
             Step::WriteRolledBack(it) => {
                 let it = *it;

@@ -277,6 +277,7 @@ fn settings(node: &Node, backup: &Backup, etcd: Settings) -> Result<FollowSettin
     let ledger = observe_ledger(&node.ledger());
     let restored = matches!(&ledger, LedgerSeen::There(ledger)
         if matches!(&ledger.state, State::Started(identity) if identity.origin == Origin::Restored));
+    let taken_over = matches!(&ledger, LedgerSeen::There(ledger) if ledger.taken_over);
     let was = match &ledger {
         LedgerSeen::There(ledger) => ledger.was.iter().map(|cluster| cluster.0).collect(),
         LedgerSeen::Absent | LedgerSeen::Unreadable(_) => Vec::new(),
@@ -298,6 +299,7 @@ fn settings(node: &Node, backup: &Backup, etcd: Settings) -> Result<FollowSettin
         flush_timeout: FLUSH,
         take_over: backup.take_over.map_or(TakeOver::No, |cluster| TakeOver::Of(cluster.0)),
         restored,
+        taken_over,
         was,
         declared: Some(node.spec.declared()),
         scratch: node.scratch(),

@@ -51,9 +51,11 @@ impl Node {
         Node::of(file, cluster_file::text(file)?.into(), name)
     }
 
-    /// The same node, as another text in the place of its file would declare it.
-    pub(super) fn with_text(&self, text: &str) -> Result<Node, Fault> {
-        Node::of(&self.file, text.into(), Some(self.name())).map(|(node, _)| node)
+    /// The same node, as another file with this content and all members would declare it; none where that does not declare the node.
+    /// Its dirs are the present ones: no path of the other file is used.
+    pub(super) fn with_spec(&self, spec: Spec) -> Option<Node> {
+        let member = peering::passing_from(&self.state, &spec, spec.member(self.name())?.clone());
+        Some(Node { spec, member, ..self.clone() })
     }
 
     fn of(file: &Path, text: Arc<str>, name: Option<&str>) -> Result<(Node, Vec<Warning>), Fault> {

@@ -25,9 +25,13 @@ use super::place::observe_place;
 use super::sightings;
 use crate::peering::fill_random;
 use crate::peers::Peers;
+use crate::trust;
 
 /// How long the store may take to be listed before it counts as silent.
 const STORE_LIMIT: Duration = Duration::from_secs(60);
+
+/// The same where good data waits for its start meanwhile. What is not learned by then is learned by the first backup.
+const STORE_GLANCE: Duration = Duration::from_secs(2);
 
 /// What is known and cannot be observed again.
 #[derive(Debug, Clone, Default)]
@@ -57,15 +61,20 @@ pub(super) async fn observe(node: &Arc<Node>, peers: &Arc<Peers>, memory: &Memor
         let data = observe_data(&there.target, known.checked.as_ref());
         let place = observe_place(&there, &recorded, &data);
         let end = if known.fresh { EndSeen::NeverRan } else { end_seen(&there) };
-        (data, place, end)
+        (data, place, end, trust::rotates(&there))
     });
     let here = async {
-        let (data, place, end) = local.await.unwrap_or_else(|error| {
+        let (data, place, end, rotates) = local.await.unwrap_or_else(|error| {
             let why = format!("looking at it came to a halt: {error}");
-            (DataSeen::Unknown(why.clone()), PlaceState::NotCompared, EndSeen::Unreadable(why))
+            (DataSeen::Unknown(why.clone()), PlaceState::NotCompared, EndSeen::Unreadable(why), true)
         });
-        let store = if store_matters(&data, &place) { observe_store(node).await } else { not_asked(node) };
-        (data, place, end, store)
+        let store = match store_matters(&data, &place) {
+            true => observe_store(node, STORE_LIMIT).await,
+            // Whole data of the only member starts whatever the store does; but it may be an older copy, and only the store can tell.
+            false if tells_of_older_copy(node, &data) => observe_store(node, STORE_GLANCE).await,
+            false => not_asked(node),
+        };
+        (data, place, end, store, rotates)
     };
     let elsewhere = async {
         if !node.has_peers() {
@@ -81,13 +90,13 @@ pub(super) async fn observe(node: &Arc<Node>, peers: &Arc<Peers>, memory: &Memor
         let peers = cluster::seen(&heard, node.name(), &ledger);
         (cluster, peers, seen)
     };
-    let ((data, place, end, store), (cluster, peers, sightings)) = tokio::join!(here, elsewhere);
+    let ((data, place, end, store, rotates), (cluster, peers, sightings)) = tokio::join!(here, elsewhere);
     let (ledger, nonce) = match fresh_nonce() {
         Ok(nonce) => (ledger, nonce),
         // Without a nonce nothing may be promised, as without a ledger.
         Err(fault) => (LedgerSeen::Unreadable(in_words(&fault)), String::new()),
     };
-    Observed { data, place, ledger, end, cluster, peers, store, sightings, nonce }
+    Observed { data, place, ledger, end, cluster, peers, store, sightings, nonce, rotates }
 }
 
 /// 128 random bits, for the next promise.
@@ -132,6 +141,11 @@ fn store_matters(data: &DataSeen, place: &PlaceState) -> bool {
     }
 }
 
+fn tells_of_older_copy(node: &Node, data: &DataSeen) -> bool {
+    let whole = matches!(data, DataSeen::There(facts) if facts.reach.is_some());
+    whole && !node.has_peers() && node.spec.backup.is_some()
+}
+
 fn not_asked(node: &Node) -> StoreSeen {
     match node.spec.backup {
         None => StoreSeen::NotDeclared,
@@ -139,21 +153,21 @@ fn not_asked(node: &Node) -> StoreSeen {
     }
 }
 
-async fn observe_store(node: &Arc<Node>) -> StoreSeen {
+async fn observe_store(node: &Arc<Node>, limit: Duration) -> StoreSeen {
     let Some(backup) = &node.spec.backup else { return StoreSeen::NotDeclared };
     let (url, scratch, own) = (backup.store.clone(), node.scratch(), own_clusters(node));
     let spool = node.spool();
     let asked = tokio::task::spawn_blocking(move || {
         Session::open(&url, &scratch).map(|session| and_spooled(seen(session, &own), &spool))
     });
-    match tokio::time::timeout(STORE_LIMIT, asked).await {
+    match tokio::time::timeout(limit, asked).await {
         Ok(Ok(Ok(seen))) => seen,
         Ok(Ok(Err(fault))) => StoreSeen::Unknown(match fault.hint_text() {
             Some(hint) if !hint.is_empty() => format!("{} ({hint})", in_words(&fault)),
             _ => in_words(&fault),
         }),
         Ok(Err(error)) => StoreSeen::Unknown(format!("asking it came to a halt: {error}")),
-        Err(_) => StoreSeen::Unknown(format!("no answer within {} s", STORE_LIMIT.as_secs())),
+        Err(_) => StoreSeen::Unknown(format!("no answer within {} s", limit.as_secs())),
     }
 }
 

@@ -81,7 +81,9 @@ impl Beside {
                 Err(fault) => warn!(code = %fault.code(), "cannot record it: {}", in_words(&fault)),
             }
         }
-        let Some(RolledBack { seen, last, .. }) = ledger.own_rollback() else {
+        // What the store told was compared before the start.
+        let found = ledger.own_rollback().filter(|found| !found.by_store);
+        let Some(RolledBack { seen, last, .. }) = found else {
             self.shared.warnings(&[Code::RolledBackRuns], Vec::new());
             return false;
         };
@@ -97,6 +99,20 @@ impl Beside {
             .way_out("start the members that are down: it is replaced once they have a quorum without it");
         self.shared.warnings(&[Code::RolledBackRuns], vec![notice]);
         false
+    }
+
+    /// Forgets that the data was taken over as it is, once it is backed up: from then on the store holds what this cluster has.
+    pub(super) async fn finish_take_over(&self, survey: &Survey, heard: &Heard) {
+        let told = heard.values().flatten().filter_map(|answer| answer.stored_revision);
+        // Until then the store may show what this cluster had before.
+        let stored = told.chain(self.shared.stored_revision()).any(|stored| stored <= survey.revision);
+        if !stored || !matches!(self.book.read(), LedgerSeen::There(ledger) if ledger.taken_over) {
+            return;
+        }
+        if let Err(fault) = self.write(|ledger| ledger.taken_over = false).await {
+            let text = format!("cannot record that the data is backed up: {}", in_words(&fault));
+            self.shared.log(&Notice::new(fault.code(), text));
+        }
     }
 
     /// Members that are known to have been started on older copies of their data.
@@ -129,7 +145,7 @@ impl Agent {
         let Some((seen, last)) = out_of_range else { return };
         let recorded = self.book.change(|ledger| {
             if let Some((_, member)) = ledger.ids() {
-                ledger.rolled_back = Some(RolledBack { member, seen, last });
+                ledger.rolled_back = Some(RolledBack { member, seen, last, by_store: false });
             }
         });
         if let Err(fault) = recorded {

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use quorate_faults::{Code, Fault};
-use quorate_plan::ledger::{Generation, Ledger, LedgerSeen};
+use quorate_plan::fork::Report;
+use quorate_plan::ledger::{Ledger, LedgerSeen};
 use quorate_plan::peers::{Told, heed};
 use quorate_plan::phase::Phase;
 use tracing::warn;
@@ -14,6 +15,7 @@ use tracing::warn;
 use super::cluster::Heard;
 use super::data::in_words;
 use super::execute::{halt_of, halted, phase_of};
+use super::fork::report;
 use super::observe::Memory;
 use super::{Agent, Finish};
 use crate::peers::PeerError;
@@ -140,9 +142,9 @@ impl Agent {
 /// What others tell of a newer generation, where they do.
 pub(super) fn told(heard: &Heard, ledger: &LedgerSeen) -> Option<Told> {
     let newer = heard.values().filter_map(|answer| match answer {
-        Err(PeerError::Newer(newer)) => Some(*newer),
+        Err(PeerError::Newer(newer)) => Some(Report::from(*newer)),
         // The same number may be that of another recovery.
-        Ok(answer) => Some(Generation { number: answer.generation, cluster: answer.generation_of }),
+        Ok(answer) => Some(report(answer)),
         Err(PeerError::Silent(_) | PeerError::Refused(_)) => None,
     });
     match ledger {

@@ -306,6 +306,8 @@ impl Notice {
 pub const DEGRADED: &[(Code, &str)] = &[
     (Code::QuorumLost, "quorum_lost"),
     (Code::SplitBrain, "two_clusters"),
+    (Code::GenerationsFork, "two_recoveries"),
+    (Code::RolledBackRuns, "data_put_back"),
     (Code::HashesDiffer, "data_differs"),
     (Code::CorruptAlarm, "data_corrupt"),
     (Code::NoSpace, "no_space"),

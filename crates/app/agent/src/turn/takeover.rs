@@ -149,6 +149,8 @@ fn remember(node: &Node, ledger: Ledger, ids: Ids) -> Result<bool, Fault> {
         next.consumed.push(bootstrap.id);
     }
     next.spec_hash = Some(node.spec.hash());
+    // Backups of its cluster may reach further: what is here is what the operator wants.
+    next.taken_over = node.spec.backup.is_some();
     ensure_ledger(&RealDisk, &node.ledger(), &next)?;
     Ok(false)
 }

@@ -8,7 +8,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use quorate_etcd_formats::membership::MemberId;
-use quorate_plan::change::Restart;
+use quorate_plan::change::{LogRead, Restart};
 use quorate_plan::ledger::Progress;
 use tokio::sync::{Notify, watch};
 
@@ -20,6 +20,14 @@ use crate::peers::{Acknowledged, PlanAnswer, Upkeep};
 
 /// How long an ordered backup may take before it is ordered again: uploads have their own patience.
 const BACKUP_AGAIN: Duration = Duration::from_secs(10);
+
+/// Between two reads of a log that holds entries of early releases: it may be hundreds of MB.
+const OLD_ENTRIES: Duration = Duration::from_secs(30);
+/// The same while a change waits for it.
+const OLD_ENTRIES_AWAITED: Duration = Duration::from_secs(2);
+
+/// How many entries of early releases a log holds, and which part of it was read for them.
+pub(crate) type OldEntries = (u64, LogRead);
 
 /// The memory.
 #[derive(Debug)]
@@ -44,7 +52,7 @@ pub(super) struct Talk {
     /// The schema of its database.
     storage: Mutex<Option<String>>,
     /// Entries of its log that etcd 3.7 cannot read, where known, and when that was observed.
-    v2_entries: Mutex<Option<(Instant, Option<u64>)>>,
+    old_entries: Mutex<Option<(Instant, Option<OldEntries>)>>,
     /// The hash of the settings that it runs with.
     runs_with: Mutex<Option<String>>,
     /// Whether the running etcd was compared with the file.
@@ -90,7 +98,7 @@ impl Talk {
             may_restart: AtomicBool::new(false),
             stale: Mutex::default(),
             storage: Mutex::default(),
-            v2_entries: Mutex::default(),
+            old_entries: Mutex::default(),
             runs_with: Mutex::default(),
             settled: AtomicBool::new(false),
             stored: Mutex::default(),
@@ -269,21 +277,25 @@ impl Shared {
         *lock(&self.talk.storage) = storage;
     }
 
-    /// How many entries the log holds that etcd 3.7 cannot read, where that is known.
-    pub(crate) fn v2_entries(&self) -> Option<u64> {
-        (*lock(&self.talk.v2_entries)).and_then(|(_, count)| count)
+    /// How many entries the log holds that etcd 3.7 cannot read, and behind which raft snapshot, where that is known.
+    pub(crate) fn old_entries(&self) -> Option<OldEntries> {
+        (*lock(&self.talk.old_entries)).and_then(|(_, observed)| observed)
     }
 
-    /// Whether the log has to be read again: often until it holds no such entry, seldom afterwards.
-    pub(super) fn v2_entries_due(&self) -> bool {
-        let often = Duration::from_secs(30);
-        (*lock(&self.talk.v2_entries))
-            .is_none_or(|(at, count)| at.elapsed() >= if count == Some(0) { often.saturating_mul(20) } else { often })
+    /// Whether the log has to be read again. `awaited`: a change waits for it. Otherwise often until it holds no such entry, seldom
+    /// afterwards.
+    pub(super) fn old_entries_due(&self, awaited: bool) -> bool {
+        let every = |observed: Option<OldEntries>| match observed {
+            _ if awaited => OLD_ENTRIES_AWAITED,
+            Some((0, _)) => OLD_ENTRIES.saturating_mul(20),
+            Some(_) | None => OLD_ENTRIES,
+        };
+        (*lock(&self.talk.old_entries)).is_none_or(|(at, observed)| at.elapsed() >= every(observed))
     }
 
-    /// `None`: nothing is known, and nobody has looked.
-    pub(super) fn set_v2_entries(&self, observed: Option<Option<u64>>) {
-        *lock(&self.talk.v2_entries) = observed.map(|count| (Instant::now(), count));
+    /// `None`: nothing is known, and the log was not read.
+    pub(super) fn set_old_entries(&self, observed: Option<Option<OldEntries>>) {
+        *lock(&self.talk.old_entries) = observed.map(|observed| (Instant::now(), observed));
     }
 
     /// etcd was found or started with these settings.

@@ -12,15 +12,15 @@ pub const WITHOUT_V2: (u64, u64) = (3, 7);
 /// Entries of a log that a start would read and that are in the form of the v2 API.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum V2Entries {
-    /// How many, and the last one.
-    Known { count: u64, last: Option<u64> },
+    /// How many, and the last one; behind which raft snapshot, and up to which entry.
+    Known { count: u64, last: Option<u64>, snapshot: u64, end: u64 },
     /// The log cannot be read to its end.
     Unknown(String),
 }
 
 impl V2Entries {
     /// None at all.
-    pub const NONE: V2Entries = V2Entries::Known { count: 0, last: None };
+    pub const NONE: V2Entries = V2Entries::Known { count: 0, last: None, snapshot: 0, end: 0 };
 }
 
 /// Looks for entries in the form of the v2 API. `files`: all files of the WAL. It may be that of a running etcd.
@@ -31,7 +31,9 @@ pub fn v2_entries(files: &[WalFile<'_>]) -> Result<V2Entries, WalReadError> {
         Tail::Corrupt(found) => V2Entries::Unknown(format!("`{}`: {}", found.file, found.problem)),
         Tail::Clean { .. } | Tail::Torn { .. } => {
             let behind = log.v2_behind_start();
-            V2Entries::Known { count: behind.len() as u64, last: behind.last().copied() }
+            let (count, last) = (behind.len() as u64, behind.last().copied());
+            let snapshot = log.start().map_or(0, |point| point.index);
+            V2Entries::Known { count, last, snapshot, end: log.last_index() }
         }
     })
 }
@@ -46,7 +48,7 @@ pub fn check_release(dir: &DataDir<'_>, minor: (u64, u64), report: &mut Report) 
     let (major, minor) = minor;
     let what = match v2_entries(&files) {
         Ok(V2Entries::Known { count: 0, .. }) => return,
-        Ok(V2Entries::Known { count, last }) => {
+        Ok(V2Entries::Known { count, last, .. }) => {
             let last = last.map(|last| format!(", the last is entry {last}")).unwrap_or_default();
             format!(
                 "entries behind the newest raft snapshot that etcd {major}.{minor} cannot read, written by 3.5 or earlier: {count}{last}"

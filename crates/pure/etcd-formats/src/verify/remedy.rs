@@ -41,7 +41,7 @@ pub(super) fn of(code: Code, severity: Severity, subject: Subject) -> &'static s
             "usual after a crash, where nothing is lost that was acknowledged: etcd cuts it off at its next start and keeps the old file as `.broken`; without a crash, compare this member's index with its peers'"
         }
         Code::UpgradeOldEntries => {
-            "start the release that it ran last with a low `snapshot-count`, write until it has taken a raft snapshot, and check again"
+            "start the release that it ran last by its agent; `quorate cluster upgrade --to VERSION` then takes a raft snapshot behind them first"
         }
         Code::WalCorrupt if severity == Severity::Warning => {
             "etcd starts on it and overwrites what follows; compare this member's index with its peers' before trusting it"

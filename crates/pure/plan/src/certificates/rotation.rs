@@ -148,21 +148,21 @@ pub struct NodeKnows {
     pub declares: Vec<String>,
     /// The members of the cluster, by name; `None`: it has no etcd of its own.
     pub members: Option<Vec<String>>,
-    /// A quorum confirms them now; else it is what the node remembers, and nobody where it remembers none.
+    /// A quorum confirms them now; else it is what the node remembers, and does not count.
     pub confirmed: bool,
 }
 
 /// Nodes that belong to the cluster and are not declared by the file of whoever asks: members, and those whom the file of a node
-/// declares. `None`: nobody knows who the members are. What is remembered of members counts only where nobody knows better:
-/// whoever was removed while it was away remembers others who have left since.
+/// declares. `None`: no node has a list that a quorum confirms, so the members are unknown. What a node remembers of them does not
+/// count: some have left since, and a voter that has joined since is missing from it.
 pub fn strangers(told: &[NodeKnows], is_declared: impl Fn(&str) -> bool) -> Option<BTreeSet<&str>> {
-    let known = told.iter().any(|told| told.confirmed);
-    let lists: Vec<&Vec<String>> =
-        told.iter().filter(|told| told.confirmed || !known).filter_map(|told| told.members.as_ref()).collect();
-    if !lists.is_empty() && lists.iter().all(|names| names.is_empty()) {
+    let confirmed: Vec<&Vec<String>> =
+        told.iter().filter(|told| told.confirmed).filter_map(|told| told.members.as_ref()).collect();
+    let has_members = told.iter().any(|told| told.members.is_some());
+    if has_members && confirmed.iter().all(|names| names.is_empty()) {
         return None;
     }
-    let names = lists.into_iter().chain(told.iter().map(|told| &told.declares)).flatten().map(String::as_str);
+    let names = confirmed.into_iter().chain(told.iter().map(|told| &told.declares)).flatten().map(String::as_str);
     // One without a name has never started, and shows nothing to anybody.
     Some(names.filter(|name| !name.is_empty() && !is_declared(name)).collect())
 }
@@ -399,7 +399,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_not_declared_is_known_from_files_and_from_who_knows_the_members_best() {
+    fn who_is_not_declared_is_known_from_files_and_from_lists_that_a_quorum_confirms() {
         let text = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
         let knows = |declares: &[&str], members: &[&str], confirmed| NodeKnows {
             declares: text(declares),
@@ -409,7 +409,7 @@ mod tests {
         let declared = |name: &str| name == "n1" || name == "n2";
         let (now, before) = (knows(&["n1"], &["n1", "n3", ""], true), knows(&["n1"], &["n1", "n4"], false));
         assert_eq!(strangers(&[now, before.clone()], declared), Some(["n3"].into()));
-        assert_eq!(strangers(&[before, knows(&[], &[], false)], declared), Some(["n4"].into()));
+        assert_eq!(strangers(&[before, knows(&[], &[], false)], declared), None, "remembered lists may lack a voter");
         assert_eq!(strangers(&[knows(&["n1", "n5"], &["n1", "n2"], true)], declared), Some(["n5"].into()));
         assert_eq!(strangers(&[knows(&["n2"], &["n1", "n2"], true)], declared), Some([].into()));
         assert_eq!(strangers(&[knows(&["n1"], &[], false)], declared), None, "unknown is not empty");

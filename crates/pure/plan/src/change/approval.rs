@@ -26,6 +26,7 @@ impl ChangePlan {
             | Act::Restart { .. }
             | Act::Backup
             | Act::EnableDowngrade(_)
+            | Act::SnapshotLog
             | Act::Stop(_) => false,
         };
         self.steps.iter().filter(|step| is_new(&step.act)).collect()

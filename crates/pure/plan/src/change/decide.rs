@@ -293,7 +293,7 @@ impl<G: Guards> Case<'_, G> {
     }
 
     /// Members that the cluster finds under another address than the file says. Never a learner: etcd would make it a voter.
-    fn urls(&mut self) {
+    pub(super) fn urls(&mut self) {
         let told =
             |step: &ChangeStep, id: MemberId| matches!(&step.act, Act::ChangeUrls { who, .. } if who.id == Some(id));
         let told = |id: MemberId| self.plan.steps.iter().any(|step| told(step, id));

@@ -26,8 +26,8 @@ use crate::start::{ClusterSeen, Halt};
 
 pub use step::{Act, ChangeStep, OPERATOR, Who};
 pub use view::{
-    ClusterView, LAG_MAX, LEARNER_UP_MS, NodeNow, NodeSeen, Restart, Stage, has_caught_up, is_same, is_up,
-    moved_at_once_max, node_of, note_learner,
+    ClusterView, LAG_MAX, LEARNER_UP_MS, Listing, LogRead, NodeNow, NodeSeen, Restart, Stage, has_caught_up,
+    heals_alone, is_same, is_up, moved_at_once_max, node_of, note_learner,
 };
 pub use well::{LAG_FAR, NOBODY, corrupt_in, differing, doubt_corrupt};
 

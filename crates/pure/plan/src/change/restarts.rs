@@ -9,7 +9,7 @@ use quorate_faults::Code;
 use super::For;
 use super::decide::{Case, refused, waiting};
 use super::step::{Act, ChangeStep, OPERATOR, Who};
-use super::upgrade::{self, Kind, Release};
+use super::upgrade::{self, Kind, OldEntries, Release};
 use super::view::{Restart, is_up};
 use crate::quorum::Change;
 use crate::roster::names;
@@ -18,15 +18,33 @@ use crate::start::guards::{Guard, Guards};
 
 impl<G: Guards> Case<'_, G> {
     /// Whoever does not trust yet whom its files say comes before anybody joins: it might not let the newcomer in, who would wait for
-    /// it. Where that cannot be done now, nothing is held up by it.
+    /// it. One that has another address first has the cluster told where it will be. Where that cannot be done now, nothing is held
+    /// up by it.
     pub(super) fn trust_first(&mut self) {
         let may = self.joins_somebody() && self.down().next().is_none();
+        if may && self.moves_before_it_trusts() {
+            self.unless_it_halts(Case::urls);
+        }
         let turns: Vec<_> = self.turns().into_iter().filter(|(_, restart)| may && restart.trust).collect();
+        self.unless_it_halts(|case| case.take_turns(&turns));
+    }
+
+    /// Takes these steps on paper, or none of them where they halt.
+    fn unless_it_halts(&mut self, steps: impl FnOnce(&mut Self)) {
         let before = (self.plan.clone(), self.paper.clone(), self.leader.clone());
-        self.take_turns(&turns);
+        steps(self);
         if self.plan.halt.is_some() {
             (self.plan, self.paper, self.leader) = before;
         }
+    }
+
+    /// Whether a member that might reject a new one waits for the cluster to be told of its other address.
+    fn moves_before_it_trusts(&self) -> bool {
+        let stale = |id: MemberId| {
+            let now = self.view.answers().find(|(_, now)| now.member == Some(id));
+            now.is_some_and(|(_, now)| now.restart.as_ref().is_some_and(|restart| restart.trust))
+        };
+        self.whose == For::Agent && self.moved().any(|(_, listed)| stale(listed.id))
     }
 
     /// Whether somebody runs who might not let a newcomer in.
@@ -127,9 +145,14 @@ impl<G: Guards> Case<'_, G> {
                 return false;
             }
         };
-        if let Some(halt) = upgrade::unreadable_logs(self.view, to) {
-            self.plan.halt = Some(halt);
-            return false;
+        match upgrade::old_entries(self.view, to) {
+            Err(halt) => {
+                self.plan.halt = Some(*halt);
+                return false;
+            }
+            Ok(None) => {}
+            Ok(Some(found)) if !self.snapshot_logs(&found) => return false,
+            Ok(Some(_)) => {}
         }
         let storage = self.view.answer(node).and_then(|now| now.storage.as_deref());
         if !upgrade::is_stored_later(storage, to) {
@@ -150,6 +173,27 @@ impl<G: Guards> Case<'_, G> {
                 false
             }
         }
+    }
+
+    /// A raft snapshot behind what the next release cannot read, on every member and with the release that runs. Whether to go on
+    /// with the plan: agents observe their logs again first, for an operator the whole way is shown.
+    fn snapshot_logs(&mut self, found: &OldEntries) -> bool {
+        if self.plan.steps.iter().any(|step| step.act == Act::SnapshotLog) {
+            return true;
+        }
+        if self.whose == For::Agent && found.is_read_late {
+            let why = format!("the logs are read again for entries of earlier releases ({})", found.holds);
+            self.plan.halt = Some(waiting(Code::StartWaiting, why, "it continues when the agents have read them"));
+            return false;
+        }
+        // One that is not well is not given more to apply, even where its restart would heal it.
+        if !self.healthy(None) {
+            self.plan.halt = self.plan.halt.take().map(|halt| upgrade::stopped(self.view, halt.halt));
+            return false;
+        }
+        let Some(leader) = self.leader() else { return false };
+        self.push(leader, Act::SnapshotLog, found.holds.clone(), None);
+        self.whose == For::Operator
     }
 
     /// Before another release touches the data, and after each step anew: judged by revisions, so that no clock has a say.

@@ -74,6 +74,9 @@ pub enum Act {
     },
     /// A backup is taken, and proven.
     Backup,
+    /// Entries that change nothing are added to the raft log until every member has taken a raft snapshot behind those that the
+    /// next release cannot read.
+    SnapshotLog,
     /// The cluster is told to write its storage as an earlier release reads it.
     EnableDowngrade(Minor),
     /// The cluster is told where peers reach a member.
@@ -121,7 +124,9 @@ impl Act {
             Act::EnableDowngrade(minor) => format!("downgrade {minor}"),
             Act::ChangeUrls { who, urls } => format!("urls {} {}", canonical(who), urls.join(",")),
             Act::Stop(who) => format!("stop {}", who.node),
-            Act::WaitCaughtUp(_) | Act::WaitExit(_) | Act::MoveLeader { .. } | Act::Backup => return None,
+            Act::WaitCaughtUp(_) | Act::WaitExit(_) | Act::MoveLeader { .. } | Act::Backup | Act::SnapshotLog => {
+                return None;
+            }
         })
     }
 }
@@ -156,6 +161,9 @@ impl fmt::Display for Act {
             Act::Restart { who, release: None } => write!(f, "restart the etcd of {who}"),
             Act::Restart { who, release: Some(release) } => write!(f, "restart the etcd of {who} as {release}"),
             Act::Backup => f.write_str("take a backup, and prove it"),
+            Act::SnapshotLog => {
+                f.write_str("have every member take a raft snapshot behind the entries of earlier releases")
+            }
             Act::EnableDowngrade(minor) => write!(f, "have the cluster store its data as etcd {minor} reads it"),
             Act::ChangeUrls { who, urls } => write!(f, "tell the cluster that {who} is at {}", urls.join(",")),
             Act::Stop(who) => write!(f, "stop the etcd of {who}"),

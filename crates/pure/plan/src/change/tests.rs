@@ -42,6 +42,7 @@ fn now(spec: &Spec, number: u64) -> NodeNow {
         etcd: Some("3.5.30".to_owned()),
         storage: None,
         v2_entries: Some(0),
+        log: Some(LogRead { snapshot: 0, last: 5000 }),
         restart: None,
         intent: None,
         pausing: false,
@@ -198,18 +199,28 @@ fn a_learner_that_was_noted_by_a_clock_that_went_back_is_given_its_time_anew() {
 
 #[test]
 fn who_knows_no_leader_restarts_alone_only_where_that_brings_it_back() {
+    use Listing::{AsDeclared, Elsewhere};
     let due = |trust, moves| Restart { why: "w".to_owned(), release: None, trust, moves };
-    for (restart, awaited, heals) in [
-        (due(true, false), false, true),
-        (due(false, true), true, true),
-        (due(true, true), false, false),
-        (due(false, true), false, false),
-        (due(false, false), true, false),
+    for (restart, listing, heals) in [
+        (due(true, false), Elsewhere, true),
+        (due(false, true), AsDeclared, true),
+        (due(true, true), Elsewhere, false),
+        (due(false, true), Elsewhere, false),
+        (due(false, false), AsDeclared, false),
     ] {
-        assert_eq!(restart.heals_alone(awaited), heals, "{restart:?}, awaited: {awaited}");
+        assert_eq!(heals_alone(Some(&restart), listing), heals, "{restart:?}, {listing:?}");
         let another = Restart { release: Some("3.5.31".to_owned()), ..restart };
-        assert!(!another.heals_alone(awaited), "{another:?}");
+        assert!(!heals_alone(Some(&another), listing), "{another:?}");
+        assert!(!heals_alone(None, listing), "{listing:?}");
     }
+}
+
+/// It rejects every peer that would report its removal, and its address in the file is another one by now.
+#[test]
+fn restarts_a_member_without_a_leader_that_was_removed() {
+    let due = Restart { why: "w".to_owned(), release: Some("3.5.31".to_owned()), trust: true, moves: true };
+    assert!(heals_alone(Some(&due), Listing::Removed));
+    assert!(heals_alone(None, Listing::Removed));
 }
 
 #[test]
@@ -289,10 +300,29 @@ impl Random {
                 view.indexes.insert(member, 10);
             }
         }
+        let upgrades = self.one_in(6);
         for seen in view.nodes.values_mut() {
             self.disturb(seen);
+            if upgrades {
+                self.upgrade(seen);
+            }
         }
         (spec, view)
+    }
+
+    /// From 3.6 to 3.7, with logs of all kinds.
+    fn upgrade(&mut self, seen: &mut NodeSeen) {
+        let NodeSeen::Answered(now) = seen else { return };
+        now.etcd = now.etcd.take().map(|_| if self.one_in(6) { "3.7.1" } else { "3.6.14" }.to_owned());
+        let (why, release) = ("release".to_owned(), Some("3.7.1".to_owned()));
+        now.restart = Some(Restart { why, release, trust: false, moves: false });
+        now.v2_entries = match self.below(6) {
+            0 => None,
+            1 => Some(3),
+            _ => Some(0),
+        };
+        let last = if self.one_in(4) { 4_000_000 } else { 5_000 };
+        now.log = (!self.one_in(6)).then_some(LogRead { snapshot: 10, last });
     }
 
     fn disturb(&mut self, seen: &mut NodeSeen) {
@@ -378,4 +408,41 @@ fn a_member_that_is_looked_for_elsewhere_is_found_before_one_that_is_down_leaves
     check_change(&spec, &view, &plan).unwrap();
     let step = first(plan, "n1").unwrap();
     assert!(matches!(&step.act, Act::ChangeUrls { who, .. } if who.node == "n2"), "{step}");
+}
+
+#[test]
+fn a_release_is_not_started_on_a_log_that_it_cannot_read() {
+    let spec = spec(&[1, 2, 3], "");
+    let sight = |entries: Option<u64>| {
+        let mut view = view(&spec, &[1, 2, 3]);
+        for (name, seen) in &mut view.nodes {
+            let NodeSeen::Answered(now) = seen else { continue };
+            let (why, release) = ("release".to_owned(), Some("3.7.1".to_owned()));
+            now.restart = Some(Restart { why, release, trust: false, moves: false });
+            (now.etcd, now.v2_entries) = (Some("3.6.14".to_owned()), if name == "n2" { entries } else { Some(0) });
+        }
+        view
+    };
+    let clean = plan_for_agents(&sight(Some(0)), &spec);
+    assert!(matches!(&clean.steps[0].act, Act::Restart { who, .. } if who.node == "n2"), "{}", clean.render());
+    check_change(&spec, &sight(Some(0)), &clean).unwrap();
+    // The same plan with what else may be in the log: the audit refuses it whatever the planner decides.
+    for entries in [Some(3), None] {
+        let broken = check_change(&spec, &sight(entries), &clean).unwrap_err();
+        assert_eq!(broken, ["a release is started only on a log that it can read"]);
+    }
+    let first = first(plan_for_agents(&sight(Some(3)), &spec), "n1").unwrap();
+    assert_eq!(first.act, Act::SnapshotLog);
+    assert!(plan_for_agents(&sight(None), &spec).steps.is_empty(), "an unknown log is no empty one");
+    // Nothing is added to a log for nothing, nor while a voter is down.
+    let mut plan = plan_for_agents(&sight(Some(3)), &spec);
+    check_change(&spec, &sight(Some(3)), &plan).unwrap();
+    assert!(check_change(&spec, &sight(Some(0)), &plan).is_err());
+    let mut down = sight(Some(3));
+    if let ClusterSeen::Confirmed { members, .. } = &mut down.cluster {
+        members[2].health = Health::Unknown("silent".to_owned());
+    }
+    assert!(check_change(&spec, &down, &plan).is_err());
+    plan.steps[0].doer = "n9".to_owned();
+    assert!(check_change(&spec, &sight(Some(3)), &plan).is_err());
 }

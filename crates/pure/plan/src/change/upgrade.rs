@@ -9,7 +9,7 @@ use std::fmt;
 use quorate_faults::Code;
 
 use super::decide::refused;
-use super::{ChangeHalt, ChangePlan, ClusterView, NodeSeen, Restart, plan_change};
+use super::{ChangeHalt, ChangePlan, ClusterView, LogRead, NodeNow, NodeSeen, Restart, plan_change};
 use crate::etcd_config::{self, Minor};
 use crate::roster::names;
 use crate::spec::Spec;
@@ -21,6 +21,13 @@ const LAST_OF_3_5: u64 = 26;
 
 /// The first release that cannot read entries in the form of the v2 API, which 3.4 and 3.5 write.
 const WITHOUT_V2: (u64, u64) = (3, 7);
+
+/// Entries that may be added to the logs before their agents have to read them again. etcd takes a raft snapshot after 10,000
+/// entries where nothing else is set, and an agent reads its log every two seconds.
+const READ_LATE: u64 = 10_000;
+
+/// Entries without a raft snapshot from which on none is expected: ten times the highest default of etcd.
+const WITHOUT_SNAPSHOT_MAX: u64 = 1_000_000;
 
 /// A release of etcd.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -55,6 +62,15 @@ pub struct Refusal {
     pub why: String,
     /// The way out.
     pub way_out: String,
+}
+
+/// Entries in the logs of members that a release cannot read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OldEntries {
+    /// Who holds how many. Lower case, no full stop.
+    pub holds: String,
+    /// More was added to a log than its agent has read.
+    pub is_read_late: bool,
 }
 
 /// What an operator asks for.
@@ -193,32 +209,43 @@ pub fn releases(view: &ClusterView) -> BTreeMap<String, Release> {
     told.collect()
 }
 
-/// Why etcd `to` cannot read the log of a member: entries that an early release wrote lie behind its newest raft snapshot, or
-/// may. etcd itself panics on them.
-pub fn unreadable_logs(view: &ClusterView, to: Release) -> Option<ChangeHalt> {
+/// Whether logs hold entries behind their newest raft snapshot that etcd `to` cannot read: it panics on them. `Err`: whether
+/// they do is unknown of a member, or no raft snapshot comes.
+pub fn old_entries(view: &ClusterView, to: Release) -> Result<Option<OldEntries>, Box<ChangeHalt>> {
     let releases = releases(view);
-    let concerned = releases.iter().filter(|(_, from)| from.drops_v2(to));
-    let logs: Vec<(&str, Option<u64>)> =
-        concerned.map(|(name, _)| (name.as_str(), view.answer(name).and_then(|now| now.v2_entries))).collect();
-    let holds: Vec<String> = logs
+    let concerned: Vec<(&str, &NodeNow)> = releases
         .iter()
-        .filter_map(|(name, count)| count.filter(|count| *count > 0).map(|count| format!("`{name}`: {count}")))
+        .filter(|(_, from)| from.drops_v2(to))
+        .filter_map(|(name, _)| Some((name.as_str(), view.answer(name)?)))
         .collect();
-    if !holds.is_empty() {
-        let why = format!(
-            "logs hold entries of 3.5 or earlier behind their newest raft snapshot, which etcd {to} cannot read ({})",
-            holds.join(", ")
-        );
-        let way_out = "let etcd take a raft snapshot first: a low `snapshot-count` under `etcd` in the cluster file, \
-                       applied, and as many writes; see `quorate explain Q1436`";
-        return Some(refused(Code::UpgradeOldEntries, why, way_out));
+    let unknown = |now: &NodeNow| now.v2_entries.is_none_or(|count| count > 0 && now.log.is_none());
+    let unknown: Vec<&str> = concerned.iter().filter(|(_, now)| unknown(now)).map(|(name, _)| *name).collect();
+    if !unknown.is_empty() {
+        let why = format!("whether etcd {to} can read its log is not known of {}", names(unknown));
+        let way_out = "its agent reads the log within a minute; see that all agents are of this release, and try again";
+        return Err(Box::new(stop(why, way_out)));
     }
-    let unknown: Vec<&str> = logs.iter().filter(|(_, count)| count.is_none()).map(|(name, _)| *name).collect();
-    if unknown.is_empty() {
-        return None;
+    let hold: Vec<(&str, u64, LogRead)> = concerned
+        .iter()
+        .filter_map(|(name, now)| Some((*name, now.v2_entries.filter(|count| *count > 0)?, now.log?)))
+        .collect();
+    if hold.is_empty() {
+        return Ok(None);
     }
-    let why = format!("whether etcd {to} can read its log is not known of {}", names(unknown));
-    Some(stop(why, "its agent reads the log within a minute; see that all agents are of this release, and try again"))
+    let counts: Vec<String> = hold.iter().map(|(name, count, _)| format!("`{name}`: {count}")).collect();
+    let holds = format!("etcd {to} cannot read entries of 3.5 or earlier in the logs of {}", counts.join(", "));
+    if let Some((name, _, log)) =
+        hold.iter().find(|(_, _, log)| log.last.saturating_sub(log.snapshot) > WITHOUT_SNAPSHOT_MAX)
+    {
+        let after = log.last.saturating_sub(log.snapshot);
+        let why = format!("{holds}, and `{name}` has taken no raft snapshot for {after} entries");
+        let way_out = "set a `snapshot-count` of 10000 under `etcd` in the cluster file, `quorate cluster apply`, and \
+                       upgrade again; see `quorate explain Q1436`";
+        return Err(Box::new(refused(Code::UpgradeOldEntries, why, way_out)));
+    }
+    let newest = view.indexes.values().max().copied().unwrap_or(0);
+    let is_read_late = hold.iter().any(|(_, _, log)| newest.saturating_sub(log.last) > READ_LATE);
+    Ok(Some(OldEntries { holds, is_read_late }))
 }
 
 /// What would be done to bring every member to a release: a backup and a healthy cluster before each, the leader last.
@@ -233,15 +260,13 @@ pub fn plan_upgrade(view: &ClusterView, spec: &Spec, ask: &Ask) -> Result<Change
         return Err(stop(why, "bring the agents back first"));
     }
     let kind = allowed(&releases, to).map_err(|no| refused(Code::UpgradeRefused, no.why, &no.way_out))?;
-    if let Some(halt) = unreadable_logs(view, to) {
-        return Err(halt);
-    }
+    old_entries(view, to).map_err(|halt| *halt)?;
     let vanished = vanished(spec, to);
     if !vanished.is_empty() {
         let why = format!("the file has settings that etcd {to} does not: {}", vanished.join("; "));
         return Err(refused(Code::UpgradeRefused, why, "change them under `etcd` in the cluster file first"));
     }
-    let stored = |(_, now): &(&str, &super::NodeNow)| is_stored_later(now.storage.as_deref(), to);
+    let stored = |(_, now): &(&str, &NodeNow)| is_stored_later(now.storage.as_deref(), to);
     if kind != Kind::Down && view.answers().any(|told| stored(&told)) {
         let why = format!("the data is already stored in a form that etcd {to} does not read");
         return Err(refused(Code::UpgradeRefused, why, "stay with the release that wrote it, or restore a backup"));

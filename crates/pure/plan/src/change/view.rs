@@ -78,6 +78,8 @@ pub struct NodeNow {
     pub storage: Option<String>,
     /// How many entries its log holds behind its newest raft snapshot that etcd 3.7 cannot read; `None` where that is unknown.
     pub v2_entries: Option<u64>,
+    /// Which part of its log that count is about; `None` where that is unknown.
+    pub log: Option<LogRead>,
     /// Why its etcd has to be restarted, where it has to.
     pub restart: Option<Restart>,
     /// What an operator asked of it, where that is not done yet, or holds on.
@@ -87,6 +89,15 @@ pub struct NodeNow {
     /// The cluster's revision when its agent first looked since its etcd runs, since another release was wished for, and since
     /// every voter takes part; `None` where it has not looked yet. What is in the store up to there was put there after all that.
     pub since: Option<u64>,
+}
+
+/// The part of a log that a start would read, as its agent read it some seconds ago.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LogRead {
+    /// The entry of the newest raft snapshot, 0 where there is none.
+    pub snapshot: u64,
+    /// The last entry.
+    pub last: u64,
 }
 
 /// How far a node has come.
@@ -124,12 +135,24 @@ fn unsaid() -> bool {
     true
 }
 
-impl Restart {
-    /// Whether it may bring a member back that knows no leader, whom the others look for where the file says (`awaited`) or not: it
-    /// goes to where it is looked for, or stays there and lets others in. It carries no quorum meanwhile, so that nobody has to agree.
-    pub fn heals_alone(&self, awaited: bool) -> bool {
-        self.release.is_none() && if self.moves { awaited } else { self.trust }
-    }
+/// Where the other members look for a member that has no leader.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Listing {
+    /// Where the file declares it.
+    AsDeclared,
+    /// At another address, or that is not known.
+    Elsewhere,
+    /// A quorum of its own cluster confirms a list without it: it was removed.
+    Removed,
+}
+
+/// Whether a restart may heal a member that has no leader; `due`: the restart that is due anyway. It moves to where the others look for
+/// it, or stays there and accepts them. One that was removed may reject every peer that would report that: its start decision finds out.
+/// It is part of no quorum meanwhile, so no other member has to agree.
+pub fn heals_alone(due: Option<&Restart>, listing: Listing) -> bool {
+    let heals =
+        |due: &Restart| due.release.is_none() && if due.moves { listing == Listing::AsDeclared } else { due.trust };
+    listing == Listing::Removed || due.is_some_and(heals)
 }
 
 impl Stage {

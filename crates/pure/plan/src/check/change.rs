@@ -47,6 +47,8 @@ struct Paper<'a> {
     /// Who pauses, and has not been through with it on paper.
     pausing: Vec<String>,
     backed_up: bool,
+    /// Logs hold nothing any more that the next release cannot read.
+    logs_snapshotted: bool,
     broken: Vec<String>,
 }
 
@@ -89,7 +91,18 @@ impl<'a> Paper<'a> {
         });
         let keeps_one = members.iter().any(|member| spec.member(&member.node).is_some());
         let pausing = view.answers().filter(|(_, now)| now.pausing).map(|(name, _)| name.to_owned()).collect();
-        Paper { spec, view, members, leader, distributed, keeps_one, pausing, backed_up, broken: Vec::new() }
+        Paper {
+            spec,
+            view,
+            members,
+            leader,
+            distributed,
+            keeps_one,
+            pausing,
+            backed_up,
+            logs_snapshotted: false,
+            broken: Vec::new(),
+        }
     }
 
     fn rule(&mut self, holds: bool, rule: &str) {
@@ -120,6 +133,7 @@ impl<'a> Paper<'a> {
             }
             Act::Restart { who, release } => self.restart(who, release.as_deref(), doer),
             Act::Backup => self.backed_up = true,
+            Act::SnapshotLog => self.snapshot_log(doer),
             Act::EnableDowngrade(_) => self.rule(self.is_voter(doer), "only a voter's agent changes the cluster"),
             Act::ChangeUrls { who, .. } => {
                 let learner = self.find(who).is_some_and(|member| !member.votes);
@@ -235,12 +249,21 @@ impl<'a> Paper<'a> {
             let mut now = self.view.answers().filter(|(_, now)| now.member == who.id && now.member.is_some());
             let reads = now.all(|(_, now)| {
                 let from = now.etcd.as_deref().and_then(Release::parse);
-                from.is_none_or(|from| !from.drops_v2(to)) || now.v2_entries == Some(0)
+                from.is_none_or(|from| !from.drops_v2(to))
+                    || now.v2_entries.is_some_and(|count| count == 0 || self.logs_snapshotted)
             });
             self.rule(reads, "a release is started only on a log that it can read");
         }
         // Each release change has its own.
         self.backed_up = false;
+    }
+
+    fn snapshot_log(&mut self, doer: &str) {
+        self.rule(self.is_voter(doer), "only a voter's agent changes the cluster");
+        let holds = self.view.answers().any(|(_, now)| now.v2_entries.is_some_and(|count| count > 0));
+        self.rule(holds, "entries are added to the log only for the sake of some that the next release cannot read");
+        self.nobody_down(None);
+        self.logs_snapshotted = true;
     }
 
     /// No voter that stays is down, other than the one that the change is about.

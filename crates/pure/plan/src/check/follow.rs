@@ -30,7 +30,7 @@ pub(super) struct Paper {
 /// Whether anything known of this member is newer than its data.
 fn rolled_back(audit: &Audit<'_>, facts: &DataFacts) -> bool {
     let Some((_, member)) = facts.ids.filter(|ids| audit.ledger.ids() == Some(*ids)) else { return false };
-    let recorded = audit.ledger.rolled_back.is_some_and(|it| it.member == member);
+    let recorded = audit.ledger.rolled_back.is_some_and(|it| it.member == member && !it.by_store);
     let own = audit.ledger.progress_of(member).map(|known| known.index);
     let seen = audit.answers().filter_map(|(_, peer)| peer.acknowledged).chain(own).max();
     let behind = facts.last_index.is_some_and(|last| seen.is_some_and(|seen| last < seen));
@@ -46,7 +46,31 @@ fn rolled_back(audit: &Audit<'_>, facts: &DataFacts) -> bool {
         ClusterSeen::Unreachable(_) => false,
     };
     let told = audit.answers().any(|(_, peer)| peer.rolled_back.is_some());
-    recorded || told || behind || audit.answers().any(|(_, peer)| started(peer)) || (fresh && listed)
+    recorded
+        || told
+        || behind
+        || is_behind_store(audit, facts, member)
+        || audit.answers().any(|(_, peer)| started(peer))
+        || (fresh && listed)
+}
+
+/// Whether the only member is to start with less than was backed up of its cluster, and nobody has accepted that.
+fn is_behind_store(audit: &Audit<'_>, facts: &DataFacts, member: MemberId) -> bool {
+    let alone = audit.spec.members.iter().all(|member| member.name == audit.name)
+        && audit.ledger.confirmed.as_ref().is_none_or(|list| list.members.len() <= 1)
+        && audit.members().len() <= 1;
+    let (State::Started(own), false) = (&audit.ledger.state, audit.ledger.taken_over || !alone) else { return false };
+    let stored = match &audit.seen.store {
+        StoreSeen::Chain { cluster: Some(cluster), revision: Some(revision), .. } if *cluster == own.cluster => {
+            *revision
+        }
+        StoreSeen::Chain { .. } | StoreSeen::NotDeclared | StoreSeen::Unknown(_) | StoreSeen::Empty => 0,
+    };
+    let before = audit.ledger.rolled_back.filter(|it| it.member == member && it.by_store);
+    match facts.reach {
+        Some(reach) => reach < stored || before.is_some_and(|it| reach < it.seen),
+        None => before.is_some() && facts.verdict != Verdict::Unchecked,
+    }
 }
 
 impl Paper {
@@ -341,6 +365,13 @@ impl Paper {
             !member.learner && member.health != Health::Healthy && declared(member) && !is_mine(audit, member)
         });
         audit.rule(replaces || !down, "nobody new comes in while a voter is down");
+        let accepted = |member: &ListedMember| audit.answers().any(|(peer, _)| peer == member.name);
+        let voters = self.members.iter().filter(|one| !one.learner && declared(one) && !is_mine(audit, one));
+        let accepted = voters.into_iter().all(accepted);
+        audit.rule(
+            replaces || !audit.seen.rotates || accepted,
+            "while authorities are rotated, a node joins where the agent of every voter accepts it",
+        );
         let there = self.members.iter().any(|member| is_mine(audit, member));
         audit.rule(!there, "who is a member already is not added again");
         let State::PendingAdd(add) = &self.ledger.state else { return };

@@ -7,6 +7,7 @@ use quorate_etcd_formats::delta::quorate::Declared;
 use quorate_etcd_formats::membership::{ClusterId, MemberId};
 
 use super::check;
+use crate::fork::{Fork, Sealed};
 use crate::ledger::{
     AcceptedEmpty, Dropped, Generation, Identity, Intent, IntentKind, Ledger, LedgerSeen, Origin, PeerMemory,
     PendingAdd, Promise, Seal, State, Tombstone,
@@ -106,6 +107,16 @@ impl Foundings {
         if random.one_in(6) { ClusterId(9) } else { random.of(&self.promises).cluster }
     }
 
+    /// Drawn beside the others, so that these stay what they are.
+    fn forks(&self, random: &Random) -> Vec<Fork> {
+        let random = &mut Random(random.0.rotate_left(17) | 1);
+        let one = |random: &mut Random| Fork {
+            rival: self.cluster(random),
+            sealed: random.of(&[Sealed::Written, Sealed::Unwritten, Sealed::ById]),
+        };
+        (0..random.below(3)).map(|_| one(random)).collect()
+    }
+
     fn member(&self, random: &mut Random) -> MemberId {
         if random.one_in(4) { MemberId(9) } else { random.of(&self.promises).member }
     }
@@ -142,6 +153,7 @@ impl Foundings {
         ledger.outdated_by = random
             .one_in(8)
             .then(|| Generation { number: random.below(3), cluster: random.one_in(2).then(|| self.cluster(random)) });
+        ledger.forks = self.forks(random);
         if random.one_in(4) {
             ledger.consumed.push(random.below(3));
         }
@@ -180,6 +192,7 @@ impl Foundings {
                     Verdict::Half("h".into()),
                 ]),
                 readable: random.of(&[None, Some(5), Some(5_000)]),
+                reach: [None, Some(5), Some(5_000)][(random.0 >> 20) as usize % 3],
             }),
         }
     }
@@ -232,6 +245,7 @@ impl Foundings {
             my_tombstone: random.one_in(20),
             generation: if random.one_in(6) { 1 } else { 0 },
             generation_of: random.one_in(2).then(|| self.cluster(random)),
+            forks: Some(self.forks(random)).filter(|forks| forks.len() < 2),
             acknowledged: random.one_in(4).then(|| random.below(9)),
             my_start: None,
             rolled_back: None,
@@ -283,6 +297,8 @@ impl Foundings {
             },
             sightings: self.sightings(random),
             nonce: "f".to_owned(),
+            // Drawn beside the others, so that these stay what they are.
+            rotates: random.0.count_ones().is_multiple_of(4),
         }
     }
 

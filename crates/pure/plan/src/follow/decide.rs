@@ -312,12 +312,29 @@ fn rolled_back(seen: &FollowSeen, newest: u64, ours: Option<SpoolSeen>) -> Resul
         return Err(Fault::new(Code::RevisionWentBack, what)
             .hint("in this layout a restore would take the old history; give `--store` a folder of its own"));
     }
+    // The store's own word: what clients were told is written is there, and not in etcd any more.
+    let StoreSeen::Holds(store) = &seen.store else { return Ok(anew_after(seen, newest, ours)) };
+    if store.reach.is_some_and(|reach| reach > revision) && !seen.take_over && !seen.taken_over {
+        let what = format!(
+            "cannot back up to this store: etcd is at revision {revision}, and revision {newest} of this cluster was backed up: \
+             its data was put back to an older copy"
+        );
+        return Err(Fault::new(Code::RevisionWentBack, what).hint(
+            "put the right data back, or restore the newest backup; to go on with the older copy, see `quorate explain Q0844`",
+        ));
+    }
+    Ok(anew_after(seen, newest, ours))
+}
+
+/// Begins a new history in the store, beside the one that etcd no longer has.
+fn anew_after(seen: &FollowSeen, newest: u64, ours: Option<SpoolSeen>) -> FollowPlan {
+    let revision = seen.etcd.revision;
     let mut plan = FollowPlan::anew(&seen.etcd, "etcd's revision went back");
     went_back(&mut plan, newest, revision);
     if ours.is_some() {
         plan.set_aside("etcd's history was replaced");
     }
-    Ok(plan)
+    plan
 }
 
 /// The newest chain does not say whose it is, and no spool knows either.

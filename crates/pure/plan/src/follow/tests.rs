@@ -10,7 +10,15 @@ use crate::chain::{Kind, State};
 const ETCD: EtcdSeen = EtcdSeen { cluster_id: 0xc, revision: 100, oldest: Some(1) };
 
 fn seen(store: StoreSeen, spool: Option<SpoolSeen>) -> FollowSeen {
-    FollowSeen { etcd: ETCD, store, spool, layout: Layout::Quorate, take_over: false, restored: false }
+    FollowSeen {
+        etcd: ETCD,
+        store,
+        spool,
+        layout: Layout::Quorate,
+        take_over: false,
+        restored: false,
+        taken_over: false,
+    }
 }
 
 fn holds(cluster_id: u64, reach: impl Into<Option<u64>>, newest_epoch: u64) -> StoreSeen {
@@ -254,7 +262,10 @@ fn a_store_in_which_nothing_can_be_restored_gets_a_full() {
 
 #[test]
 fn a_revision_that_went_back_begins_a_new_history() {
-    insta::assert_snapshot!(told(seen(holds(0xc, 120, 3), None)), @r"
+    insta::assert_snapshot!(told(seen(holds(0xc, 120, 3), None)), @"refused [Q0844]: cannot back up to this store: etcd is at revision 100, and revision 120 of this cluster was backed up: its data was put back to an older copy");
+    let taken_over = FollowSeen { taken_over: true, ..seen(holds(0xc, 120, 3), None) };
+    assert_eq!(told(taken_over), told(FollowSeen { take_over: true, ..seen(holds(0xc, 120, 3), None) }));
+    insta::assert_snapshot!(told(FollowSeen { taken_over: true, ..seen(holds(0xc, 120, 3), None) }), @r"
     watch from 101, epoch Take { begins_at: 100 }, spool Begin
     full: etcd's revision went back
     [Q0844] etcd is at revision 100, and revision 120 was backed up: its data was replaced by an older copy; what lies behind 100 in the store is no longer used
@@ -391,7 +402,7 @@ proptest! {
         let oldest = oldest.map(|oldest| oldest.min(revision + 1));
         let layout = if gardener { Layout::Gardener } else { Layout::Quorate };
         let etcd = EtcdSeen { cluster_id: 0xc, revision, oldest };
-        let seen = FollowSeen { etcd, store: store.clone(), spool, layout, take_over, restored: false };
+        let seen = FollowSeen { etcd, store: store.clone(), spool, layout, take_over, restored: false, taken_over: false };
         let Ok(plan) = plan_follow(&seen) else {
             // Only what would be overruled is a reason to refuse.
             let StoreSeen::Holds(holds) = store else { return Err(TestCaseError::fail("refused without backups")) };
@@ -492,7 +503,7 @@ mod lineages {
         let (store, _) = observe_lineage(objects, &starts, opened, me);
         let etcd = EtcdSeen { cluster_id: me.cluster_id, revision, oldest: None };
         let layout = Layout::Quorate;
-        plan_follow(&FollowSeen { etcd, store, spool: None, layout, take_over, restored: false })
+        plan_follow(&FollowSeen { etcd, store, spool: None, layout, take_over, restored: false, taken_over: false })
     }
 
     fn me(cluster_id: u64, was: &[u64], token: &str) -> Me {

@@ -54,6 +54,9 @@ pub struct RolledBack {
     pub seen: u64,
     /// Where its log ended when that was found out.
     pub last: u64,
+    /// Both are revisions: the store of backups has more of this cluster than the data of its only member leads to.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub by_store: bool,
 }
 
 impl StartMark {
@@ -109,7 +112,7 @@ impl Progress {
         let restarted = self.start.zip(seen.start).is_some_and(|(known, told)| newer(&known, &told));
         let from = seen.start.filter(|_| restarted).and_then(|start| start.from);
         let put_back = from.filter(|from| *from < self.index);
-        let found = put_back.map(|last| RolledBack { member: self.member, seen: self.index, last });
+        let found = put_back.map(|last| RolledBack { member: self.member, seen: self.index, last, by_store: false });
         let further = if seen.index >= self.index && !restarted { seen } else { self };
         let start = if restarted { seen.start } else { self.start.or(seen.start) };
         Progress { start, rolled_back: self.rolled_back.or(found), ..*further }
@@ -136,7 +139,7 @@ mod tests {
     #[test]
     fn a_start_below_what_was_committed_is_a_rollback() {
         let back = after(&[seen(100, 1, 4), seen(150, 1, 4), seen(130, 2, 120)]);
-        assert_eq!(back.rolled_back, Some(RolledBack { member: MEMBER, seen: 150, last: 120 }));
+        assert_eq!(back.rolled_back, Some(RolledBack { member: MEMBER, seen: 150, last: 120, by_store: false }));
         // It stays known, however far the member comes.
         let later = after(&[seen(150, 1, 4), seen(130, 2, 120), seen(400, 2, 120), seen(900, 3, 800)]);
         assert!(later.rolled_back.is_some(), "{later:?}");

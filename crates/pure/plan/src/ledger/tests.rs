@@ -125,8 +125,8 @@ fn the_file_is_text_that_a_person_can_read() {
 
 #[test]
 fn a_newer_ledger_is_refused_and_not_taken_for_damage() {
-    let text = String::from_utf8(Ledger::default().encode()).unwrap().replacen(" 1 ", " 5 ", 1);
-    assert_eq!(Ledger::decode(text.as_bytes()), Err(LedgerError::Newer(5)));
+    let text = String::from_utf8(Ledger::default().encode()).unwrap().replacen(" 1 ", " 6 ", 1);
+    assert_eq!(Ledger::decode(text.as_bytes()), Err(LedgerError::Newer(6)));
 }
 
 #[test]
@@ -140,6 +140,8 @@ fn an_earlier_program_reads_what_it_can_understand() {
     assert_eq!(version(&Ledger::default().outdated_by(Generation { number: 1, cluster: None })), "quorate-ledger 3");
     let accepted_empty = Some(AcceptedEmpty { mount_point: "/data".into(), at_ms: 5 });
     assert_eq!(version(&Ledger { accepted_empty, ..Ledger::default() }), "quorate-ledger 4");
+    let recovered = Some(RecoveredAt { cluster: ClusterId(7), revision: 5 });
+    assert_eq!(version(&Ledger { recovered, ..Ledger::default() }), "quorate-ledger 5");
 }
 
 #[test]

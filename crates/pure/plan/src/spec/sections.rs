@@ -208,7 +208,9 @@ fn agent(reader: &mut Reader<'_>, file: &mut Section, plaintext: bool) -> (Agent
     }
     found.etcd_binary = section.text(reader, "etcd-binary").map(|(text, _)| text);
     if let Some((text, at)) = section.text(reader, "etcd-version") {
-        if etcd_config::Minor::parse(&text).is_none() {
+        // It becomes part of a path: `{version}` in `etcd-binary`.
+        let plain = text.chars().all(|letter| letter.is_ascii_alphanumeric() || matches!(letter, '.' | '-' | '+'));
+        if etcd_config::Minor::parse(&text).is_none() || !plain {
             let hint = "Quorate knows 3.4 to 3.7; write `\"3.5\"` or `\"3.5.16\"`".to_owned();
             reader.wrong(at, "agent.etcd-version", format!("{} is no version of etcd", quoted(&text)), Some(hint));
         }

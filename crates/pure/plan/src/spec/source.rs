@@ -80,6 +80,23 @@ pub(super) fn section(reader: &mut Reader<'_>, file: &mut Section) -> Option<Sou
     Some(Source { uri: uri?.0, size, trusted_ca_file, cert_file, key_file, token_file, user_file })
 }
 
+impl Source {
+    /// Whether it queries the same place with the same files; how many members are expected may differ.
+    pub fn is_same_place(&self, other: &Source) -> bool {
+        let Source { uri, size: _, trusted_ca_file, cert_file, key_file, token_file, user_file } = self;
+        let same = Source {
+            uri: uri.clone(),
+            size: other.size,
+            trusted_ca_file: trusted_ca_file.clone(),
+            cert_file: cert_file.clone(),
+            key_file: key_file.clone(),
+            token_file: token_file.clone(),
+            user_file: user_file.clone(),
+        };
+        same == *other
+    }
+}
+
 fn before_path(rest: &str) -> &str {
     rest.split('/').next().unwrap_or(rest)
 }

@@ -39,7 +39,7 @@ impl<G: Guards> Case<'_, G> {
             return plan;
         }
         if old.is_none()
-            && let Some(plan) = self.unhealthy(members)
+            && let Some(plan) = self.unhealthy(members).or_else(|| self.unaccepted(members))
         {
             return plan;
         }
@@ -55,7 +55,8 @@ impl<G: Guards> Case<'_, G> {
 
     /// Becomes a member of a cluster that does not know this node.
     pub(super) fn join(&self, members: &[ListedMember]) -> StartPlan {
-        if let Some(plan) = self.undeclared_now().or_else(|| self.unhealthy(members)) {
+        let held = self.undeclared_now().or_else(|| self.unhealthy(members)).or_else(|| self.unaccepted(members));
+        if let Some(plan) = held {
             return plan;
         }
         let mut steps = self.wish(None, None);
@@ -85,6 +86,21 @@ impl<G: Guards> Case<'_, G> {
         }
         let why = format!("not taking part: {}; nobody joins meanwhile", names(down));
         let way_out = "bring it back; who is gone for good is taken out of the file";
+        Some(StartPlan::new(Row::Unproven, wait(Code::ChangeUnhealthy, why, way_out)))
+    }
+
+    /// While authorities are rotated, a voter may trust the new one alone as soon as its etcd restarts, and then rejects a member that
+    /// joined with an earlier certificate: the two would have no quorum. Its agent rejects such a node at once.
+    fn unaccepted(&self, members: &[ListedMember]) -> Option<StartPlan> {
+        let stays = |member: &ListedMember| self.spec.members.iter().any(|declared| is_same(declared, member));
+        let silent = |member: &ListedMember| !self.answers().any(|(peer, _)| peer == member.name);
+        let voters = members.iter().filter(|member| !member.learner && stays(member) && !self.is_mine(member));
+        let silent: Vec<&str> = voters.filter(|member| silent(member)).map(|member| member.name.as_str()).collect();
+        if !self.seen.rotates || silent.is_empty() || !self.guards.hold(Guard::HealthyFirst) {
+            return None;
+        }
+        let why = format!("authorities are being rotated, and these agents may reject this node: {}", names(silent));
+        let way_out = "go on with `quorate ca rotate`, or give this node new certificates (`quorate ca issue`)";
         Some(StartPlan::new(Row::Unproven, wait(Code::ChangeUnhealthy, why, way_out)))
     }
 

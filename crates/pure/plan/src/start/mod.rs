@@ -4,6 +4,7 @@
 //! a plan makes a data dir at most once and starts etcd at most once, as its last act on this node.
 
 mod founding;
+mod generations;
 pub(crate) mod guards;
 mod halts;
 mod last_words;
@@ -161,13 +162,13 @@ impl StartPlan {
 
 /// Decides what the node `name` does next.
 pub fn plan_start(spec: &Spec, name: &str, seen: &Observed) -> StartPlan {
-    rows::decide(spec, name, seen, &guards::Every)
+    rows::decide(spec, name, &seen.without_rival(), &guards::Every)
 }
 
 /// The same without one of its guards: for tests that show what each is for.
 #[doc(hidden)]
 pub fn plan_start_without(guard: Guard, spec: &Spec, name: &str, seen: &Observed) -> StartPlan {
-    rows::decide(spec, name, seen, &guards::Without(guard))
+    rows::decide(spec, name, &seen.without_rival(), &guards::Without(guard))
 }
 
 /// How deep the data is checked, from how etcd last ended.

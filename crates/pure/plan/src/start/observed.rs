@@ -1,12 +1,14 @@
 //! What was seen before a start is decided on. "Did not answer" is a value of its own, everywhere.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use quorate_etcd_formats::delta::quorate::{Declared, Epoch};
 use quorate_etcd_formats::membership::{ClusterId, MemberId};
 
 use super::sightings::Sightings;
-use crate::ledger::{LedgerSeen, Promise, RolledBack, Seal, StartMark};
+use crate::fork::{Fork, Report};
+use crate::ledger::{Generation, LedgerSeen, Promise, RolledBack, Seal, StartMark};
 
 /// Everything that was seen.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -29,6 +31,30 @@ pub struct Observed {
     pub sightings: Sightings,
     /// A random text that no promise has: the nonce of the next one.
     pub nonce: String,
+    /// This node trusts more than one authority of a kind: they are being rotated.
+    pub rotates: bool,
+}
+
+impl Observed {
+    /// The same without a confirmed list of another recovered cluster of this node's generation: it says nothing about the members of
+    /// the own one, whose etcd has to run before it can be decided which of the two stops.
+    pub(crate) fn without_rival(&self) -> Cow<'_, Observed> {
+        let (LedgerSeen::There(ledger), ClusterSeen::Confirmed { cluster, .. }) = (&self.ledger, &self.cluster) else {
+            return Cow::Borrowed(self);
+        };
+        let reports = |peer: &PeerSeen| match peer {
+            PeerSeen::Answered(answer) => {
+                let Report { newest, cluster: own, .. } = answer.report();
+                ledger.is_rival(newest) && newest.cluster == Some(*cluster) && own == Some(*cluster)
+            }
+            PeerSeen::Unknown(_) => false,
+        };
+        if !self.peers.values().any(reports) {
+            return Cow::Borrowed(self);
+        }
+        let why = format!("the members that answer are `{cluster}`, another recovery of the same generation");
+        Cow::Owned(Observed { cluster: ClusterSeen::Unreachable(why), ..self.clone() })
+    }
 }
 
 /// The data dir.
@@ -53,6 +79,8 @@ pub struct DataFacts {
     pub verdict: Verdict,
     /// The newest revision that can still be read of it, where it was found damaged.
     pub readable: Option<u64>,
+    /// The highest revision that it can lead to, its log included, where it was found whole.
+    pub reach: Option<u64>,
 }
 
 /// Whether the directories that hold no data are where the member's data was when etcd last started.
@@ -179,6 +207,8 @@ pub struct PeerAnswer {
     pub generation: u64,
     /// The id that the cluster has in it, where it says so.
     pub generation_of: Option<ClusterId>,
+    /// What its cluster recorded about itself against others of the same generation. None from agents of earlier releases.
+    pub forks: Option<Vec<Fork>>,
     /// The highest index that it knows this very member (not an earlier one of this node) to have acknowledged.
     pub acknowledged: Option<u64>,
     /// The newest start of this very member that it knows of.
@@ -193,6 +223,18 @@ pub struct PeerAnswer {
     pub started: Vec<String>,
     /// The nonces that its cluster was bootstrapped with, where it has them.
     pub seal: Option<Seal>,
+}
+
+impl PeerAnswer {
+    /// What it says of generations.
+    pub fn report(&self) -> Report {
+        let newest = Generation { number: self.generation, cluster: self.generation_of };
+        let cluster = match &self.founding {
+            PeerFounding::Founded(cluster) => Some(*cluster),
+            PeerFounding::Nothing | PeerFounding::Promised(_) | PeerFounding::Removed => None,
+        };
+        Report { newest, cluster, forks: self.forks.clone() }
+    }
 }
 
 /// How far another node has come.

@@ -9,7 +9,7 @@ use quorate_faults::Code;
 use super::guards::{Guard, Guards};
 use super::halts::{refuse, wait};
 use super::rows::Case;
-use super::{DataFacts, Row, StartPlan, Step, Verdict};
+use super::{DataFacts, Row, StartPlan, Step, StoreSeen, Verdict};
 use crate::ledger::{RolledBack, State};
 
 /// What tells that data is an older copy.
@@ -18,6 +18,7 @@ pub(super) struct Evidence {
     /// How far it was seen, and where its log ends.
     seen: u64,
     last: u64,
+    by_store: bool,
     text: String,
 }
 
@@ -32,8 +33,8 @@ impl<G: Guards> Case<'_, G> {
             return None;
         }
         let last = facts.last_index.unwrap_or(0);
-        let evidence = |seen: u64, text: String| Some(Evidence { member, seen, last, text });
-        if let Some(known) = self.ledger.own_rollback() {
+        let evidence = |seen: u64, text: String| Some(Evidence { member, seen, last, by_store: false, text });
+        if let Some(known) = self.ledger.own_rollback().filter(|known| !known.by_store) {
             let text = format!("its log ended at {}, and this member was seen at {}", known.last, known.seen);
             return evidence(known.seen, text);
         }
@@ -57,7 +58,32 @@ impl<G: Guards> Case<'_, G> {
             let text = format!("`{peer}` knows of start {number} of this member, which this node knows nothing of");
             return evidence(last, text);
         }
-        self.fresh_although_started(member).and_then(|text| evidence(last, text))
+        self.fresh_although_started(member)
+            .and_then(|text| evidence(last, text))
+            .or_else(|| self.behind_store(member, facts))
+    }
+
+    /// The store has more of this cluster than the data of its only member leads to. Where there are others, a member may be behind
+    /// the cluster, and its backups with it.
+    fn behind_store(&self, member: MemberId, facts: &DataFacts) -> Option<Evidence> {
+        let State::Started(identity) = &self.ledger.state else { return None };
+        if !self.only_member() || self.ledger.taken_over {
+            return None;
+        }
+        let now = match &self.seen.store {
+            StoreSeen::Chain { cluster, revision, .. } if *cluster == Some(identity.cluster) => *revision,
+            StoreSeen::Chain { .. } | StoreSeen::NotDeclared | StoreSeen::Unknown(_) | StoreSeen::Empty => None,
+        };
+        let recorded = self.ledger.own_rollback().filter(|known| known.by_store);
+        let stored = now.max(recorded.map(|known| known.seen))?;
+        // What was recorded holds until the right data is back.
+        let last = match facts.reach {
+            Some(reach) => reach,
+            None if facts.verdict == Verdict::Unchecked => return None,
+            None => recorded?.last,
+        };
+        let text = format!("it leads to revision {last} at most, and the store has revision {stored} of this cluster");
+        (last < stored).then_some(Evidence { member, seen: stored, last, by_store: true, text })
     }
 
     /// Data on which etcd never ran, of a member that the cluster lists as started.
@@ -71,10 +97,11 @@ impl<G: Guards> Case<'_, G> {
 
     /// Replaces a member whose data is an older copy, or waits until that can be proven safe.
     pub(super) fn replace_rolled_back(&self, evidence: &Evidence) -> StartPlan {
-        let Evidence { member, seen, last, text } = evidence;
-        let recorded = RolledBack { member: *member, seen: *seen, last: *last };
+        let Evidence { member, seen, last, by_store, text } = evidence;
+        let recorded = RolledBack { member: *member, seen: *seen, last: *last, by_store: *by_store };
         // Whoever told it may be silent next time.
-        let record = self.ledger.own_rollback().is_none().then_some(Step::WriteRolledBack(recorded));
+        let known = self.ledger.own_rollback().is_some_and(|known| !known.by_store || *by_store);
+        let record = (!known).then_some(Step::WriteRolledBack(recorded));
         let mut steps: Vec<Step> = record.into_iter().collect();
         if self.only_member() {
             let why = format!("the data of the only member was put back to an older copy: {text}");

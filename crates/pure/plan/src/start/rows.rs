@@ -1,6 +1,5 @@
 //! The rows of the start decision, from the first to the last: what is the same for every node, then data, then its absence.
 
-use quorate_etcd_formats::membership::ClusterId;
 use quorate_faults::Code;
 
 use super::guards::{Guard, Guards};
@@ -9,13 +8,10 @@ use super::{
     ClusterSeen, DataFacts, DataSeen, Depth, ListedMember, Mode, Observed, PeerAnswer, PeerFounding, PeerSeen, Row,
     StartPlan, Step, StoreSeen, Verdict, plan_validation,
 };
-use crate::ledger::{
-    Confirmed, Generation, Identity, IntentKind, Ledger, LedgerSeen, Origin, PendingAdd, State, Tombstone,
-};
-use crate::peers::{self, Told};
+use crate::ledger::{Confirmed, Identity, IntentKind, Ledger, LedgerSeen, Origin, PendingAdd, State, Tombstone};
 use crate::spec::Spec;
 
-const RESET: &str =
+pub(super) const RESET: &str =
     "`quorate data reset --yes` renames the data dir and clears the ledger, so that the node can join anew";
 
 const REJOIN: &str =
@@ -72,9 +68,11 @@ pub(super) struct Case<'a, G> {
 
 impl<G: Guards> Case<'_, G> {
     fn tombstone(&self) -> Option<StartPlan> {
-        // What the cluster lists is not buried, whatever someone remembers who may be out of it long since.
+        // What the cluster lists is not buried, whatever a peer remembers that may be out of it long since. A node whose ledger names
+        // no member is the one that is listed under its name or at its address.
         let ours = self.ledger.ids().map(|(_, member)| member);
-        let listed = |members: &[ListedMember]| members.iter().any(|member| Some(member.id) == ours);
+        let is_ours = |member: &ListedMember| ours.map_or_else(|| self.is_mine(member), |ours| member.id == ours);
+        let listed = |members: &[ListedMember]| members.iter().any(is_ours);
         let listed = self.confirmed().is_some_and(listed);
         let buried = |answer: &PeerAnswer| answer.my_tombstone && answer.founding != PeerFounding::Removed;
         let at_peer = self.answers().find(|(_, answer)| buried(answer) && !listed).map(|(peer, _)| peer);
@@ -145,62 +143,6 @@ impl<G: Guards> Case<'_, G> {
         };
         let way_out = "mount the right disk or correct `data-dir`; see `quorate data inspect`";
         Some(StartPlan::new(Row::Foreign, refuse(Code::StartForeign, why, way_out)))
-    }
-
-    fn newer_generation(&self) -> Option<StartPlan> {
-        // A node that holds nothing and remembers nothing has no generation to be behind with.
-        let blank = self.ledger.state == State::Empty && self.seen.data == DataSeen::Absent;
-        if blank || !self.guards.hold(Guard::NewerGeneration) {
-            return None;
-        }
-        let (ours, known) = (self.ledger.generation, self.ledger.newest().number);
-        let told = self.answers().map(|(_, it)| Generation { number: it.generation, cluster: it.generation_of });
-        let mut steps = Vec::new();
-        let why = match peers::heed(self.ledger, told) {
-            Some(Told::Own(number)) => {
-                return Some(StartPlan::new(Row::OwnGeneration, vec![Step::WriteGeneration(number)]));
-            }
-            Some(Told::Newer(newer)) => {
-                // Whoever told it may be silent next time.
-                if self.ledger.outdated_by(newer) != *self.ledger {
-                    steps.push(Step::WriteOutdated(newer));
-                }
-                let peer = self.answers().find(|(_, it)| it.generation == newer.number).map_or("", |(peer, _)| peer);
-                let theirs = newer.number;
-                match theirs == ours {
-                    true => return Some(self.fork(steps, newer)),
-                    false => format!("`{peer}` knows generation {theirs} of this cluster, and this node has {ours}"),
-                }
-            }
-            None if known > ours => {
-                format!("this node has heard of generation {known} of this cluster, and has {ours}")
-            }
-            None if self.ledger.is_outdated() => return Some(self.fork(steps, self.ledger.newest())),
-            None => return None,
-        };
-        steps.extend(refuse(Code::StartOutdated, why, RESET));
-        Some(StartPlan::new(Row::NewerGeneration, steps))
-    }
-
-    /// Two recoveries made the same generation, and this node is of the one that lost.
-    fn fork(&self, mut steps: Vec<Step>, other: Generation) -> StartPlan {
-        let id = |cluster: Option<ClusterId>| cluster.map_or_else(|| "?".to_owned(), |cluster| cluster.to_string());
-        let why = format!(
-            "two recoveries made generation {} of this cluster: `{}` wins, and this node belongs to `{}`",
-            other.number,
-            id(other.cluster),
-            id(self.ledger.cluster())
-        );
-        let way_out =
-            "its data is kept; take what is needed from it, then `quorate cluster resolve --yes` lets this node join";
-        steps.extend(refuse(Code::GenerationsFork, why, way_out));
-        StartPlan::new(Row::NewerGeneration, steps)
-    }
-
-    /// Whether a peer tells of another cluster of the same generation, which wins.
-    fn loses_to_a_peer(&self) -> bool {
-        self.answers()
-            .any(|(_, it)| self.ledger.loses_to(Generation { number: it.generation, cluster: it.generation_of }))
     }
 
     fn not_ours_yet(&self) -> Option<StartPlan> {

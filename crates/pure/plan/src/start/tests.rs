@@ -52,7 +52,7 @@ fn started(spec: &Spec) -> State {
 }
 
 fn there(spec: &Spec, verdict: Verdict) -> DataSeen {
-    DataSeen::There(DataFacts { ids: Some(ids(spec)), last_index: Some(50), verdict, readable: None })
+    DataSeen::There(DataFacts { ids: Some(ids(spec)), last_index: Some(50), verdict, readable: None, reach: None })
 }
 
 fn seen(data: DataSeen, state: State) -> Observed {
@@ -72,6 +72,7 @@ fn seen(data: DataSeen, state: State) -> Observed {
             views: (2..6).map(|number| (MemberId(0xb0 + number), BTreeSet::new())).collect(),
         },
         nonce: "f00d".to_owned(),
+        rotates: false,
     }
 }
 
@@ -83,6 +84,7 @@ fn answer(founding: PeerFounding) -> PeerAnswer {
         my_tombstone: false,
         generation: 0,
         generation_of: None,
+        forks: None,
         acknowledged: None,
         my_start: None,
         rolled_back: None,
@@ -178,6 +180,7 @@ fn data_of_others_is_never_started() {
         last_index: None,
         verdict: Verdict::Valid,
         readable: None,
+        reach: None,
     });
     assert!(row(&one, &foreign, Row::Foreign).contains("member `1` of cluster `dead`"));
     for verdict in [Verdict::Valid, Verdict::Unchecked, Verdict::Corrupt("x".into())] {
@@ -266,7 +269,7 @@ fn data_that_was_put_back_is_replaced_or_waits() {
         (told(known.clone(), &|peer| peer.my_start = Some(mark(4, 2))), "`n2` knows of start 4"),
         (told(known.clone(), &|peer| peer.my_start = Some(mark(3, 2))), "`n2` knows of start 3"),
         (
-            with_ledger(&|ledger| ledger.rolled_back = Some(RolledBack { member, seen: 9, last: 5 })),
+            with_ledger(&|ledger| ledger.rolled_back = Some(RolledBack { member, seen: 9, last: 5, by_store: false })),
             "its log ended at 5, and this member was seen at 9",
         ),
     ];
@@ -282,7 +285,9 @@ fn data_that_was_put_back_is_replaced_or_waits() {
         with_ledger(&|ledger| ledger.progress = progress(50)),
         told(known.clone(), &|peer| peer.my_start = Some(mark(3, 1))),
         told(known.clone(), &|peer| peer.my_start = Some(mark(2, 9))),
-        with_ledger(&|ledger| ledger.rolled_back = Some(RolledBack { member: MemberId(1), seen: 9, last: 5 })),
+        with_ledger(&|ledger| {
+            ledger.rolled_back = Some(RolledBack { member: MemberId(1), seen: 9, last: 5, by_store: false })
+        }),
     ] {
         row(&three, &fine, Row::Run);
     }

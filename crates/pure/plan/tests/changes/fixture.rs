@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use quorate_etcd_formats::membership::{ClusterId, MemberId};
-use quorate_plan::change::{ClusterView, LAG_FAR, LEARNER_UP_MS, NOBODY, NodeNow, NodeSeen, Restart, Stage};
+use quorate_plan::change::{ClusterView, LAG_FAR, LEARNER_UP_MS, LogRead, NOBODY, NodeNow, NodeSeen, Restart, Stage};
 use quorate_plan::ledger::{IntentKind, LearnerSince};
 use quorate_plan::spec::Spec;
 use quorate_plan::start::{ClusterSeen, Health, ListedMember};
@@ -147,6 +147,7 @@ impl Fixture {
             etcd: listed.then(|| "3.5.30".to_owned()),
             storage: None,
             v2_entries: Some(0),
+            log: Some(LogRead { snapshot: 4000, last: 5000 }),
             restart: None,
             intent: None,
             pausing: false,
@@ -162,6 +163,11 @@ impl Fixture {
                 ("etcd", "ended") => now.etcd = None,
                 ("etcd", release) => now.etcd = Some(release.to_owned()),
                 ("old", "entries") => now.v2_entries = Some(3),
+                // `old entries; log 17 4900`: the entry of its raft snapshot, and the last one that was read.
+                ("log", range) => {
+                    let (snapshot, last) = range.split_once(' ').unwrap();
+                    now.log = Some(LogRead { snapshot: snapshot.parse().unwrap(), last: last.parse().unwrap() });
+                }
                 ("unknown", "entries") => now.v2_entries = None,
                 ("stores", version) => now.storage = Some(version.to_owned()),
                 ("restart", why) => {

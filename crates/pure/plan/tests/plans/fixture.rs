@@ -4,9 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use quorate_etcd_formats::delta::quorate::Declared;
 use quorate_etcd_formats::membership::{ClusterId, MemberId};
+use quorate_plan::fork::{Fork, Sealed};
 use quorate_plan::ledger::{
     AcceptedEmpty, Dropped, Generation, Identity, Intent, IntentKind, Ledger, LedgerSeen, Origin, PeerMemory,
-    PendingAdd, Promise, Seal, State, Tombstone,
+    PendingAdd, Promise, RolledBack, Seal, State, Tombstone,
 };
 use quorate_plan::spec::Spec;
 use quorate_plan::start::{
@@ -47,13 +48,14 @@ impl Fixture {
                 store: StoreSeen::NotDeclared,
                 sightings: Sightings::none("nobody answers"),
                 nonce: "new".to_owned(),
+                rotates: fact("authorities").is_some(),
             },
             spec,
             names,
         };
         for (what, parts) in &facts {
             match *what {
-                "file" | "elsewhere" => {}
+                "file" | "elsewhere" | "authorities" => {}
                 "data" => it.seen.data = it.data(parts),
                 "place" => it.seen.place = place(parts[0]),
                 "ledger" => it.seen.ledger = it.ledger(parts),
@@ -190,7 +192,8 @@ impl Fixture {
             }
         }
         let last_index = last.map(|last| last.parse().unwrap());
-        DataSeen::There(DataFacts { ids: Some((ids.cluster, ids.member)), last_index, verdict, readable: None })
+        let reach = parts.iter().find_map(|part| part.strip_prefix("leads to ")).map(|reach| reach.parse().unwrap());
+        DataSeen::There(DataFacts { ids: Some((ids.cluster, ids.member)), last_index, verdict, readable: None, reach })
     }
 
     fn ledger(&self, parts: &[&str]) -> LedgerSeen {
@@ -234,6 +237,15 @@ impl Fixture {
                     ledger.accepted_empty = Some(AcceptedEmpty { mount_point: mount_point.to_owned(), at_ms: 1 });
                 }
                 ("being", "renamed") => ledger.archiving = true,
+                ("taken", "over") => ledger.taken_over = true,
+                ("recorded", word) => {
+                    let sealed = if word == "written" { Sealed::Written } else { Sealed::Unwritten };
+                    ledger.forks = vec![Fork { rival: OTHER, sealed }];
+                }
+                ("behind store", revision) => {
+                    let seen = revision.parse().unwrap();
+                    ledger.rolled_back = Some(RolledBack { member, seen, last: 100, by_store: true });
+                }
                 ("used", id) => ledger.consumed.push(id.parse().unwrap()),
                 ("gave up", id) => {
                     let bootstrap = id.parse().unwrap();
@@ -285,6 +297,7 @@ impl Fixture {
             my_tombstone: false,
             generation: 0,
             generation_of: None,
+            forks: None,
             acknowledged: None,
             my_start: None,
             rolled_back: None,
@@ -299,6 +312,15 @@ impl Fixture {
                 ("remembers", peer) => answer.started.push(peer.to_owned()),
                 ("buried", _) => answer.my_tombstone = true,
                 ("generation", number) => answer.generation = number.parse().unwrap(),
+                ("recorded", word) => {
+                    let sealed = match word {
+                        "written" => Sealed::Written,
+                        "unwritten" => Sealed::Unwritten,
+                        _ => Sealed::ById,
+                    };
+                    answer.forks = Some(vec![Fork { rival: self.cluster("1"), sealed }]);
+                }
+                ("recorded nothing", _) => answer.forks = Some(vec![]),
                 ("of cluster", number) => answer.generation_of = Some(self.cluster(number)),
                 ("acknowledged", index) => answer.acknowledged = Some(index.parse().unwrap()),
                 ("used", id) => answer.consumed.push(id.parse().unwrap()),

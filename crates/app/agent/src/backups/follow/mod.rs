@@ -64,6 +64,8 @@ pub struct FollowSettings {
     pub take_over: TakeOver,
     /// This cluster was restored from a backup of its own: its revision may be behind what the store holds.
     pub restored: bool,
+    /// The operator took the data of this cluster over as it is: it may be behind what the store holds of it.
+    pub taken_over: bool,
     /// The clusters that this one descends from, where that is known.
     pub was: Vec<u64>,
     /// The declaration that the cluster comes of, where it is known: said in every epoch that is opened.

@@ -84,13 +84,13 @@ pub(super) async fn observe(
     let etcd = EtcdSeen { cluster_id: heard.origin.cluster_id, revision: heard.revision, oldest };
     let newest_epoch = catalog.as_ref().map_or(0, Catalog::newest_epoch);
     let Looked { store: store_seen, holds, lineage } = look(catalog, &me(settings, etcd.cluster_id));
-    let (layout, restored) = (settings.layout, settings.restored);
+    let (layout, restored, taken_over) = (settings.layout, settings.restored, settings.taken_over);
     let take_over = match settings.take_over {
         TakeOver::No => false,
         TakeOver::Any => true,
         TakeOver::Of(cluster) => lineage.as_ref().is_some_and(|lineage| lineage.has_any(&[cluster])),
     };
-    let mut plan_of = FollowSeen { etcd, store: store_seen, spool: spooled, layout, take_over, restored };
+    let mut plan_of = FollowSeen { etcd, store: store_seen, spool: spooled, layout, take_over, restored, taken_over };
     if oldest.is_none() {
         // An epoch that is taken for what etcd no longer has would disown what others have stored of it.
         let from = plan_follow(&plan_of)?.watch_from;

@@ -231,6 +231,7 @@ impl Args {
             flush_timeout: record.flush_timeout,
             take_over: if record.take_over { TakeOver::Any } else { TakeOver::No },
             restored: false,
+            taken_over: false,
             was: Vec::new(),
             declared: None,
             scratch: std::env::temp_dir(),

@@ -213,7 +213,9 @@ impl Looked {
             lacks.insert(name.clone(), why.to_owned());
         }
         if self.strangers.is_none() && lacks.is_empty() {
-            lacks.extend(self.nodes.keys().map(|node| (node.clone(), "it knows no members of the cluster".to_owned())));
+            lacks.extend(
+                self.nodes.keys().map(|node| (node.clone(), "no quorum confirms to it who the members are".to_owned())),
+            );
         }
         lacks
     }

@@ -17,6 +17,7 @@ pub(crate) mod schema;
 pub(crate) mod status;
 pub(crate) mod teardown;
 pub(crate) mod upgrade;
+mod upgrade_offline;
 
 use quorate_faults::{Exit, Fault};
 

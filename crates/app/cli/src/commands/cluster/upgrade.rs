@@ -11,6 +11,7 @@ use quorate_plan::change::upgrade::{Ask, Release, plan_upgrade, releases};
 use quorate_plan::spec::Spec;
 
 use super::operate::{ChangeArgs, Living, PlanShown, confirm};
+use super::upgrade_offline;
 use crate::printer::Printer;
 
 /// The word of the file that names the release.
@@ -21,6 +22,7 @@ const KEY: &str = "etcd-version:";
 #[command(after_help = "\
 Examples:
   quorate cluster upgrade --check --to 3.7.1 --config cluster.yaml   a dry run
+  quorate cluster upgrade --check --to 3.7.1 --data-dir /var/lib/etcd
   quorate cluster upgrade --to 3.5.30 --config cluster.yaml
   quorate cluster upgrade --to 3.5.30 --config cluster.yaml --plan 5f1c09ab
   quorate cluster upgrade --to 3.5.16 --config cluster.yaml     the way back
@@ -39,8 +41,16 @@ pub(crate) struct Args {
     check: bool,
 
     /// The cluster file
-    #[arg(long, value_name = "FILE", env = "QUORATE_CONFIG")]
-    config: PathBuf,
+    #[arg(long, value_name = "FILE", env = "QUORATE_CONFIG", required_unless_present = "data_dir")]
+    config: Option<PathBuf>,
+
+    /// Check the data dir of a stopped member instead of a running cluster
+    #[arg(long, value_name = "DIR", requires = "check")]
+    data_dir: Option<PathBuf>,
+
+    /// The dir of its WAL, if it is a separate one
+    #[arg(long, value_name = "DIR", requires = "data_dir")]
+    wal_dir: Option<PathBuf>,
 
     /// Go on although no store of backups is declared
     #[arg(long)]
@@ -55,9 +65,15 @@ pub(crate) fn run(args: &Args, printer: &mut Printer) -> Result<Exit, Fault> {
     let Some(to) = Release::parse(&args.to) else {
         return Err(Fault::new(Code::Usage, format!("`{}` is not a release", args.to)).hint("write one such as 3.5.30"));
     };
-    let text = cluster_file::text(&args.config)?;
-    let changed = with_release(&text, &to.to_string(), &args.config.display().to_string())?;
-    let living = Living::of(&args.config, changed, args.change.name.as_deref(), printer)?;
+    if let Some(dir) = &args.data_dir {
+        return upgrade_offline::check(dir, args.wal_dir.as_deref(), to, printer);
+    }
+    let Some(config) = &args.config else {
+        return Err(Fault::new(Code::Usage, "`--config` is missing").hint("name the cluster file"));
+    };
+    let text = cluster_file::text(config)?;
+    let changed = with_release(&text, &to.to_string(), &config.display().to_string())?;
+    let living = Living::of(config, changed, args.change.name.as_deref(), printer)?;
     let seen = living.look_ahead();
     let ask = Ask { to, without_backup: args.without_backup };
     let plan = plan_upgrade(&seen.view, &living.spec, &ask)
@@ -80,7 +96,7 @@ pub(crate) fn run(args: &Args, printer: &mut Printer) -> Result<Exit, Fault> {
         }
         living.distribute(&seen)?;
     }
-    keep(&args.config, &text, &living)?;
+    keep(config, &text, &living)?;
     let outcome = living.follow(args.change.wait.max(Duration::from_secs(1)), printer)?;
     if !outcome.done {
         // The earliest that runs: the file may name the new one already.
