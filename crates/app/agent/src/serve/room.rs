@@ -334,7 +334,8 @@ mod tests {
         let third = room.admit(ip(1), LIMITS).unwrap();
         assert_eq!([&first, &second, &elsewhere, &third].map(is_closed), [true, false, false, false]);
         drop(first);
-        assert_eq!((room.lock().places.len(), room.lock().closing), (3, 0));
+        let inner = room.lock();
+        assert_eq!((inner.places.len(), inner.closing), (3, 0));
     }
 
     #[test]
