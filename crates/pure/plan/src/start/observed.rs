@@ -37,11 +37,15 @@ pub struct Observed {
 
 impl Observed {
     /// The same without a confirmed list of another recovered cluster of this node's generation: it says nothing about the members of
-    /// the own one, whose etcd has to run before it can be decided which of the two stops.
+    /// the own one, whose etcd has to run before it can be decided which of the two stops. A node without data runs none, and its
+    /// cluster may be gone for good: the operator decides for it.
     pub(crate) fn without_rival(&self) -> Cow<'_, Observed> {
         let (LedgerSeen::There(ledger), ClusterSeen::Confirmed { cluster, .. }) = (&self.ledger, &self.cluster) else {
             return Cow::Borrowed(self);
         };
+        if self.data == DataSeen::Absent {
+            return Cow::Borrowed(self);
+        }
         let reports = |peer: &PeerSeen| match peer {
             PeerSeen::Answered(answer) => {
                 let Report { newest, cluster: own, .. } = answer.report();
