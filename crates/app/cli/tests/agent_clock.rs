@@ -70,6 +70,9 @@ fn all_is_well(place: &Place, agent: &mut Running, etcd: u32, round: &str) {
     // A clock that is ahead of the store's removes nothing, and that is said; nothing else is wrong.
     let warnings = status["warnings"].as_array().cloned().unwrap_or_default();
     assert!(warnings.iter().all(|one| one["code"] == "Q1429"), "{round}: {status}");
+    let (_, metrics) = place.health("/metrics").unwrap();
+    let lag = metrics.lines().find_map(|line| line.strip_prefix("quorate_backup_lag_seconds ")).unwrap();
+    assert!(lag.parse::<f64>().unwrap() < 600.0, "{round}: a step of the clock is no lag: {lag} s");
     assert_eq!(place.etcd_pid(), etcd, "{round}");
     assert!(place.is_ready(), "{round}");
     let shown = place.quorate(&["status"]);

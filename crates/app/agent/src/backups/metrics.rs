@@ -18,6 +18,8 @@ use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::{Registry, Unit};
 use quorate_faults::{Code, Fault};
 
+use super::clock_steps::ClockSteps;
+
 /// Buckets of durations: a delta takes milliseconds, a large full minutes.
 const SECONDS: [f64; 14] = [0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 900.0];
 
@@ -114,6 +116,8 @@ pub struct Position {
     pub peers_ahead_ms: AtomicI64,
     /// 1: nothing was removed the last time, because the clock is ahead of others.
     pub clock_ahead: AtomicU64,
+    /// Steps of this machine's clock.
+    clock: Mutex<ClockSteps>,
 }
 
 impl Position {
@@ -123,16 +127,20 @@ impl Position {
     }
 
     /// How much history would be lost if this machine and the cluster were gone now, as far as can be known: since the
-    /// oldest write that is not in the store, or since the cluster was last heard of.
-    pub fn lag(&self, now_ms: i64) -> Duration {
-        // A cluster is asked every few seconds; what is older than this is silence.
-        const SILENCE_MS: i64 = 15_000;
-        let (waiting, heard) = (at(&self.waiting_since_ms), at(&self.heard_ms));
-        let silent = (heard > 0 && now_ms - heard > SILENCE_MS).then_some(heard);
-        let missing = at(&self.full_missing_since_ms);
-        let known = [waiting, missing].into_iter().filter(|ms| *ms > 0);
-        let since = known.chain(silent).min();
-        since.map_or(Duration::ZERO, |since| Duration::from_millis((now_ms - since).max(0).unsigned_abs()))
+    /// oldest write that is not in the store, or since the last answer of the cluster.
+    pub fn lag(&self) -> Duration {
+        self.lag_at(Timestamp::now().as_millisecond(), Instant::now())
+    }
+
+    fn lag_at(&self, now_ms: i64, now: Instant) -> Duration {
+        // A cluster is polled every few seconds; what is older than this is silence.
+        const SILENCE: Duration = Duration::from_secs(15);
+        let mut clock = self.clock.lock().unwrap_or_else(PoisonError::into_inner);
+        clock.observe(now_ms, now);
+        let age = |ms: &AtomicI64| (at(ms) > 0).then(|| clock.age(at(ms), now_ms));
+        let silent = age(&self.heard_ms).filter(|age| *age > SILENCE);
+        let waiting = [&self.waiting_since_ms, &self.full_missing_since_ms].into_iter().filter_map(age);
+        waiting.chain(silent).max().unwrap_or_default()
     }
 }
 
@@ -367,7 +375,7 @@ impl Collector for Ages {
         for (name, help, value) in plain {
             gauge(&format!("quorate_backup_{name}"), help, value as f64)?;
         }
-        let lag = here.lag(now_ms).as_secs_f64();
+        let lag = here.lag().as_secs_f64();
         gauge("quorate_backup_lag_seconds", "History that would be lost if all but the store were lost now", lag)?;
         let moments = [
             ("full", "full backup", at(&here.full_ms), get(&here.full_revision)),
@@ -402,14 +410,15 @@ mod tests {
 
     #[test]
     fn lag_is_the_older_of_waiting_and_silence() {
-        let here = Position::default();
-        assert_eq!(here.lag(100_000), Duration::ZERO);
+        let (here, now) = (Position::default(), Instant::now());
+        let lag = |here: &Position| here.lag_at(100_000, now);
+        assert_eq!(lag(&here), Duration::ZERO);
         here.heard_ms.store(99_000, Ordering::Relaxed);
-        assert_eq!(here.lag(100_000), Duration::ZERO, "heard a second ago, nothing waits");
+        assert_eq!(lag(&here), Duration::ZERO, "heard a second ago, nothing waits");
         here.waiting_since_ms.store(98_000, Ordering::Relaxed);
-        assert_eq!(here.lag(100_000), Duration::from_secs(2));
+        assert_eq!(lag(&here), Duration::from_secs(2));
         here.heard_ms.store(70_000, Ordering::Relaxed);
-        assert_eq!(here.lag(100_000), Duration::from_secs(30), "silence counts from when it began");
+        assert_eq!(lag(&here), Duration::from_secs(30), "silence counts from when it began");
     }
 
     #[test]

@@ -8,6 +8,7 @@
 //!
 //! **Rule:** what is done comes from `plan`; nothing here changes etcd.
 
+mod clock_steps;
 pub mod compact;
 pub mod follow;
 pub mod full;

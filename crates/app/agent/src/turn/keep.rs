@@ -173,13 +173,8 @@ pub(super) async fn backups(node: Arc<Node>, shared: Arc<Shared>, stop: Cancella
             state("following".to_owned());
         }
         let begun = Instant::now();
-        let watched = Watched {
-            shared: &shared,
-            before: stopped.take(),
-            since_ms: now_ms(),
-            limit: behind_limit(backup),
-            lag: None,
-        };
+        let watched =
+            Watched { shared: &shared, before: stopped.take(), since_ms: now_ms(), limit: behind_limit(backup) };
         let followed = match node.client().and_then(|etcd| settings(&node, backup, etcd)) {
             Ok(settings) => tokio::select! {
                 followed = follow_while_leading(settings, &shared, stop.child_token()) => followed,
@@ -220,8 +215,6 @@ struct Watched<'a> {
     before: Option<Notice>,
     since_ms: u64,
     limit: Duration,
-    /// How far they were behind at the last poll, and when that was.
-    lag: Option<(Duration, Instant)>,
 }
 
 impl Watched<'_> {
@@ -234,7 +227,7 @@ impl Watched<'_> {
             if trouble.is_none() && u64::try_from(heard).is_ok_and(|heard| heard > self.since_ms) {
                 self.before = None;
             }
-            let lag = self.lag();
+            let lag = self.shared.backups.position.lag();
             let now = match trouble.filter(|trouble| trouble.since.elapsed() > TROUBLE_LASTS) {
                 Some(trouble) => Some(backups_stopped(&trouble.text, trouble.code, trouble.hint.as_deref())),
                 None if self.before.is_some() => self.before.clone(),
@@ -249,15 +242,6 @@ impl Watched<'_> {
             });
             self.shared.warnings(&[Code::BackupsStopped], now.into_iter().collect());
         }
-    }
-
-    /// How far they are behind by the wall clock, but no more than has passed since the last poll: a clock that is stepped forward
-    /// makes nothing older.
-    fn lag(&mut self) -> Duration {
-        let by_clock = self.shared.backups.position.lag(i64::try_from(now_ms()).unwrap_or(i64::MAX));
-        let lag = self.lag.map_or(by_clock, |(before, at)| by_clock.min(before + at.elapsed()));
-        self.lag = Some((lag, Instant::now()));
-        lag
     }
 }
 

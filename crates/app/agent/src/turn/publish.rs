@@ -113,7 +113,7 @@ impl Shared {
         if let Some(backup) = &mut status.backup {
             let position = &self.backups.position;
             backup.stored_revision = position.stored.load(Ordering::Relaxed);
-            backup.lag_seconds = position.lag(Timestamp::now().as_millisecond()).as_secs_f64();
+            backup.lag_seconds = position.lag().as_secs_f64();
         }
         self.polls.date(&mut status);
         status.read_age_ms = self.read_age().map(|age| u64::try_from(age.as_millis()).unwrap_or(u64::MAX));
