@@ -51,6 +51,11 @@ impl Member {
     pub(super) fn etcd(&self) -> Option<u32> {
         self.status.etcd.as_ref().map(|etcd| etcd.pid)
     }
+
+    /// Whether its agent runs, and no etcd.
+    pub(super) fn is_idle(&self) -> bool {
+        self.agent().is_some() && self.etcd().is_none()
+    }
 }
 
 /// Makes authorities, certificates and the cluster file: all that the agents of these members need.

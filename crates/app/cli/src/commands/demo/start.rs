@@ -37,11 +37,12 @@ pub(super) fn run(dir: &Path, flags: &StartArgs, printer: &mut Printer) -> Resul
     refuse_other_port(&demo, flags)?;
 
     let mut members = Member::observe_all(&demo)?;
-    // What an agent has refused for good it looks at again when it is started anew.
-    for member in members.iter().filter(|member| member.status.phase == "refused") {
+    // An agent without etcd may have refused for what has been corrected since: it checks again when it is restarted.
+    let idle: Vec<&Member> = members.iter().filter(|member| member.is_idle()).collect();
+    for member in &idle {
         members::stop(&demo, member)?;
     }
-    if members.iter().any(|member| member.status.phase == "refused") {
+    if !idle.is_empty() {
         members = Member::observe_all(&demo)?;
     }
     let missing: Vec<&Member> = members.iter().filter(|member| member.agent().is_none()).collect();
