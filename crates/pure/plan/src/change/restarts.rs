@@ -17,16 +17,22 @@ use crate::start::ListedMember;
 use crate::start::guards::{Guard, Guards};
 
 impl<G: Guards> Case<'_, G> {
-    /// Whoever does not trust yet whom its files say comes before anybody joins: it might not let the newcomer in, who would wait for
-    /// it. One that has another address first has the cluster told where it will be. Where that cannot be done now, nothing is held
-    /// up by it.
+    /// A member that does not trust yet what its files say restarts before any node joins or leaves: it may reject a new member, and it
+    /// rejects the agent of a leaving one that already shows a certificate of the new authority, which then takes it for down and
+    /// waits. One that has another address first has the cluster told where it will be. Where that cannot be done now, nothing is
+    /// held up by it.
     pub(super) fn trust_first(&mut self) {
-        let may = self.joins_somebody() && self.down().next().is_none();
+        let may = (self.joins_somebody() || self.any_leaves()) && self.down().next().is_none();
         if may && self.moves_before_it_trusts() {
             self.unless_it_halts(Case::urls);
         }
         let turns: Vec<_> = self.turns().into_iter().filter(|(_, restart)| may && restart.trust).collect();
         self.unless_it_halts(|case| case.take_turns(&turns));
+    }
+
+    /// Whether a voter is to leave.
+    fn any_leaves(&self) -> bool {
+        self.paper.members().iter().any(|member| !member.learner && !self.stays(member))
     }
 
     /// Takes these steps on paper, or none of them where they halt.
