@@ -42,7 +42,8 @@ First every node trusts the old authority and the new one, then every node gets
 certificates of the new one, then the old one is dropped. Agents restart their members
 in turn where etcd needs it. Stopped at any point, the same command goes on. While clients
 other than agents are connected, a rotation of the client authority stops before `issue` and
-before `drop`, and lists them: give them their part, then add --clients-updated.")]
+before `drop`, and lists them: give them their part, then add --clients-updated. It always
+stops before `drop` while clients are connected, also with that flag: run the command once more.")]
 pub(crate) struct Args {
     /// The folder of `ca init`
     #[arg(long, value_name = "DIR")]
@@ -64,7 +65,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "PHASE", value_enum)]
     pause_after: Option<Pause>,
 
-    /// State that every client outside has its part: the new authority before `issue`, a new certificate before `drop`
+    /// State that every outside client is prepared for the next phase: it has the new authority before `issue`, a new certificate before `drop`
     #[arg(long)]
     clients_updated: bool,
 
@@ -126,7 +127,7 @@ pub(crate) fn run(args: &Args, printer: &mut Printer) -> Result<Exit, Fault> {
         .collect();
     let chosen = (!which.is_empty()).then_some(which.as_slice());
     let mut rotation = ensure_rotation(&args.dir, chosen, passphrase.as_ref(), Timestamp::now())?;
-    let work = Work { args, cluster: &cluster, passphrase: passphrase.as_ref() };
+    let work = Work { args, cluster: &cluster, passphrase: passphrase.as_ref(), begun_in: rotation.phase };
     // Restarts of the first phase end connections: the nodes have to see who is connected before it.
     work.clients();
     while rotation.is_open() {
@@ -173,6 +174,8 @@ struct Work<'a> {
     args: &'a Args,
     cluster: &'a Cluster,
     passphrase: Option<&'a Passphrase>,
+    /// The phase in which this command found the rotation.
+    begun_in: RotationPhase,
 }
 
 /// What is said to nodes in a phase.
@@ -222,11 +225,15 @@ impl Looked {
 }
 
 impl Work<'_> {
-    /// Clients outside that the next phase would lock out, where nobody has stated that they have their part. `None`: it may begin.
+    /// Clients outside that the next phase would lock out, unless the operator has stated that they are prepared. `None`: it may begin.
+    ///
+    /// A statement for `drop` is taken only by a command that begins there: before `issue` was done no client could have a new
+    /// certificate.
     fn outside(&self, rotation: &Rotation) -> Option<Clients> {
         let client = rotation.authorities.iter().any(|word| word == Authority::Client.word());
         let locks_out = matches!(rotation.phase, RotationPhase::Issue | RotationPhase::Drop);
-        if !client || !locks_out || self.args.clients_updated {
+        let stated = rotation.phase != RotationPhase::Drop || self.begun_in == RotationPhase::Drop;
+        if !client || !locks_out || self.args.clients_updated && stated {
             return None;
         }
         let clients = self.clients();
@@ -241,16 +248,19 @@ impl Work<'_> {
             match self.tell(&member.name, &request).map(|answer| answer.clients) {
                 Ok(Some(clients)) => {
                     own.extend(clients.own);
-                    incoming.extend(clients.incoming.into_iter().map(|one| (member.name.clone(), one.from)));
+                    incoming.extend(clients.incoming.into_iter().map(|one| (member.name.clone(), one)));
                 }
                 Ok(None) | Err(_) => unknown.push(member.name.clone()),
             }
         }
-        let mut connected: BTreeMap<IpAddr, BTreeSet<String>> = BTreeMap::new();
-        for (node, from) in incoming.into_iter().filter(|(_, from)| !own.contains(from)) {
-            connected.entry(from.ip()).or_default().insert(node);
+        let mut connected: BTreeMap<IpAddr, Outside> = BTreeMap::new();
+        for (node, one) in incoming.into_iter().filter(|(_, one)| !own.contains(&one.from)) {
+            let from = one.from.ip();
+            let known = connected.entry(from).or_insert_with(|| Outside::new(from));
+            known.to.insert(node);
+            known.since_ms = known.since_ms.min(one.since_ms.unwrap_or(0));
         }
-        let connected = connected.into_iter().map(|(from, to)| Outside { from, to: to.into_iter().collect() });
+        let connected = connected.into_values();
         Clients { connected: connected.collect(), unknown }
     }
 
@@ -402,7 +412,23 @@ struct Clients {
 struct Outside {
     from: IpAddr,
     /// The nodes that it is connected to.
-    to: Vec<String>,
+    to: BTreeSet<String>,
+    /// When its oldest connection was first seen, in ms since 1970; 0: before the agents began to sample.
+    since_ms: u64,
+}
+
+impl Outside {
+    fn new(from: IpAddr) -> Outside {
+        Outside { from, to: BTreeSet::new(), since_ms: u64::MAX }
+    }
+
+    fn row(&self) -> [String; 3] {
+        let since =
+            i64::try_from(self.since_ms).ok().filter(|ms| *ms > 0).and_then(|ms| Timestamp::from_millisecond(ms).ok());
+        let since = since.map_or_else(|| "the start of the agent or earlier".to_owned(), |since| format!("{since:.0}"));
+        let to: Vec<&str> = self.to.iter().map(String::as_str).collect();
+        [self.from.to_string(), to.join(", "), since]
+    }
 }
 
 #[derive(Serialize)]
@@ -442,11 +468,11 @@ impl Report for Shown {
             }
         };
         page.line(format!("stopped: {lose}"));
-        page.table(["client", "connected to"], connected.iter().map(|one| [one.from.to_string(), one.to.join(", ")]));
+        page.table(["client", "connected to", "since"], connected.iter().map(Outside::row));
         for node in unknown {
             page.line(format!("`{node}` does not report who is connected to it"));
         }
-        page.line("when every client has its part, run the same command with `--clients-updated`");
+        page.line("when every client is prepared, run the same command with `--clients-updated`");
     }
 }
 
