@@ -229,6 +229,11 @@ impl Peer {
         self.certificate.as_ref().and_then(|certificate| quorate_pki::node_name(certificate, token))
     }
 
+    /// The certificate that it showed, which the handshake has verified.
+    pub(crate) fn certificate(&self) -> Option<&[u8]> {
+        self.certificate.as_deref()
+    }
+
     /// Whether its certificate has ended: it may renew, and nothing else.
     pub fn has_ended(&self) -> bool {
         self.certificate.as_ref().is_some_and(|certificate| quorate_pki::has_ended(certificate, Timestamp::now()))

@@ -16,6 +16,7 @@ mod check;
 mod expired;
 mod files;
 mod hand_on;
+mod identity;
 mod install;
 mod issue;
 mod keys;
@@ -31,6 +32,7 @@ mod trust;
 
 pub use authority::{Authorities, MadeAuthorities, ensure_authorities, has_issuing_keys, needs_passphrase};
 pub use hand_on::{IssuingKeys, ensure_issuing_keys, ensure_no_issuing_keys, read_issuing_keys};
+pub use identity::{CertificateIdentity, identity_of};
 pub use install::{Installed, ensure_begun, ensure_installed, ensure_swaps_finished};
 pub use issue::{Asked, BACKDATED, LEAF_DAYS, Policy, issue, read_requests};
 pub use passphrase::{ENVIRONMENT, Passphrase};

@@ -33,7 +33,7 @@ use super::messages::{JoinAsk, JoinTerms, Turn};
 use super::pinned::fill_random;
 use super::store::lock;
 use super::{DOOR_PORT, veto};
-use crate::peers::Api;
+use crate::peers::{Api, record_order};
 use crate::serve::{self, Address, Bound, Peer};
 use crate::turn::{Node, now_ms};
 use crate::{certificates, cluster_file};
@@ -135,7 +135,8 @@ async fn join(
     };
     // Only who holds a token learns what was wrong with its request.
     let asked = asked.map_err(|rejection| away(StatusCode::BAD_REQUEST, Code::PeerRequest, &rejection.body_text()))?;
-    let asking = Asking { asked: &asked, token: &token, claim: claim.unwrap_or_default(), at_ms: now };
+    let claim = claim.unwrap_or_default();
+    let asking = Asking { asked: &asked, token: &token, claim, at_ms: now, peer: &peer };
     let admitted = admit(&api, asking, &invitation);
     match tokio::time::timeout(REQUEST_LIMIT, admitted).await {
         Ok(answer) => answer.map(Json),
@@ -149,10 +150,11 @@ struct Asking<'a> {
     token: &'a [u8],
     claim: String,
     at_ms: u64,
+    peer: &'a Peer,
 }
 
 async fn admit(api: &Api, asking: Asking<'_>, invitation: &Invitation) -> Result<JoinTerms, Away> {
-    let Asking { asked, token, claim, at_ms } = asking;
+    let Asking { asked, token, claim, at_ms, peer } = asking;
     let _one = api.peering.deciding.lock().await;
     let name = &asked.newcomer.name;
     if asked.role != invitation.role {
@@ -191,6 +193,8 @@ async fn admit(api: &Api, asking: Asking<'_>, invitation: &Invitation) -> Result
         return Err(Away(StatusCode::CONFLICT, turn));
     }
     let operation = reservation(api, asked)?;
+    let words = ["enroll".to_owned(), name.clone(), asked.role.to_string(), asked.newcomer.address.clone()];
+    record_order(&api.node, Some(peer), words.to_vec()).await?;
     let terms = granted(api, asked, &operation.text, at_ms).await?;
     begin(api, operation, Some((token, &claim))).await?;
     info!(node = name, "reserved a place for a newcomer");

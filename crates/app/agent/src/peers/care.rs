@@ -6,28 +6,29 @@
 use std::sync::Arc;
 
 use axum::Json;
-use axum::extract::State;
 use axum::extract::rejection::JsonRejection;
-use axum::http::{HeaderMap, StatusCode};
+use axum::extract::{ConnectInfo, State};
+use axum::http::StatusCode;
 use quorate_faults::{Code, Fault};
 use quorate_plan::ledger::LedgerSeen;
 use quorate_plan::phase::Phase;
 use tracing::{info, warn};
 
+use super::audited::caller;
 use super::change::own_etcd;
 use super::server::{Api, No, refuse};
-use super::{FROM_HEADER, OPERATOR};
 use crate::recover::{self, Order, ProbeAnswer, ProbeRequest, Progress, RecoveryNow, Remains, Role, Uploaded};
+use crate::serve::Peer;
 use crate::trust::{self, TrustAnswer, TrustRequest};
 
 /// Changes what this node trusts, where the request says so, and tells what holds now.
 pub(super) async fn trust(
     State(api): State<Api>,
-    headers: HeaderMap,
+    ConnectInfo(peer): ConnectInfo<Peer>,
     body: Result<Json<TrustRequest>, JsonRejection>,
 ) -> Result<Json<TrustAnswer>, No> {
     let Json(request) = body.map_err(|rejection| unread(&rejection))?;
-    let who = asking(&headers);
+    let who = caller(&api, &peer);
     blocking(move || {
         let changed = trust::change(&api.node, &api.shared, &api.book.read(), &request, &who);
         if let Err(fault) = &changed {
@@ -68,6 +69,7 @@ pub(super) async fn spool(State(api): State<Api>) -> Result<Json<Uploaded>, No> 
 /// Orders a recovery, and tells how far the one that was ordered is.
 pub(super) async fn order_recovery(
     State(api): State<Api>,
+    ConnectInfo(peer): ConnectInfo<Peer>,
     body: Result<Json<Order>, JsonRejection>,
 ) -> Result<Json<RecoveryNow>, No> {
     own_etcd(&api)?;
@@ -89,21 +91,13 @@ pub(super) async fn order_recovery(
     let taken = blocking(move || recover::accept(&node, &book, &order)).await?;
     if matches!(taken.progress, Progress::Ordered) {
         let RecoveryNow { order, .. } = &taken;
-        info!(generation = order.generation, "a recovery was ordered by {}", order.asked_by);
+        info!(generation = order.generation, "a recovery was ordered by {}", caller(&api, &peer));
         if api.shared.status().etcd.is_some() {
             api.shared.order_restart(format!("a recovery of generation {} was ordered", order.generation));
         }
         api.shared.wake();
     }
     Ok(Json(taken))
-}
-
-fn asking(headers: &HeaderMap) -> String {
-    let from = headers.get(FROM_HEADER).and_then(|value| value.to_str().ok());
-    match from {
-        None | Some(OPERATOR) => "an operator".to_owned(),
-        Some(name) => format!("`{}`", name.escape_debug()),
-    }
 }
 
 fn unread(rejection: &JsonRejection) -> No {

@@ -7,30 +7,31 @@ use std::path::Path;
 use std::sync::Arc;
 
 use axum::Json;
-use axum::extract::State;
 use axum::extract::rejection::JsonRejection;
-use axum::http::{HeaderMap, StatusCode};
+use axum::extract::{ConnectInfo, State};
+use axum::http::StatusCode;
 use quorate_faults::{Code, Exit, Fault};
 use quorate_plan::ledger::{Intent, IntentKind, Ledger, State as Progress};
 use quorate_plan::spec::Spec;
 use tracing::info;
 
+use super::audited::caller;
 use super::messages::{
     FileAnswer, FileRequest, FileTold, FileTrial, FileTried, HandOverAnswer, IntentAnswer, IntentRequest, RestartAnswer,
 };
 use super::server::{Api, No, refuse};
-use super::{FROM_HEADER, OPERATOR};
+use crate::serve::Peer;
 use crate::turn::{Node, Wish, hand_over_now, now_ms, restart_by, stamp};
 use crate::{cluster_file, declared};
 
 /// Takes another cluster file over, or says why not.
 pub(super) async fn file(
     State(api): State<Api>,
-    headers: HeaderMap,
+    ConnectInfo(peer): ConnectInfo<Peer>,
     body: Result<Json<FileRequest>, JsonRejection>,
 ) -> Result<Json<FileAnswer>, No> {
     let Json(request) = body.map_err(|rejection| unread(&rejection))?;
-    let who = asking(&headers);
+    let who = caller(&api, &peer);
     let node = Arc::clone(&api.node);
     let taken = blocking(move || take(&node, &request)).await?;
     if let Some(kept) = &taken.kept {
@@ -67,12 +68,12 @@ pub(super) async fn told(State(api): State<Api>) -> Json<FileTold> {
 /// Writes down what this node is to become.
 pub(super) async fn intent(
     State(api): State<Api>,
-    headers: HeaderMap,
+    ConnectInfo(peer): ConnectInfo<Peer>,
     body: Result<Json<IntentRequest>, JsonRejection>,
 ) -> Result<Json<IntentAnswer>, No> {
     own_etcd(&api)?;
     let Json(IntentRequest { intent, why }) = body.map_err(|rejection| unread(&rejection))?;
-    let who = asking(&headers);
+    let who = caller(&api, &peer);
     let (book, at_ms) = (Arc::clone(&api.book), now_ms());
     let ledger = blocking(move || {
         let mut objection = None;
@@ -106,9 +107,12 @@ pub(super) async fn hand_over(State(api): State<Api>) -> Result<Json<HandOverAns
 }
 
 /// Has an etcd that was taken over restarted in its turn. Nothing is written down: until then the agent shows that it waits.
-pub(super) async fn restart(State(api): State<Api>, headers: HeaderMap) -> Result<Json<RestartAnswer>, No> {
+pub(super) async fn restart(
+    State(api): State<Api>,
+    ConnectInfo(peer): ConnectInfo<Peer>,
+) -> Result<Json<RestartAnswer>, No> {
     own_etcd(&api)?;
-    info!("{} asks for the restart that etcd waits for", asking(&headers));
+    info!("{} asks for the restart that etcd waits for", caller(&api, &peer));
     let waits = api.shared.status().etcd.is_some_and(|etcd| !etcd.settings_current);
     api.shared.allow_restart();
     Ok(Json(RestartAnswer { waits }))
@@ -229,14 +233,6 @@ pub(super) fn no(fault: &Fault) -> No {
 
 fn unread(rejection: &JsonRejection) -> No {
     refuse(StatusCode::BAD_REQUEST, Code::PeerRequest, &rejection.body_text(), None)
-}
-
-fn asking(headers: &HeaderMap) -> String {
-    let from = headers.get(FROM_HEADER).and_then(|value| value.to_str().ok());
-    match from {
-        None | Some(OPERATOR) => "an operator".to_owned(),
-        Some(name) => format!("`{name}`"),
-    }
 }
 
 #[cfg(test)]

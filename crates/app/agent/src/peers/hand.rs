@@ -8,6 +8,7 @@ use quorate_faults::{Code, Fault};
 use quorate_pki::IssuingKeys;
 use quorate_plan::peering::Role;
 
+use super::audited::record;
 use super::change::no;
 use super::server::{Api, No, refuse};
 use crate::peering::{
@@ -57,7 +58,9 @@ pub(super) async fn keys(
     ConnectInfo(peer): ConnectInfo<Peer>,
 ) -> Result<Json<IssuingKeys>, No> {
     let asking = peer.node(&api.node.spec.token);
-    peering::hand_keys(&api, asking.as_deref()).map(Json).map_err(|fault| no(&fault))
+    let keys = peering::hand_keys(&api, asking.as_deref()).map_err(|fault| no(&fault))?;
+    record(&api.node, Some(&peer), vec!["issuing-keys".to_owned()]).await?;
+    Ok(Json(keys))
 }
 
 /// Asks what runs here whether it objects.

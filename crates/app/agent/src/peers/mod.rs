@@ -8,6 +8,7 @@
 //! changes something comes from a declared node; no answer is Unknown, never empty; and whoever shows no certificate of the
 //! agents' authority learns nothing.
 
+mod audited;
 mod care;
 mod change;
 mod client;
@@ -16,6 +17,7 @@ mod messages;
 mod openapi;
 mod server;
 
+pub(crate) use audited::record_order;
 pub(crate) use change::take;
 pub(crate) use client::http_client;
 pub use client::{PeerError, Peers};

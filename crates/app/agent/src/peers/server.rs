@@ -27,7 +27,7 @@ use quorate_plan::spec::Member;
 use super::messages::{FoundingAnswer, NodeAnswer, PlanAnswer, Refusal, StartedAnswer, StartedRequest, nonces_of};
 use super::{
     BODY_MAX, CLUSTER_HEADER, FROM_HEADER, GENERATION_HEADER, INSTANCE_HEADER, NO_GENERATION, OPERATOR, Peers,
-    STATE_HEADER, TRIAL, UNNUMBERED, care, change, hand, openapi,
+    STATE_HEADER, TRIAL, UNNUMBERED, audited, care, change, hand, openapi,
 };
 use crate::certificates::{self, CertificatesAnswer, CertificatesRequest};
 use crate::peering::{self, Peering};
@@ -115,7 +115,7 @@ async fn guard(State(api): State<Api>, request: Request, next: Next) -> Response
     }
     listen_to(&api, request.headers());
     notice_second_machine(&api, &request);
-    match tokio::time::timeout(REQUEST_LIMIT, next.run(request)).await {
+    match tokio::time::timeout(REQUEST_LIMIT, audited::carry_out(&api, request, next)).await {
         Ok(response) => response,
         Err(_) => {
             refuse(StatusCode::REQUEST_TIMEOUT, Code::PeerRequest, "the request took too long", None).into_response()
@@ -384,7 +384,10 @@ pub(super) struct No(StatusCode, Refusal);
 
 impl IntoResponse for No {
     fn into_response(self) -> Response {
-        (self.0, Json(self.1)).into_response()
+        let code = audited::RefusedWith(self.1.code.clone());
+        let mut response = (self.0, Json(self.1)).into_response();
+        response.extensions_mut().insert(code);
+        response
     }
 }
 

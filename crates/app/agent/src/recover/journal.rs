@@ -294,8 +294,10 @@ fn record_statement(node: &Node, order: &Order) -> Result<(), Fault> {
         process: None,
         target_pid: None,
         who: order.who.clone().unwrap_or_else(|| Who::us(None)),
+        remote: None,
+        result_of: None,
     };
-    audit::record(node.state_path(), &entry)
+    audit::record(node.state_path(), &entry).map(drop)
 }
 
 /// Whether nothing is left to be done for an order.

@@ -280,6 +280,9 @@ macro_rules! systems {
 
         /// A received cluster file names another source of members than this node's own file.
         ReceivedSource = "Q1460", Refused;
+
+        /// The hash chain of an audit log does not hold.
+        AuditBroken = "Q1480", CannotMeet;
         }
     };
 }
