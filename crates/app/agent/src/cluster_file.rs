@@ -3,6 +3,7 @@
 //! **Rule:** all dirs of it lie below `QUORATE_ROOT` where that is set, so that no command acts on another place than the
 //! agent. A file that is replaced is kept beside the new one.
 
+use std::io::Read;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -17,6 +18,9 @@ pub const DEFAULT_FILE: &str = "/etc/quorate/cluster.yaml";
 /// Where state is kept when nobody says.
 pub const DEFAULT_STATE: &str = "/var/lib/quorate";
 
+/// Far more than the file of a large cluster has, and than agents take from each other.
+const BYTES_MAX: u64 = 1 << 20;
+
 /// Reads and checks it.
 pub fn read(file: &Path) -> Result<(Spec, Vec<Warning>), Fault> {
     parse(text(file)?.as_bytes(), &file.display().to_string())
@@ -24,7 +28,28 @@ pub fn read(file: &Path) -> Result<(Spec, Vec<Warning>), Fault> {
 
 /// Its text.
 pub fn text(file: &Path) -> Result<String, Fault> {
-    std::fs::read_to_string(file).map_err(|error| Fault::io(format!("cannot read `{}`", file.display()), error))
+    String::from_utf8(bytes(file)?).map_err(|error| unreadable(file, "it is no text", error))
+}
+
+/// Its bytes, which may be no text.
+pub fn bytes(file: &Path) -> Result<Vec<u8>, Fault> {
+    let fail = |error: std::io::Error| match error.kind() {
+        std::io::ErrorKind::NotFound => unreadable(file, "check the path: `--config FILE` names another one", error),
+        // A disk that fails is no mistake of the file.
+        _ => Fault::io(format!("cannot read `{}`", file.display()), error),
+    };
+    let mut bytes = Vec::new();
+    // The length is no help: devices and pipes have none.
+    std::fs::File::open(file).map_err(fail)?.take(BYTES_MAX + 1).read_to_end(&mut bytes).map_err(fail)?;
+    match bytes.len() as u64 > BYTES_MAX {
+        true => Err(unreadable(file, "no cluster file is that large", format!("it has more than {BYTES_MAX} bytes"))),
+        false => Ok(bytes),
+    }
+}
+
+fn unreadable(file: &Path, hint: &'static str, cause: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Fault {
+    let attempt = format!("cannot read the cluster file `{}`", file.display());
+    Fault::new(Code::ClusterFileUnreadable, attempt).hint(hint).caused_by(cause)
 }
 
 /// Checks the text of one. `shown`: where it comes from, for messages.
@@ -114,6 +139,16 @@ pub fn declared_path(path: &Path) -> Result<String, Fault> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_missing_or_endless_file_is_an_invalid_configuration() {
+        let dir = tempfile::tempdir().unwrap();
+        for file in [dir.path().join("none"), PathBuf::from("/dev/zero")] {
+            let fault = read(&file).unwrap_err();
+            assert_eq!(fault.code(), Code::ClusterFileUnreadable);
+            assert_eq!(fault.code().exit(), quorate_faults::Exit::ConfigInvalid);
+        }
+    }
 
     #[test]
     fn a_file_is_replaced_and_kept_with_its_mode() {

@@ -147,8 +147,9 @@ fn what_may_be_a_secret_is_never_repeated() {
 fn a_file_that_cannot_be_read_is_a_fault_and_help_explains() {
     let mut command = Command::new(env!("CARGO_BIN_EXE_quorate"));
     let said = command.args(["cluster", "check", "/no/such/file"]).output().expect("the binary runs");
-    assert_eq!(said.status.code(), Some(2));
-    assert!(String::from_utf8_lossy(&said.stderr).starts_with("error: cannot read `/no/such/file` [Q"), "{said:?}");
+    assert_eq!(said.status.code(), Some(4));
+    let text = String::from_utf8_lossy(&said.stderr).into_owned();
+    assert!(text.starts_with("error: cannot read the cluster file `/no/such/file` [Q1481]"), "{said:?}");
     let mut command = Command::new(env!("CARGO_BIN_EXE_quorate"));
     let help = out(&command.args(["cluster", "check", "--help"]).output().expect("the binary runs"));
     let help = help.split_whitespace().collect::<Vec<_>>().join(" ");
@@ -157,6 +158,50 @@ fn a_file_that_cannot_be_read_is_a_fault_and_help_explains() {
     {
         assert!(help.contains(words), "{help}");
     }
+}
+
+#[test]
+fn a_missing_or_endless_cluster_file_is_refused_with_the_same_exit_code_by_every_command() {
+    for file in ["/no/such/file", "/dev/zero"] {
+        for command in [
+            &["run", "--name", "n1", "--config"][..],
+            &["status", "--name", "n1", "--config"],
+            &["cluster", "status", "--config"],
+            &["cluster", "check"],
+            &["cluster", "plan"],
+            &["audit", "--config"],
+            &["ps", "--config"],
+            &["ca", "status", "--config"],
+        ] {
+            let mut quorate = Command::new(env!("CARGO_BIN_EXE_quorate"));
+            let said = quorate.args(command).arg(file).stdin(Stdio::null()).output().expect("the binary runs");
+            let text = String::from_utf8_lossy(&said.stderr).into_owned();
+            assert_eq!(said.status.code(), Some(4), "{command:?} {file}: {text}");
+            assert!(text.contains("[Q1481]"), "{command:?} {file}: {text}");
+        }
+    }
+}
+
+#[test]
+fn runs_no_program_that_the_file_names_unless_asked_to() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let mark = dir.path().join("mark");
+    let file = format!(
+        "token: t\nbootstrap: {{id: 1}}\nplaintext: true\n\
+         source: {{uri: \"exec+shell:touch {}; echo n1=http://127.0.0.1:1\", size: 1}}\n\
+         agent: {{data-dir: {}}}\n",
+        mark.display(),
+        dir.path().join("data").display()
+    );
+    let said = check(&file, &[]);
+    assert_eq!(said.status.code(), Some(0), "{said:?}");
+    assert!(out(&said).contains("members were not resolved"), "{}", out(&said));
+    assert!(!mark.exists(), "the source of the checked file ran");
+    let json = check(&file, &["--output", "json"]);
+    assert!(out(&json).contains("\"not_resolved\": true") && !mark.exists(), "{}", out(&json));
+    let resolved = check(&file, &["--resolve"]);
+    assert_eq!(resolved.status.code(), Some(0), "{resolved:?}");
+    assert!(mark.exists() && !out(&resolved).contains("not resolved"), "{}", out(&resolved));
 }
 
 #[test]

@@ -283,6 +283,8 @@ macro_rules! systems {
 
         /// The hash chain of an audit log does not hold.
         AuditBroken = "Q1480", CannotMeet;
+        /// The cluster file cannot be read, or is far too large.
+        ClusterFileUnreadable = "Q1481", ConfigInvalid;
         }
     };
 }

@@ -19,10 +19,13 @@ Examples:
   quorate cluster check cluster.yaml
   quorate cluster check cluster.yaml --name n1     and what that member uses
   quorate cluster check cluster.yaml --defaults    and every key's default
+  quorate cluster check cluster.yaml --resolve     and the members that its source names
   quorate cluster check cluster.yaml --output json
 
-Where the file has a `source` of members, that is asked once, as agents ask it; nobody else is,
-and nothing is changed. Exit code 0: it can be used. 4: it has mistakes, which are all shown.")]
+The file is only read: no program that it names is run, no server is queried, and nothing
+is changed. With `--resolve` its `source` of members is queried once, as agents query it;
+`exec:` runs a program.
+Exit code 0: it can be used. 4: it has mistakes, which are all shown.")]
 pub(crate) struct Args {
     /// The cluster file
     pub(crate) file: PathBuf,
@@ -30,6 +33,10 @@ pub(crate) struct Args {
     /// Also show what this member uses; refused where it is not declared
     #[arg(long)]
     name: Option<String>,
+
+    /// Also query the `source` of members, which may run a program that the file names
+    #[arg(long)]
+    resolve: bool,
 
     /// Also list every key with its default and what it is for
     #[arg(long)]
@@ -39,17 +46,23 @@ pub(crate) struct Args {
 /// Checks it.
 pub(crate) fn run(args: &Args, printer: &mut Printer) -> Result<Exit, Fault> {
     let shown = args.file.display().to_string();
-    let bytes = std::fs::read(&args.file).map_err(|error| Fault::io(format!("cannot read `{shown}`"), error))?;
+    let bytes = cluster_file::bytes(&args.file)?;
     match Spec::parse(&bytes, &shown) {
         Ok(_) => {
-            let (spec, warnings) = cluster_file::read(&args.file)?;
+            let (spec, warnings) = cluster_file::parse(&bytes, &shown)?;
             for Warning { code, text } in &warnings {
                 printer.warning(*code, text);
             }
-            let spec = resolved(spec, args.name.as_deref(), printer)?;
-            let member = args.name.as_deref().map(|name| Uses::of(&spec, name, &shown)).transpose()?;
+            let spec = match args.resolve {
+                true => resolved(spec, args.name.as_deref(), printer)?,
+                false => spec,
+            };
+            // A file without a source has its members.
+            let skipped = spec.source.is_some() && !args.resolve;
+            let named = args.name.as_deref().filter(|_| !skipped);
+            let member = named.map(|name| Uses::of(&spec, name, &shown)).transpose()?;
             let defaults = if args.defaults { default_values() } else { Vec::new() };
-            printer.report(&Good { member, defaults, ..Good::of(shown, &spec) });
+            printer.report(&Good { member, defaults, not_resolved: skipped, ..Good::of(shown, &spec) });
             Ok(Exit::Done)
         }
         Err(mistakes) => {
@@ -84,6 +97,9 @@ struct Good<'a> {
     valid: bool,
     members: usize,
     declaration: String,
+    /// The file has a source of members, which was not queried.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    not_resolved: bool,
     spec: &'a Spec,
     #[serde(skip_serializing_if = "Option::is_none")]
     member: Option<Uses>,
@@ -156,6 +172,7 @@ impl Good<'_> {
             valid: true,
             members: spec.source.as_ref().map_or(spec.members.len(), |source| source.size),
             declaration: spec.declaration_hash(),
+            not_resolved: false,
             spec,
             member: None,
             defaults: Vec::new(),
@@ -173,6 +190,9 @@ impl Report for Good<'_> {
         };
         let members = if self.members == 1 { "1 member".to_owned() } else { format!("{} members", self.members) };
         page.line(format!("{}: can be used; {members}, {founds}", self.file));
+        if self.not_resolved {
+            page.line("  members were not resolved: `--resolve` queries the source, which may run a program");
+        }
         if let Some(member) = &self.member {
             member.render(page);
         }
