@@ -217,6 +217,39 @@ fn an_agent_may_end_alone_and_stop_works_without_one() {
     assert_eq!(plan["steps"][0], "check the data (sanity): etcd closed it cleanly", "{plan}");
 }
 
+/// A process that dies of a signal that dumps core, in a directory of its own without a limit of such dumps.
+fn abort(place: &Place, command: &str, is_time: impl Fn() -> bool) -> std::process::ExitStatus {
+    let script = format!("ulimit -c unlimited; cd {}; exec {command}", place.root.path().display());
+    let mut child = Command::new("sh").args(["-c", &script]).spawn().unwrap();
+    wait_until("the process is at work", LIMIT, &is_time);
+    let pid = rustix::process::Pid::from_child(&child);
+    rustix::process::kill_process(pid, rustix::process::Signal::ABORT).unwrap();
+    child.wait().unwrap()
+}
+
+#[test]
+fn an_agent_leaves_no_core_dump_and_its_etcd_goes_on() {
+    use std::os::unix::process::ExitStatusExt;
+    let place = Place::new("3.5.16");
+    let file = place.file().display().to_string();
+    // Where this machine dumps nothing at all, nothing would be shown.
+    assert!(abort(&place, "sleep 86396", || true).core_dumped() || !dumps_to_files(), "no process dumps core here");
+    let command = format!("{} run --config {file} --name n1 2>agent.out", quorate().display());
+    let ended = abort(&place, &command, || place.is_ready());
+    assert!(ended.signal() == Some(6) && !ended.core_dumped(), "{ended}");
+    // The shim of etcd is not concerned, and the next agent adopts etcd.
+    let etcd = place.etcd_pid();
+    let mut agent = place.start();
+    assert_eq!(place.etcd_pid(), etcd);
+    assert!(place.quorate(&["ps"]).status.success());
+    assert!(agent.stop().success(), "{}", agent.log());
+}
+
+fn dumps_to_files() -> bool {
+    let pattern = std::fs::read_to_string("/proc/sys/kernel/core_pattern").unwrap();
+    !pattern.starts_with(['|', '/', '@'])
+}
+
 #[test]
 fn one_turn_leaves_etcd_running() {
     let place = Place::new("3.5.16");

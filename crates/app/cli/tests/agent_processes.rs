@@ -126,6 +126,47 @@ fn each_waits_for_what_it_needs_and_ends_before_it() {
 }
 
 #[test]
+fn variables_from_files_reach_the_process_and_no_file_of_the_agent() {
+    let mut place = place("");
+    let secret = place.path("password");
+    std::fs::File::create(&secret).unwrap().write_all(b"geheim-2\n").unwrap();
+    place.more = format!(
+        "processes:\n  app:\n    executable: /usr/bin/sleep\n    args: ['86397']\n    env: {{PLAIN: offen}}\n    \
+         env-files: {{PASSWORD: {}, MEMBER: '{}'}}\n",
+        secret.display(),
+        place.path("of-{name}").display(),
+    );
+    std::fs::File::create(place.path("of-n1")).unwrap().write_all(b"n1 itself").unwrap();
+    let mut agent = place.start();
+    let pid = wait_state(&place, &agent, "app", "ready")["pid"].as_u64().unwrap();
+    let environment = std::fs::read(format!("/proc/{pid}/environ")).unwrap();
+    let environment: Vec<&[u8]> = environment.split(|byte| *byte == 0).collect();
+    for variable in ["PLAIN=offen", "PASSWORD=geheim-2", "MEMBER=n1 itself"] {
+        assert!(environment.contains(&variable.as_bytes()), "{variable}");
+    }
+    let mut dirs = vec![place.state()];
+    while let Some(dir) = dirs.pop() {
+        for entry in std::fs::read_dir(dir).unwrap().flatten() {
+            let kind = entry.file_type().unwrap();
+            if kind.is_dir() {
+                dirs.push(entry.path());
+            } else if kind.is_file() {
+                let text = String::from_utf8_lossy(&std::fs::read(entry.path()).unwrap()).into_owned();
+                assert!(!text.contains("geheim-2"), "{}", entry.path().display());
+            }
+        }
+    }
+    assert!(!agent.log().contains("geheim-2"), "{}", agent.log());
+    // Without its file it is not started.
+    rename(&secret, place.path("elsewhere"));
+    quorate_testkit::kill_hard(u32::try_from(pid).unwrap());
+    wait_row(&place, &agent, "app", "waiting for its variable", |row| row["pid"].is_null() && row["state"] != "ready");
+    rename(place.path("elsewhere"), &secret);
+    wait_state(&place, &agent, "app", "ready");
+    assert!(agent.stop().success(), "{}", agent.log());
+}
+
+#[test]
 fn ends_are_met_as_the_file_says() {
     let place = place(
         "  loops: {executable: /usr/bin/false, restart: {first-wait: 10ms, max-wait: 100ms}}

@@ -56,6 +56,7 @@ impl Member {
             program: tools.etcd.clone(),
             args,
             env: vec![],
+            env_files: Vec::new(),
             dir: dir.path().to_owned(),
             log_dir: state.path().join("logs"),
             rotation: Rotation { bytes_max: 1024, age_max_s: 3600, keep: 100 },

@@ -18,7 +18,9 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use rustix::process::{
+    DumpableBehavior, Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal, set_dumpable_behavior,
+};
 use serde::{Deserialize, Serialize};
 
 /// How long a process may take to disappear after SIGKILL; longer means that the kernel cannot end it.
@@ -52,6 +54,12 @@ pub struct Identity {
     pub boot_id: String,
     /// Its executable.
     pub executable: PathBuf,
+}
+
+/// Keeps the memory of this process, which holds private keys, out of core dumps, and away from other processes of its user.
+/// Programs that it starts are not concerned: the kernel forgets this where another program begins.
+pub fn forbid_dumps() -> io::Result<()> {
+    Ok(set_dumpable_behavior(DumpableBehavior::NotDumpable)?)
 }
 
 /// A program that was just started.

@@ -80,6 +80,7 @@ impl Place {
             program: "/bin/sh".into(),
             args: vec!["-c".to_owned(), script.to_owned()],
             env: vec![("PATH".to_owned(), "/usr/bin:/bin".to_owned()), ("PLACE".to_owned(), self.mark())],
+            env_files: Vec::new(),
             dir: self.data(),
             log_dir: self.dir.path().join("log"),
             rotation: Rotation::default(),

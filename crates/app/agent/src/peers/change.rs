@@ -60,9 +60,38 @@ pub(super) async fn trial(
     Ok(Json(tried.await?))
 }
 
-/// Tells the text of the file that this node acts on.
-pub(super) async fn told(State(api): State<Api>) -> Json<FileTold> {
-    Json(FileTold { text: api.node.text.to_string(), file: api.node.spec.hash() })
+/// Returns the text of the file that this node acts on, without the variables of processes: those may be secrets. Operators read the
+/// members in it.
+pub(super) async fn told(State(api): State<Api>) -> Result<Json<FileTold>, No> {
+    let file = api.node.spec.hash();
+    match without_variables(&api.node.text, &api.node.spec) {
+        Some(text) => Ok(Json(FileTold { text, file })),
+        None => {
+            let why = "the file holds variables of processes, and cannot be shown without them";
+            Err(refuse(StatusCode::FORBIDDEN, Code::NotAdmitted, why, None))
+        }
+    }
+}
+
+/// The text without `processes`, where one of them has `env`. `None`: the text is not in block form.
+fn without_variables(text: &str, spec: &Spec) -> Option<String> {
+    let has_none = |spec: &Spec| spec.processes.iter().all(|process| process.env.is_empty());
+    if has_none(spec) {
+        return Some(text.to_owned());
+    }
+    let mut inside = false;
+    let mut kept = String::new();
+    for line in text.split_inclusive('\n') {
+        // A key at the left margin ends the section before it.
+        if line.starts_with(|first: char| first.is_alphanumeric() || matches!(first, '"' | '\'' | '-' | '.')) {
+            inside = ["processes:", "\"processes\":", "'processes':"].iter().any(|key| line.starts_with(key));
+        }
+        if !inside {
+            kept.push_str(line);
+        }
+    }
+    let (read, _) = cluster_file::parse(kept.as_bytes(), "the file without processes").ok()?;
+    has_none(&read).then_some(kept)
 }
 
 /// Writes down what this node is to become.
@@ -244,6 +273,24 @@ mod tests {
 
     fn member(id: u64, learner: bool) -> ConfirmedMember {
         ConfirmedMember { id: MemberId(id), name: format!("n{id}"), peer_urls: Vec::new(), learner }
+    }
+
+    #[test]
+    fn variables_of_processes_are_in_no_answer() {
+        let read = |text: &str| cluster_file::parse(text.as_bytes(), "c.yaml").unwrap().0;
+        let before = "token: t\nplaintext: true\nmembers:\n  - {name: n1, address: 10.0.0.1}\n";
+        let (env, after) = ("  a: {executable: /a, env: {PASSWORD: geheim}}\n", "agent: {data-dir: /d}\n");
+        for (section, key) in [("processes:\n", "b"), ("\"processes\":\n# why\n\n", "c")] {
+            let text = format!("{before}{section}{env}  {key}: {{executable: /b}}\n{after}");
+            let shown = without_variables(&text, &read(&text)).unwrap();
+            assert_eq!(shown, format!("{before}{after}"));
+        }
+        let flow = "{token: t, plaintext: true, members: [{name: n1, address: 10.0.0.1}],\n\
+                    processes: {a: {executable: /a, env: {PASSWORD: geheim}}}}\n";
+        let shown = without_variables(flow, &read(flow));
+        assert!(shown.is_none_or(|text| !text.contains("geheim")));
+        let plain = format!("{before}processes:\n  b: {{executable: /b}}\n");
+        assert_eq!(without_variables(&plain, &read(&plain)), Some(plain.clone()));
     }
 
     #[test]

@@ -36,6 +36,7 @@ pub(super) fn orders(name: &str, program: &Path, args: Vec<String>, state: &Stat
         program: program.to_owned(),
         args,
         env: vec![("PATH".to_owned(), "/usr/sbin:/usr/bin:/sbin:/bin".to_owned())],
+        env_files: Vec::new(),
         dir: "/".into(),
         log_dir: state.path().join("logs"),
         rotation: Rotation { bytes_max: 16 << 20, age_max_s: 86_400, keep: 3 },

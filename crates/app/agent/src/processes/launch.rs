@@ -34,7 +34,7 @@ fn filled(mut process: ProcessSpec, member: &str) -> ProcessSpec {
     let fill = |text: &mut String| *text = for_member(text, member);
     fill(&mut process.executable);
     process.args.iter_mut().for_each(fill);
-    process.env.iter_mut().for_each(|(_, value)| fill(value));
+    process.env.iter_mut().chain(&mut process.env_files).for_each(|(_, value)| fill(value));
     process.volumes.iter_mut().for_each(|volume| fill(&mut volume.path));
     let hooks = &mut process.hooks;
     [&mut hooks.pre_start, &mut hooks.post_start, &mut hooks.pre_stop].into_iter().flatten().for_each(fill);
@@ -81,7 +81,7 @@ fn with_command(
 ) -> ShimSpec {
     let logs = &process.logs;
     let mut env = process.env.clone();
-    if !env.iter().any(|(name, _)| name == "PATH") {
+    if !env.iter().chain(&process.env_files).any(|(name, _)| name == "PATH") {
         env.push(("PATH".to_owned(), PATH.to_owned()));
     }
     ShimSpec {
@@ -89,6 +89,7 @@ fn with_command(
         program: PathBuf::from(program),
         args,
         env,
+        env_files: process.env_files.iter().map(|(name, path)| (name.clone(), PathBuf::from(path))).collect(),
         dir: PathBuf::from("/"),
         log_dir: dir.join("logs"),
         rotation: Rotation {

@@ -105,6 +105,7 @@ fn spec(tools: &Tools, name: &str, copy: &Path, logs: &Path) -> ShimSpec {
         program: tools.etcd.clone(),
         args: flags.iter().map(|(flag, value)| format!("--{flag}={value}")).collect(),
         env: std::env::var("PATH").ok().map(|path| ("PATH".to_owned(), path)).into_iter().collect(),
+        env_files: Vec::new(),
         dir: copy.to_owned(),
         log_dir: logs.to_owned(),
         rotation: Rotation { bytes_max: 16 << 20, age_max_s: 24 * 3600, keep: 3 },

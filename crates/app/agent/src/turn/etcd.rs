@@ -293,6 +293,7 @@ pub(super) fn start(
         program: program.binary.path.clone(),
         args: vec!["--config-file".to_owned(), node.etcd_config().display().to_string()],
         env: env.collect(),
+        env_files: Vec::new(),
         dir: state.path().to_owned(),
         log_dir: node.log_dir(),
         rotation: Rotation {

@@ -9,6 +9,7 @@ use quorate_agent::cluster_file::{self, DEFAULT_STATE};
 use quorate_agent::peering::{self, AcceptSettings, StandaloneSettings, accept_probe, ensure_standalone};
 use quorate_agent::turn::{self, Finish, Node, RunSettings};
 use quorate_faults::{Code, Exit, Fault};
+use quorate_host::process;
 use quorate_plan::peering::ExternalFile;
 use quorate_plan::spec::{External, ExternalTls, NAMESPACE};
 
@@ -250,6 +251,7 @@ fn whose(args: &Args, printer: &mut Printer) -> Result<NodeArgs, Fault> {
 
 /// Runs the agent.
 pub(crate) fn run(args: &Args, printer: &mut Printer) -> Result<Exit, Fault> {
+    forbid_dumps()?;
     let node = whose(args, printer)?.node(printer)?;
     logging::start(&args.log)?;
     let settings = RunSettings { node, once: args.once, keep_running: args.keep_running, shim: own_program() };
@@ -267,6 +269,11 @@ pub(crate) fn run(args: &Args, printer: &mut Printer) -> Result<Exit, Fault> {
 pub(crate) fn runtime() -> Result<tokio::runtime::Runtime, Fault> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     runtime.map_err(|error| Fault::io("cannot start the runtime", error))
+}
+
+/// No core dump of this process holds its private keys.
+pub(crate) fn forbid_dumps() -> Result<(), Fault> {
+    process::forbid_dumps().map_err(|error| Fault::io("cannot forbid core dumps of this process", error))
 }
 
 /// Our own program, also where its file was replaced by a newer one meanwhile.

@@ -240,7 +240,7 @@ fn execute_boxed(
         let launch = Launch {
             program: running.child.executable.clone(),
             args: name.chain(spec.args.iter().map(Into::into)).collect(),
-            env: spec.env.iter().map(|(name, value)| (name.into(), value.into())).collect(),
+            env: spec.environment().map_err(|error| Fault::io("cannot read a variable", error))?,
             dir: spec.dir.clone(),
             output: Some(output.as_fd().try_clone_to_owned().map_err(fail)?),
             apart: true,
@@ -268,7 +268,8 @@ fn execute(state: &StateDir, orders: &Orders, output: &OwnedFd) -> io::Result<Ru
     let program = text(running.child.executable.as_os_str().as_bytes())?;
     let name = std::iter::once(spec.program.as_os_str().as_bytes());
     let args = name.chain(spec.args.iter().map(String::as_bytes)).map(text).collect::<io::Result<Vec<CString>>>()?;
-    let env = spec.env.iter().map(|(name, value)| text(format!("{name}={value}").as_bytes()));
+    let env = spec.environment()?;
+    let env = env.iter().map(|(name, value)| text(&[name.as_bytes(), b"=", value.as_bytes()].concat()));
     let env = env.collect::<io::Result<Vec<CString>>>()?;
     let (mut failures, mut failure) = io::pipe()?;
     let Some(pid) = clone_process(0)? else {

@@ -2,7 +2,10 @@
 //!
 //! **Rule:** both files are readable by their owner alone: the program's environment may hold secrets.
 
-use std::io::{self, Write};
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -21,6 +24,9 @@ use crate::state::StateDir;
 /// WAL is read), SIGTERM simply kills.
 pub const ETCD_STOPPING: [&str; 2] = ["received signal; shutting down", "received terminated signal, shutting down"];
 
+/// Linux takes no longer variable.
+const VALUE_BYTES_MAX: u64 = 128 << 10;
+
 /// What is to be run, and how.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ShimSpec {
@@ -32,6 +38,9 @@ pub struct ShimSpec {
     pub args: Vec<String>,
     /// All of its environment.
     pub env: Vec<(String, String)>,
+    /// Variables whose values stand in files, which are read right before it is started: no secret is in these orders.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub env_files: Vec<(String, PathBuf)>,
     /// Its working directory.
     pub dir: PathBuf,
     /// Where its log goes; made if missing.
@@ -72,6 +81,30 @@ pub enum Send {
     Quit,
     /// SIGKILL to the whole process group.
     Kill,
+}
+
+impl ShimSpec {
+    /// The whole environment, with what stands in files.
+    pub(super) fn environment(&self) -> io::Result<Vec<(OsString, OsString)>> {
+        let mut found: Vec<(OsString, OsString)> =
+            self.env.iter().map(|(name, value)| (name.into(), value.into())).collect();
+        for (name, path) in &self.env_files {
+            let fail = |why: &str| io::Error::other(format!("the value of `{name}` in `{}`: {why}", path.display()));
+            let mut bytes = Vec::new();
+            let file = File::open(path).map_err(|error| fail(&error.to_string()))?;
+            file.take(VALUE_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(|error| fail(&error.to_string()))?;
+            if bytes.len() as u64 > VALUE_BYTES_MAX {
+                return Err(fail("it is too long for a variable"));
+            }
+            // Editors end a file with a line feed.
+            let value = bytes.strip_suffix(b"\n").unwrap_or(&bytes);
+            if value.contains(&0) {
+                return Err(fail("it is no text"));
+            }
+            found.push((name.into(), OsStr::from_bytes(value).to_owned()));
+        }
+        Ok(found)
+    }
 }
 
 impl Rung {

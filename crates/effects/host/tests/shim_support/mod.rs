@@ -40,6 +40,7 @@ impl Place {
             program: "/bin/sh".into(),
             args: vec!["-c".to_owned(), script.to_owned()],
             env: vec![("PATH".to_owned(), "/usr/bin:/bin".to_owned())],
+            env_files: Vec::new(),
             dir: self.dir.path().to_owned(),
             log_dir: self.log_dir(),
             rotation: Rotation::default(),

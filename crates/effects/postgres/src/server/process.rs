@@ -41,6 +41,7 @@ pub fn server_orders(installation: &Installation, data: &Path, state: &Path) -> 
         program,
         args,
         env: vec![text("LC_ALL", "C"), text("PATH", "/usr/bin:/bin"), text("TZ", "UTC")],
+        env_files: Vec::new(),
         dir: "/".into(),
         log_dir: state.join("logs"),
         rotation: Rotation { bytes_max: 64 << 20, age_max_s: 86_400, keep: 7 },

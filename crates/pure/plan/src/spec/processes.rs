@@ -34,6 +34,9 @@ pub struct ProcessSpec {
     /// All of its environment.
     #[serde(skip_serializing_if = "Vec::is_empty", serialize_with = "as_pairs")]
     pub env: Vec<(String, String)>,
+    /// More of it, whose values stand in files of the machine.
+    #[serde(skip_serializing_if = "Vec::is_empty", serialize_with = "as_pairs")]
+    pub env_files: Vec<(String, String)>,
     /// The members beside which it runs; none: all.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub members: Vec<String>,
@@ -257,6 +260,7 @@ fn process(reader: &mut Reader<'_>, name: String, node: Node) -> Option<ProcessS
         executable: executable.unwrap_or_default(),
         args: texts(reader, &mut section, "args"),
         env: section.pairs(reader, "env"),
+        env_files: env_files(reader, &mut section),
         members: texts(reader, &mut section, "members"),
         user: section.text(reader, "user").map(|(text, _)| text),
         level: None,
@@ -288,6 +292,13 @@ fn process(reader: &mut Reader<'_>, name: String, node: Node) -> Option<ProcessS
         boxes::no_box(reader, at, &path);
     }
     Some(found)
+}
+
+fn env_files(reader: &mut Reader<'_>, section: &mut Section) -> Vec<(String, String)> {
+    let (at, path) = (section.at, section.below("env-files"));
+    let files = section.pairs(reader, "env-files");
+    files.iter().for_each(|(_, file)| secret_or_path(reader, &path, file, at));
+    files
 }
 
 fn texts(reader: &mut Reader<'_>, section: &mut Section, key: &'static str) -> Vec<String> {

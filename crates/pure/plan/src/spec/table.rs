@@ -279,7 +279,8 @@ const LIMITS: &[Key] = &[
 const PROCESS: &[Key] = &[
     key("executable", Path, "The program: an executable, not a script"),
     key("args", Texts, "Its arguments; `{name}` stands for the member's name"),
-    key("env", Pairs, "All of its environment; secrets belong into files"),
+    key("env", Pairs, "All of its environment; every node has this file, so secrets belong into `env-files`"),
+    key("env-files", Pairs, "More of its environment: variables, and the files of this machine that hold their values"),
     key("members", Texts, "The members beside which it runs; by default all"),
     key("user", Text, "Whom it runs as, where the agent runs as root; by default `nobody` in `strict`"),
     key("box", LEVELS, "How much of a box there is; by default `strict` where the agent runs as root, else `basic`"),

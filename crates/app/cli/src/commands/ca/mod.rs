@@ -19,6 +19,7 @@ use std::path::Path;
 use quorate_faults::{Code, Exit, Fault};
 use quorate_plan::certificates::BYTES_MAX;
 
+use super::run::forbid_dumps;
 use crate::printer::Printer;
 
 /// The verbs of `ca`.
@@ -53,6 +54,7 @@ pub(crate) enum Verb {
 
 /// Runs a verb.
 pub(crate) fn run(verb: Verb, printer: &mut Printer) -> Result<Exit, Fault> {
+    forbid_dumps()?;
     match verb {
         Verb::Init(args) => init::run(&args, printer),
         Verb::Csr(args) => csr::run(&args, printer),
