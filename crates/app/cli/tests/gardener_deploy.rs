@@ -15,7 +15,7 @@ use serde_json::Value;
 fn systemd_takes_the_unit_without_a_word() {
     let unit = std::fs::read_to_string(project_root().join("deploy/systemd/quorate@.service")).unwrap();
     // What is stopped as asked (exit code 0) is not started again by systemd.
-    for line in ["Type=notify", "KillMode=process", "NoNewPrivileges=true", "Restart=on-failure"] {
+    for line in ["Type=notify", "KillMode=process", "NoNewPrivileges=true", "Restart=on-failure", "LimitCORE=0"] {
         assert!(unit.lines().any(|other| other == line), "{line}");
     }
     // The guide shows these very lines, and all that decide over etcd's life.
@@ -86,6 +86,20 @@ const FORMS: &[(&str, &str)] = &[
     ("Service.metadata", "name!s labels:m annotations:m namespace:s"),
     ("Service.spec", "selector!m ports!l clusterIP:s publishNotReadyAddresses:b type:s"),
     ("Service.spec.ports[]", "name:s port!n targetPort:p protocol:s"),
+    ("NetworkPolicy", "apiVersion!s kind!s metadata!o spec!o"),
+    ("NetworkPolicy.metadata", "name!s labels:m annotations:m namespace:s"),
+    ("NetworkPolicy.spec", "podSelector!o policyTypes!l ingress:l egress:l"),
+    ("NetworkPolicy.spec.podSelector", "matchLabels!m"),
+    ("NetworkPolicy.spec.ingress[]", "from!l ports!l"),
+    ("NetworkPolicy.spec.ingress[].from[]", "podSelector:o namespaceSelector:o ipBlock:o"),
+    ("NetworkPolicy.spec.ingress[].from[].podSelector", "matchLabels!m"),
+    ("NetworkPolicy.spec.ingress[].ports[]", "port!p protocol!s"),
+    ("NetworkPolicy.spec.egress[]", "to!l ports!l"),
+    ("NetworkPolicy.spec.egress[].to[]", "podSelector:o namespaceSelector:o ipBlock:o"),
+    ("NetworkPolicy.spec.egress[].to[].podSelector", "matchLabels!m"),
+    ("NetworkPolicy.spec.egress[].to[].namespaceSelector", "matchLabels!m"),
+    ("NetworkPolicy.spec.egress[].to[].ipBlock", "cidr!s except:l"),
+    ("NetworkPolicy.spec.egress[].ports[]", "port!p protocol!s"),
     ("StatefulSet", "apiVersion!s kind!s metadata!o spec!o"),
     ("StatefulSet.metadata", "name!s labels:m annotations:m namespace:s"),
     (
@@ -108,7 +122,7 @@ const FORMS: &[(&str, &str)] = &[
     ("StatefulSet.spec.template.spec.securityContext.seccompProfile", "type!s localhostProfile:s"),
     (
         "StatefulSet.spec.template.spec.containers[]",
-        "name!s image!s command:l args:l env:l ports:l readinessProbe:o livenessProbe:o resources:o securityContext:o \
+        "name!s image!s imagePullPolicy:s command:l args:l env:l ports:l readinessProbe:o livenessProbe:o resources:o securityContext:o \
          volumeMounts:l lifecycle:o",
     ),
     ("StatefulSet.spec.template.spec.containers[].env[]", "name!s value:s valueFrom:o"),
@@ -123,8 +137,9 @@ const FORMS: &[(&str, &str)] = &[
     ("StatefulSet.spec.template.spec.containers[].resources", "requests:m limits:m"),
     (
         "StatefulSet.spec.template.spec.containers[].securityContext",
-        "allowPrivilegeEscalation:b readOnlyRootFilesystem:b capabilities:o privileged:b",
+        "allowPrivilegeEscalation:b readOnlyRootFilesystem:b capabilities:o privileged:b runAsNonRoot:b seccompProfile:o",
     ),
+    ("StatefulSet.spec.template.spec.containers[].securityContext.seccompProfile", "type!s localhostProfile:s"),
     ("StatefulSet.spec.template.spec.containers[].securityContext.capabilities", "drop:l add:l"),
     ("StatefulSet.spec.template.spec.containers[].volumeMounts[]", "name!s mountPath!s readOnly:b subPath:s"),
     ("StatefulSet.spec.template.spec.volumes[]", "name!s emptyDir:m configMap:o secret:o"),
@@ -212,7 +227,7 @@ fn misspelt(value: &Value) -> Vec<Value> {
             let mut all = Vec::new();
             for (key, inside) in object {
                 all.push(with(object, key, inside.clone(), &format!("{}x", &key[..key.len() - 1])));
-                let free = ["labels", "matchLabels", "data", "requests", "emptyDir"].contains(&key.as_str());
+                let free = ["labels", "matchLabels", "data", "requests", "limits", "emptyDir"].contains(&key.as_str());
                 let selects = key == "selector" && inside.get("matchLabels").is_none();
                 if !free && !selects {
                     all.extend(misspelt(inside).into_iter().map(|inside| with(object, key, inside, key)));
@@ -257,6 +272,7 @@ fn manifests_have_the_form_that_kubernetes_asks_for() {
             "ConfigMap" | "Service" => "v1",
             "StatefulSet" => "apps/v1",
             "PodDisruptionBudget" => "policy/v1",
+            "NetworkPolicy" => "networking.k8s.io/v1",
             other => panic!("{other}"),
         };
         assert_eq!(manifest["apiVersion"], version);
@@ -285,6 +301,112 @@ fn manifests_have_the_form_that_kubernetes_asks_for() {
         }
     }
     assert_eq!(used, volumes, "every volume is mounted");
+}
+
+#[test]
+fn an_image_is_pinned_and_its_container_has_no_rights_and_limited_resources() {
+    let set = of_kind("StatefulSet");
+    let pod = &set["spec"]["template"]["spec"];
+    assert_eq!(pod["automountServiceAccountToken"], false);
+    let whole = &pod["securityContext"];
+    assert_eq!((&whole["runAsNonRoot"], &whole["seccompProfile"]["type"]), (&true.into(), &"RuntimeDefault".into()));
+    assert!(whole["runAsUser"].as_u64() > Some(0) && whole["runAsGroup"].as_u64() > Some(0), "{whole}");
+    for container in pod["containers"].as_array().unwrap() {
+        let image = container["image"].as_str().unwrap();
+        let digest = image.split_once("@sha256:").map(|(_, digest)| digest);
+        let pinned = match digest {
+            Some(digest) => digest.len() == 64 && digest.bytes().all(|byte| byte.is_ascii_hexdigit()),
+            None => image.rsplit_once(':').is_some_and(|(_, tag)| tag == env!("CARGO_PKG_VERSION")),
+        };
+        assert!(pinned, "{image} is neither a digest nor the release that it came with");
+        let locked = &container["securityContext"];
+        for (key, value) in [
+            ("allowPrivilegeEscalation", false),
+            ("privileged", false),
+            ("readOnlyRootFilesystem", true),
+            ("runAsNonRoot", true),
+        ] {
+            assert_eq!(locked[key], value, "{key}: {container}");
+        }
+        assert_eq!(words(&locked["capabilities"]["drop"]), ["ALL"]);
+        assert!(locked["capabilities"].get("add").is_none(), "{locked}");
+        assert_eq!(locked["seccompProfile"]["type"], "RuntimeDefault");
+        for kind in ["requests", "limits"] {
+            for what in ["cpu", "memory"] {
+                assert!(container["resources"][kind][what].is_string(), "no {kind} of {what}: {container}");
+            }
+        }
+    }
+    // Who reads the file learns how to pin a digest.
+    let text = std::fs::read_to_string(project_root().join("deploy/kubernetes/etcd.yaml")).unwrap();
+    assert!(text.contains("RepoDigests") && text.contains("@sha256:DIGEST") && !text.contains(":latest"));
+}
+
+#[test]
+fn clients_peers_and_sidecar_have_authorities_of_their_own() {
+    let set = of_kind("StatefulSet");
+    let pod = &set["spec"]["template"]["spec"];
+    let volumes = pod["volumes"].as_array().unwrap();
+    // The secret behind a path of a container.
+    let secret = |container: &Value, path: &std::path::Path| {
+        let mounts = container["volumeMounts"].as_array().unwrap();
+        let at = path.parent().unwrap().to_str().unwrap();
+        let mount =
+            mounts.iter().find(|mount| mount["mountPath"] == at).unwrap_or_else(|| panic!("{at} is not mounted"));
+        assert_eq!(mount["readOnly"], true, "{mount}");
+        let volume = volumes.iter().find(|volume| volume["name"] == mount["name"]).unwrap();
+        volume["secret"]["secretName"].as_str().unwrap().to_owned()
+    };
+    let (wrapper, beside) = (&pod["containers"][0], &pod["containers"][1]);
+    let flag = |container: &Value, name: &str| {
+        let found = words(&container["args"]).into_iter().find_map(|word| Some(word.strip_prefix(name)?.to_owned()));
+        std::path::PathBuf::from(found.unwrap_or_else(|| panic!("no {name}")))
+    };
+    let config = of_kind("ConfigMap")["data"]["etcd.conf.yaml"].as_str().unwrap().to_owned();
+    let config = EtcdYaml::parse(&config, "the manifest").unwrap();
+    let of_etcd = |section: &str| secret(wrapper, &config.certificates(section).ca.unwrap());
+    let (client, peer) = (of_etcd("client-transport-security"), of_etcd("peer-transport-security"));
+    let sidecar = secret(beside, &flag(beside, "--server-client-ca="));
+    assert_eq!(BTreeSet::from([&client, &peer, &sidecar]).len(), 3, "{client} {peer} {sidecar}");
+    assert_eq!(secret(beside, &flag(beside, "--cacert=")), client);
+    assert_eq!(secret(wrapper, &flag(wrapper, "--backup-restore-ca-cert-bundle-path=")), sidecar);
+    // The pod gets certificates of authorities and no keys of them; each kind of certificate requires its own name.
+    for volume in volumes
+        .iter()
+        .filter(|volume| volume["secret"]["secretName"].as_str().is_some_and(|name| name.contains("-ca-")))
+    {
+        assert_eq!(volume["secret"]["items"], serde_json::json!([{ "key": "ca.crt", "path": "ca.crt" }]));
+    }
+    let names = ["client-transport-security", "peer-transport-security"].map(|section| {
+        let section = config.get(section).unwrap();
+        assert_eq!(section["client-cert-auth"], true);
+        words(&section["allowed-hostname"])
+    });
+    assert!(names.iter().all(|names| names.len() == 1) && names[0] != names[1], "{names:?}");
+}
+
+#[test]
+fn nobody_but_those_who_need_it_reaches_a_port() {
+    let (policy, set) = (of_kind("NetworkPolicy"), of_kind("StatefulSet"));
+    let labels = &set["spec"]["template"]["metadata"]["labels"];
+    assert_eq!(&policy["spec"]["podSelector"]["matchLabels"], labels);
+    assert_eq!(words(&policy["spec"]["policyTypes"]), ["Ingress", "Egress"]);
+    let mut open = BTreeSet::new();
+    for rule in policy["spec"]["ingress"].as_array().unwrap() {
+        for from in rule["from"].as_array().unwrap() {
+            // A rule without labels lets everyone in.
+            let selected = from["podSelector"]["matchLabels"].as_object().unwrap();
+            assert!(!selected.is_empty());
+            for port in rule["ports"].as_array().unwrap() {
+                open.insert((port["port"].as_u64().unwrap(), &from["podSelector"]["matchLabels"] == labels));
+            }
+        }
+    }
+    // Between members all of them; clients reach etcd and the sidecar, never the port of peers.
+    assert_eq!(open, BTreeSet::from([(2379, true), (2380, true), (8080, true), (2379, false), (8080, false)]));
+    for rule in policy["spec"]["egress"].as_array().unwrap() {
+        assert!(!rule["to"].as_array().unwrap().is_empty() && !rule["ports"].as_array().unwrap().is_empty(), "{rule}");
+    }
 }
 
 fn hook() -> Value {
