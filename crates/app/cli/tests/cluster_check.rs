@@ -222,7 +222,7 @@ fn a_member_and_the_defaults_are_shown_when_asked_for() {
     let text = out(&said);
     assert_eq!(said.status.code(), Some(0), "{text}");
     assert!(text.contains("\n  state    /var/lib/quorate/n1\n"), "{text}");
-    assert!(text.contains("\n  agent    http://10.0.0.1:2382 (listens at http://127.0.0.1:2382)\n"), "{text}");
+    assert!(text.contains("\n  agent    http://127.0.0.1:2382 (listens at http://127.0.0.1:2382)\n"), "{text}");
     let row = text.lines().find(|line| line.starts_with("backup.delta-period ")).unwrap_or_default();
     assert!(row.contains(" 10s ") && row.contains("How often what was written since is stored"), "{text}");
     let document = json(&check(GOOD, &["--name", "n1", "--defaults", "--output", "json"]));

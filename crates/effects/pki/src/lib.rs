@@ -28,6 +28,7 @@ mod revoke;
 mod rotation;
 mod status;
 pub mod tls;
+pub mod token;
 mod trust;
 
 pub use authority::{Authorities, MadeAuthorities, ensure_authorities, has_issuing_keys, needs_passphrase};

@@ -19,6 +19,7 @@ use super::audited::caller;
 use super::messages::{
     FileAnswer, FileRequest, FileTold, FileTrial, FileTried, HandOverAnswer, IntentAnswer, IntentRequest, RestartAnswer,
 };
+use super::plaintext::check_agent_addresses;
 use super::server::{Api, No, refuse};
 use crate::serve::Peer;
 use crate::turn::{Node, Wish, hand_over_now, now_ms, restart_by, stamp};
@@ -221,6 +222,7 @@ fn may_replace(node: &Node, new: &Spec) -> Result<(), Fault> {
         let what = "a living cluster does not change between TLS and plaintext".to_owned();
         return refused(what, "back it up, and found another one from it");
     }
+    check_agent_addresses(new)?;
     if new.external.is_some() != node.spec.external.is_some() {
         let what = "a living cluster does not change between an etcd of its own and one of others".to_owned();
         return refused(what, "begin another one, and bring the data over");

@@ -4,7 +4,6 @@
 //! told apart from silence.
 
 use std::collections::BTreeMap;
-use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -13,29 +12,27 @@ use quorate_etcd::ledger::observe_ledger;
 use quorate_faults::{Code, Fault};
 use quorate_plan::ledger::{Generation, LedgerSeen};
 use quorate_plan::spec::{Member, Spec, TlsFiles, for_member};
-use reqwest::{Certificate, Client, Identity, Method, RequestBuilder};
+use reqwest::{Client, Method, RequestBuilder};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::task::JoinSet;
 
+use super::http::{Files, Stamp, build, stamps};
 use super::messages::{
     FileAnswer, FileRequest, FileTrial, FileTried, HandOverAnswer, IntentAnswer, IntentRequest, NodeAnswer, PlanAnswer,
     Refusal, StartedAnswer, StartedRequest,
 };
+use super::plaintext::{Challenge, Tokens};
 use super::{
     BODY_MAX, CLUSTER_HEADER, FROM_HEADER, GENERATION_HEADER, INSTANCE_HEADER, NO_GENERATION, OPERATOR, STATE_HEADER,
     TRIAL, UNNUMBERED,
 };
 use crate::turn::Status;
 
-/// How long a connection may take: agents are near each other.
-const CONNECT_LIMIT: Duration = Duration::from_millis(1500);
 /// How long a question may take, of agents that answer from memory.
 const ASK_LIMIT: Duration = Duration::from_secs(3);
 /// How long a request may take that the other side writes down durably.
 const TELL_LIMIT: Duration = Duration::from_secs(10);
-/// Connections that nobody used for so long are closed.
-const IDLE: Duration = Duration::from_secs(60);
 
 /// Why there is no answer.
 #[derive(Debug)]
@@ -84,6 +81,8 @@ pub struct Peers {
     /// Agents of nodes that are no members, as last read from the record.
     clients: Mutex<BTreeMap<String, String>>,
     files: Option<Files>,
+    /// In clear text, what takes the place of certificates.
+    tokens: Option<Tokens>,
     /// Where the generation of who asks is written down; operators have none, and name that of whom they ask.
     ledger: Option<PathBuf>,
     client: Mutex<Option<(Vec<Stamp>, Client)>>,
@@ -92,16 +91,6 @@ pub struct Peers {
     /// Which machine asks, where an agent does.
     instance: Option<String>,
 }
-
-#[derive(Debug)]
-struct Files {
-    cert: PathBuf,
-    key: PathBuf,
-    ca: PathBuf,
-}
-
-/// What changes when a file is replaced or rewritten.
-type Stamp = Option<(u64, u64, i64, i64)>;
 
 impl Peers {
     /// The agents that a cluster file declares, asked as `me`: a member, or an operator with the files of member `files_of`.
@@ -115,11 +104,11 @@ impl Peers {
             let url = spec.agent_url_of(member);
             (member.name.clone(), url.trim_end_matches('/').to_owned())
         });
-        let (token, me) = (spec.token.clone(), me.to_owned());
+        let (token, me, tokens) = (spec.token.clone(), me.to_owned(), Tokens::of(spec));
         let (urls, leaving) = (urls.collect(), BTreeMap::new());
         let clients = Mutex::default();
         let (client, state) = (Mutex::new(None), Mutex::new("none"));
-        Peers { token, me, urls, leaving, clients, files, ledger: None, client, state, instance: None }
+        Peers { token, me, urls, leaving, clients, files, tokens, ledger: None, client, state, instance: None }
     }
 
     /// The same, asked from this machine.
@@ -270,8 +259,8 @@ impl Peers {
         path: &str,
         generation: Option<u64>,
     ) -> Result<T, PeerError> {
-        let request = self.request(peer, Method::GET, path, generation)?.timeout(ASK_LIMIT);
-        self.exchange(peer, request).await
+        let (request, challenge) = self.request(peer, Method::GET, path, generation)?;
+        self.exchange(peer, request.timeout(ASK_LIMIT), challenge).await
     }
 
     /// Any request that changes something at the other node.
@@ -356,9 +345,9 @@ impl Peers {
     ) -> Result<T, PeerError> {
         let body = serde_json::to_vec(body)
             .map_err(|error| PeerError::Silent(silent(peer, None, "the request cannot be written").caused_by(error)))?;
-        let request = self.request(peer, method, path, generation)?;
+        let (request, challenge) = self.request(peer, method, path, generation)?;
         let request = request.header("content-type", "application/json").body(body).timeout(TELL_LIMIT);
-        self.exchange(peer, request).await
+        self.exchange(peer, request, challenge).await
     }
 
     fn request(
@@ -367,30 +356,45 @@ impl Peers {
         method: Method,
         path: &str,
         generation: Option<u64>,
-    ) -> Result<RequestBuilder, PeerError> {
+    ) -> Result<(RequestBuilder, Option<Challenge>), PeerError> {
         let Some(url) = self.url(peer) else {
             return Err(PeerError::Silent(silent(peer, None, "the cluster file does not declare it")));
         };
         let client = self.client().map_err(PeerError::Silent)?;
         let generation = generation.map_or_else(|| NO_GENERATION.to_owned(), |number| number.to_string());
-        let request = client.request(method, format!("{url}{path}"));
+        let challenge = self.tokens.as_ref().map(|tokens| tokens.challenge(peer, &url)).transpose();
+        let challenge = challenge.map_err(PeerError::Silent)?;
+        let request = client.request(method.clone(), format!("{url}{path}"));
+        let request = match &challenge {
+            Some(challenge) => challenge.sign(request, &method, path),
+            None => request,
+        };
         let request = match &self.instance {
             Some(instance) => request.header(INSTANCE_HEADER, instance),
             None => request,
         };
-        Ok(request
+        let request = request
             .header(CLUSTER_HEADER, &self.token)
             .header(GENERATION_HEADER, generation)
             .header(FROM_HEADER, &self.me)
-            .header(STATE_HEADER, *self.state.lock().unwrap_or_else(PoisonError::into_inner)))
+            .header(STATE_HEADER, *self.state.lock().unwrap_or_else(PoisonError::into_inner));
+        Ok((request, challenge))
     }
 
-    async fn exchange<T: DeserializeOwned>(&self, peer: &str, request: RequestBuilder) -> Result<T, PeerError> {
+    async fn exchange<T: DeserializeOwned>(
+        &self,
+        peer: &str,
+        request: RequestBuilder,
+        challenge: Option<Challenge>,
+    ) -> Result<T, PeerError> {
         let url = self.url(peer);
         let url = url.as_deref();
         let broke = |error: reqwest::Error| PeerError::Silent(unreachable(peer, url, error));
         let mut response = request.send().await.map_err(broke)?;
         let status = response.status();
+        if let Some(challenge) = challenge {
+            challenge.check(peer, status, response.headers()).map_err(PeerError::Silent)?;
+        }
         let mut body = Vec::new();
         while let Some(chunk) = response.chunk().await.map_err(broke)? {
             body.extend_from_slice(&chunk);
@@ -434,47 +438,6 @@ impl Peers {
             Err(fault) => known.as_ref().map(|(_, client)| client.clone()).ok_or(fault),
         }
     }
-}
-
-/// A client that shows this certificate with this key, and believes these authorities.
-pub(crate) fn http_client(files: Option<[PathBuf; 3]>) -> Result<Client, Fault> {
-    build(files.map(|[cert, key, ca]| Files { cert, key, ca }).as_ref())
-}
-
-fn build(files: Option<&Files>) -> Result<Client, Fault> {
-    let fail = |what: &str, path: &std::path::Path, cause: Box<dyn std::error::Error + Send + Sync>| {
-        Fault::new(Code::PeerSilent, format!("cannot use the {what} in `{}`", path.display()))
-            .hint("agents show each other certificates: see `tls` in the cluster file")
-            .caused_by(cause)
-    };
-    let mut builder = Client::builder()
-        .user_agent(concat!("quorate/", env!("CARGO_PKG_VERSION")))
-        .no_proxy()
-        .redirect(reqwest::redirect::Policy::none())
-        .connect_timeout(CONNECT_LIMIT)
-        .pool_idle_timeout(IDLE)
-        .tcp_nodelay(true);
-    if let Some(Files { cert, key, ca }) = files {
-        let read = |what: &str, path: &PathBuf| std::fs::read(path).map_err(|error| fail(what, path, error.into()));
-        let authorities = Certificate::from_pem_bundle(&read("authorities", ca)?);
-        let authorities = authorities.map_err(|error| fail("authorities", ca, error.into()))?;
-        let both = [read("certificate", cert)?, b"\n".to_vec(), read("key", key)?].concat();
-        let identity = Identity::from_pem(&both).map_err(|error| fail("certificate", cert, error.into()))?;
-        builder = builder.https_only(true).tls_certs_only(authorities).identity(identity);
-    }
-    builder.build().map_err(|error| {
-        Fault::new(Code::PeerSilent, "cannot prepare to ask other agents")
-            .hint("see that the files under `tls` belong together")
-            .caused_by(error)
-    })
-}
-
-fn stamps(files: &Files) -> Vec<Stamp> {
-    let stamp = |path: &PathBuf| {
-        let meta = std::fs::metadata(path).ok()?;
-        Some((meta.ino(), meta.len(), meta.mtime(), meta.mtime_nsec()))
-    };
-    [&files.cert, &files.key, &files.ca].map(stamp).to_vec()
 }
 
 fn silent(peer: &str, url: Option<&str>, why: impl std::fmt::Display) -> Fault {

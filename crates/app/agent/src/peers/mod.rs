@@ -6,25 +6,30 @@
 //!
 //! **Invariant:** every request names its cluster and its generation, and is refused where either is not the asked node's; what
 //! changes something comes from a declared node; no answer is Unknown, never empty; and whoever shows no certificate of the
-//! agents' authority learns nothing.
+//! agents' authority learns nothing. In clear text agents listen on loopback, and a token takes the place of the certificate
+//! (`plaintext`).
 
 mod audited;
 mod care;
 mod change;
 mod client;
 mod hand;
+mod http;
 mod messages;
 mod openapi;
+mod plaintext;
 mod server;
 
 pub(crate) use audited::record_order;
 pub(crate) use change::take;
-pub(crate) use client::http_client;
 pub use client::{PeerError, Peers};
+pub(crate) use http::http_client;
 pub use messages::{
     Acknowledged, FileAnswer, FileRequest, FileTold, FileTrial, FileTried, FoundingAnswer, HandOverAnswer,
     IntentAnswer, IntentRequest, NodeAnswer, PlanAnswer, Refusal, RestartAnswer, StartedAnswer, StartedRequest, Upkeep,
 };
+pub use plaintext::{check_agent_addresses, check_agent_tokens};
+pub(crate) use plaintext::{check_token_file, renew as renew_token, require as require_token};
 pub(crate) use server::{Api, router};
 
 /// Names the cluster: the token of the cluster file.

@@ -59,7 +59,7 @@ pub(super) fn document() -> Value {
         "info": {
             "title": "Quorate agent",
             "version": env!("CARGO_PKG_VERSION"),
-            "description": "Served over mutual TLS: only with a certificate of the agents' authority."
+            "description": "Served over mutual TLS: only with a certificate of the agents' authority. With `plaintext: true` served on loopback alone: every request and every response proves the token in `agent.token` of the agent's state dir by an HMAC in `quorate-proof`."
         },
         "paths": paths,
         "components": { "schemas": schemas() }
@@ -103,7 +103,7 @@ fn operation(method: &str, path: &str, summary: &str) -> Value {
         ],
         "responses": {
             "200": { "description": "The answer", "content": { "application/json": answer } },
-            "400": refused, "403": refused, "409": refused, "503": refused
+            "400": refused, "401": refused, "403": refused, "409": refused, "503": refused
         }
     });
     let body = match path {

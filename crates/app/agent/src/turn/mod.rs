@@ -148,8 +148,12 @@ pub enum Finish {
 /// Runs until it is asked to end. With another cluster file it begins anew, and finds the etcd that runs.
 pub async fn run(settings: RunSettings) -> Result<Finish, Fault> {
     let RunSettings { mut node, once, keep_running, shim } = settings;
+    peers::check_agent_addresses(&node.spec)?;
     let state = node.state()?;
     let lock = state.lock()?;
+    if node.spec.is_plaintext() {
+        peers::check_token_file(state.path())?;
+    }
     let wishes: Wishes = watch::Sender::new(Vec::new());
     listen_for_signals(&wishes, keep_running)?;
     let ending = tokio::spawn(tell_the_end(wishes.subscribe()));
@@ -190,7 +194,9 @@ async fn reread(node: Node) -> Node {
         if changed {
             before.ensure_remembered()?;
         }
-        Node::read(&before.file, Some(before.name()))
+        let read = Node::read(&before.file, Some(before.name()))?;
+        peers::check_agent_addresses(&read.0.spec)?;
+        Ok::<_, Fault>(read)
     };
     match tokio::task::spawn_blocking(read).await {
         Ok(Ok((new, warnings))) => {
@@ -314,7 +320,15 @@ impl Life<'_> {
         let poll = Poll::new(&api.node, &api.book, &api.shared);
         listen::api(self.state, &api.shared, Some(poll), self.wishes, stop.clone())?;
         match bind(&node.api()?, self.ports).await {
-            Ok(bound) => served.push(tokio::spawn(bound.serve(peers::router(api), stop.clone()))),
+            Ok(bound) => {
+                let router = peers::router(api);
+                // Only once the port is taken: see the module.
+                let router = match node.spec.is_plaintext() {
+                    true => peers::require_token(peers::renew_token(self.state.path())?, router),
+                    false => router,
+                };
+                served.push(tokio::spawn(bound.serve(router, stop.clone())));
+            }
             // A member alone needs nobody; operators then ask its socket.
             Err(fault) if !node.has_peers() => warn!(code = %fault.code(), "nobody else can ask this agent: {fault}"),
             Err(fault) => {

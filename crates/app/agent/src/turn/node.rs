@@ -13,6 +13,7 @@ use quorate_host::state::StateDir;
 use quorate_plan::Warning;
 use quorate_plan::spec::{External, Member, Metrics, Security, Spec, TlsFiles, for_member};
 
+use crate::peers::check_agent_addresses;
 use crate::serve::{self, Address};
 use crate::{cluster_file, declared, peering};
 
@@ -216,7 +217,11 @@ impl Node {
             let TlsFiles { cert_file, key_file, trusted_ca_file } = tls.agent.as_ref().unwrap_or(&tls.peer);
             serve::TlsFiles { cert: path(cert_file), key: path(key_file), client_ca: Some(path(trusted_ca_file)) }
         });
-        Ok(Address::parse(&self.spec.api_listen_of(&self.member), tls)?.of_both_kinds().admit_ended())
+        let address = Address::parse(&self.spec.api_listen_of(&self.member), tls)?;
+        if address.is_plaintext() && !address.is_loopback() {
+            check_agent_addresses(&self.spec)?;
+        }
+        Ok(address.of_both_kinds().admit_ended())
     }
 
     /// Whether anyone else is declared.

@@ -281,6 +281,12 @@ macro_rules! systems {
         /// A received cluster file names another source of members than this node's own file.
         ReceivedSource = "Q1460", Refused;
 
+        /// An agent in clear text has an address that other machines reach.
+        AgentExposed = "Q1470", ConfigInvalid;
+        /// Other users may read or replace the token file of an agent in clear text.
+        AgentTokenUnsafe = "Q1471", ConfigInvalid;
+        /// The token of an agent in clear text cannot be read, or was not proved.
+        AgentTokenRefused = "Q1472", Refused;
         /// The hash chain of an audit log does not hold.
         AuditBroken = "Q1480", CannotMeet;
         /// The cluster file cannot be read, or is far too large.

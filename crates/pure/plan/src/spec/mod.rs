@@ -7,6 +7,7 @@ mod auth;
 mod backup;
 mod boxes;
 mod check;
+mod exposed;
 mod external;
 mod members;
 mod mistake;
@@ -35,6 +36,7 @@ use sha2::{Digest, Sha256};
 
 pub use auth::{ADMIN, Access, AuthSpec, Keys, Permission, ROOT, Role, User};
 pub use boxes::{BoxLimits, BoxSection, CallList, Calls};
+pub use exposed::{ExposedAgent, is_loopback_url};
 pub use external::{External, ExternalTls, NAMESPACE};
 pub use mistake::{At, Mistake, Mistakes};
 pub use postgres::{PgNode, PgRole, PgSpec, PgStore, PgStoreKind, PgUser, PgUserKind, PgWriters};

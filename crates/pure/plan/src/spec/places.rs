@@ -1,6 +1,6 @@
 //! Where the parts of a declared cluster are found: files, folders and addresses, with their defaults.
 
-use super::{Member, Security, Spec, Tls, for_member, tls};
+use super::{Member, Security, Spec, Tls, for_member, is_loopback_url, tls};
 use crate::roster::check_url;
 
 impl Spec {
@@ -21,12 +21,15 @@ impl Spec {
     }
 
     /// Where other agents reach the agent of a member: by default on the host of its first peer URL, at the port on which the
-    /// agent listens.
+    /// agent listens. In clear text it is where the agent listens, on loopback.
     pub fn agent_url_of(&self, member: &Member) -> String {
         if let Some(url) = &member.agent_url {
             return url.clone();
         }
         let listen = self.api_listen_of(member);
+        if self.is_plaintext() && is_loopback_url(&listen) {
+            return listen;
+        }
         let (scheme, place) = listen.split_once("://").unwrap_or(("https", &listen));
         let port = place.rsplit_once(':').map_or("2382", |(_, port)| port);
         let host = member.peer_urls.first().map_or("localhost", |url| host_of(url));

@@ -68,7 +68,11 @@ pub(super) const FILE: &[Key] = &[
     ),
     key("source", Map(SOURCE, &["uri", "size"]), "Where the addresses of the members come from, if not from this file"),
     key("members", List(MEMBER, &["name"]), "Who belongs to the cluster"),
-    key("plaintext", Flag, "`true`: nothing is encrypted, and whoever can connect may read and write everything"),
+    key(
+        "plaintext",
+        Flag,
+        "`true`: nothing is encrypted, and whoever can connect to etcd may read and write everything; agents are on loopback",
+    ),
     key("tls", Map(TLS, &[]), "The certificates of mutual TLS"),
     key("etcd", Etcd, "etcd's own settings, under its own names"),
     key("backup", Map(BACKUP, &["store"]), "Where backups go"),

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use quorate_agent::peers::{check_agent_addresses, check_agent_tokens};
 use quorate_agent::{cluster_file, declared};
 use quorate_faults::{Code, Exit, Fault};
 use quorate_plan::Warning;
@@ -57,6 +58,8 @@ pub(crate) fn run(args: &Args, printer: &mut Printer) -> Result<Exit, Fault> {
                 true => resolved(spec, args.name.as_deref(), printer)?,
                 false => spec,
             };
+            check_agent_addresses(&spec)?;
+            check_agent_tokens(&spec)?;
             // A file without a source has its members.
             let skipped = spec.source.is_some() && !args.resolve;
             let named = args.name.as_deref().filter(|_| !skipped);

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use quorate_agent::peers::{FileRequest, FileTold, NodeAnswer, PeerError, Peers};
+use quorate_agent::peers::{FileRequest, FileTold, NodeAnswer, PeerError, Peers, check_agent_addresses};
 use quorate_agent::turn::look;
 use quorate_agent::{cluster_file, declared};
 use quorate_faults::{Code, Exit, Fault};
@@ -86,6 +86,7 @@ impl Living {
         for warning in warnings.into_iter().chain(more) {
             printer.warning(warning.code, &warning.text);
         }
+        check_agent_addresses(&spec)?;
         let (peers, files_of) = Peers::for_operator_with(&spec, name);
         let runtime = runtime()?;
         let mut living = Living { text, spec, peers: Arc::new(peers), files_of, runtime };
