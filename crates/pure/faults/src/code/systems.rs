@@ -287,6 +287,7 @@ macro_rules! systems {
         AgentTokenUnsafe = "Q1471", ConfigInvalid;
         /// The token of an agent in clear text cannot be read, or was not proved.
         AgentTokenRefused = "Q1472", Refused;
+
         /// The hash chain of an audit log does not hold.
         AuditBroken = "Q1480", CannotMeet;
         /// The cluster file cannot be read, or is far too large.
