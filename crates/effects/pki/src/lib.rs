@@ -25,6 +25,7 @@ mod preflight;
 mod read;
 mod request;
 mod revoke;
+mod revoked;
 mod rotation;
 mod status;
 pub mod tls;
@@ -45,6 +46,7 @@ pub use revoke::{
     IssuedCertificate, RevocationLists, crl_file, ensure_list_expected, ensure_lists, ensure_newer_lists,
     ensure_revoked, observe_issued, observe_list, read_issued, read_known_lists, read_lists, record_issued, with_lists,
 };
+pub use revoked::{Revoked, read_revoked};
 pub use rotation::{
     Rotation, ensure_advanced, ensure_order_kept, ensure_rotation, observe_kept_order, observe_rotation, trusted_now,
     with_trust,

@@ -275,7 +275,7 @@ fn write_list(folder: &Folder, authority: Authority, der: &[u8]) -> Result<(), F
     folder.write(&crl_file(authority), der, PUBLIC)
 }
 
-fn is_signed(der: &[u8], trusted: &[Certificate]) -> bool {
+pub(crate) fn is_signed(der: &[u8], trusted: &[Certificate]) -> bool {
     let Ok((rest, list)) = CertificateRevocationList::from_der(der) else { return false };
     rest.is_empty()
         && trusted.iter().any(|trusted| {

@@ -142,7 +142,7 @@ fn roots(path: &Path) -> Result<RootCertStore, Fault> {
 }
 
 /// The list of revoked certificates that `quorate ca` puts beside an authority, whether it is there or not.
-fn list_beside(authority: &Path) -> Option<PathBuf> {
+pub(crate) fn list_beside(authority: &Path) -> Option<PathBuf> {
     let ours = authority.file_name().and_then(|name| name.to_str()).is_some_and(|name| name.ends_with("-ca.crt"));
     ours.then(|| authority.with_extension("crl"))
 }

@@ -25,6 +25,7 @@ use super::life::{Life, Shared, state_of};
 use super::observe::{self, SERVICE};
 use super::proxy::running;
 use super::returning;
+use super::upkeep::ensure_server_files;
 
 /// How long a node stays registered without a word.
 const REGISTERED: Duration = Duration::from_secs(5);
@@ -235,13 +236,14 @@ async fn init_data(here: &Here) -> Result<(), Fault> {
 async fn start_server(own: &Here, network: Network) -> Result<(), Fault> {
     let here = own.clone();
     blocking(move || {
+        // Before the configuration, which names what was given.
+        here.ensure_given()?;
         let config = match network {
             Network::Open => here.server()?,
             Network::Isolated => here.isolated_server()?,
         };
         let installation = here.installation()?;
         let data = here.data_dir();
-        here.ensure_given()?;
         server::ensure_config(&data, &config, installation.version)?;
         let state = StateDir::open(&state_of(&here, "server"))?;
         let orders = server::server_orders(&installation, &data, state.path());
@@ -270,13 +272,8 @@ async fn server_ended(here: &Here) {
 async fn prepare(here: &Here) -> Result<(), Fault> {
     // What was changed in the file since the server was started.
     let client = here.own("postgres", here.limits()).await?;
-    let config = match server::is_isolated(&client).await? {
-        true => here.isolated_server()?,
-        false => here.server()?,
-    };
-    let installation = here.installation()?;
     here.ensure_given()?;
-    server::ensure_config(&here.data_dir(), &config, installation.version)?;
+    ensure_server_files(here, server::is_isolated(&client).await?).await?;
     // Whoever wrote the files may have been cut off before the server was told, or found it running.
     server::reload(&client).await?;
     group::prepare(&client, &Prepare { database: DATABASE.to_owned(), users: here.users()? }).await?;

@@ -30,6 +30,15 @@ const STORE_LIMIT: Duration = Duration::from_secs(2);
 /// A password file is a line.
 const PASSWORD_BYTES_MAX: u64 = 4096;
 
+/// What server and pooler were given.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Given {
+    /// The hash of all of them.
+    pub(super) print: String,
+    /// The serial numbers of revoked certificates, in decimal.
+    pub(super) revoked: Vec<String>,
+}
+
 /// This node.
 #[derive(Debug, Clone)]
 pub struct Here {
@@ -137,16 +146,24 @@ impl Here {
         Ok(TlsFiles { cert: dir.join("node.crt"), key: dir.join("node.key"), ca: dir.join("ca.crt") })
     }
 
-    /// Gives server and pooler their certificates. Returns what tells these from any others.
-    pub(super) fn ensure_given(&self) -> Result<String, Fault> {
+    /// The list of revoked certificates as the server reads it. Empty: the list does not cover every authority.
+    fn revoked_file(&self) -> PathBuf {
+        self.run_dir().join("tls").join("revoked.pem")
+    }
+
+    /// Gives server and pooler their certificates, and the server the list of revoked ones.
+    pub(super) fn ensure_given(&self) -> Result<Given, Fault> {
         let owner = self.owner()?;
         let (from, to) = (self.files()?, self.given_files()?);
-        if owner.is_some() {
-            for dir in [self.run_dir(), self.run_dir().join("tls")] {
-                ensure_dir(&dir, owner)?;
-            }
+        for dir in [self.run_dir(), self.run_dir().join("tls")] {
+            ensure_dir(&dir, owner)?;
         }
-        let mut texts = Vec::new();
+        let revoked = quorate_pki::read_revoked(&from.ca, jiff::Timestamp::now())?;
+        let list = revoked.list.unwrap_or_default();
+        if !list.is_empty() || self.revoked_file().exists() {
+            ensure_file(&self.revoked_file(), &list, owner)?;
+        }
+        let mut texts = vec![list];
         for (from, to) in [(from.ca, to.ca), (from.cert, to.cert), (from.key, to.key)] {
             let text = std::fs::read_to_string(&from);
             let text = text.map_err(|error| Fault::io(format!("cannot read `{}`", from.display()), error))?;
@@ -155,7 +172,8 @@ impl Here {
             }
             texts.push(text);
         }
-        Ok(hash(&texts.iter().map(String::as_str).collect::<Vec<_>>()))
+        let print = hash(&texts.iter().map(String::as_str).collect::<Vec<_>>());
+        Ok(Given { print, revoked: revoked.serials.into_iter().collect() })
     }
 
     pub(super) fn server(&self) -> Result<ServerConfig, Fault> {
@@ -164,6 +182,8 @@ impl Here {
         config.peer_names = self.pg.nodes.iter().map(|node| node.name.clone()).collect();
         config.members = u16::try_from(self.pg.nodes.len()).unwrap_or(u16::MAX).max(4);
         config.tls = Some(self.given_files()?);
+        let has_list = |file: &PathBuf| std::fs::metadata(file).is_ok_and(|meta| meta.len() > 0);
+        config.revoked = Some(self.revoked_file()).filter(has_list);
         config.owner = self.owner()?;
         config.database = DATABASE.to_owned();
         config.extra = self.pg.settings.iter().cloned().collect();
@@ -178,6 +198,11 @@ impl Here {
     /// A connection to the own server.
     pub(super) async fn own(&self, database: &str, limits: Limits) -> Result<Client, Fault> {
         Client::connect(&Place::own(&self.server()?, database), limits).await
+    }
+
+    /// The same as other nodes come, without a superuser's rights: for all that handles rows and objects of the replicated schemas.
+    pub(super) async fn own_mesh(&self, limits: Limits) -> Result<Client, Fault> {
+        Client::connect(&Place::own_mesh(&self.server()?, DATABASE), limits).await
     }
 
     /// Limits of a step's connections.
@@ -196,10 +221,10 @@ impl Here {
         group.nodes.iter().filter_map(|(name, id)| self.member(name, *id)).collect()
     }
 
-    /// Where a member is reached by this node: by the socket if it is the node itself.
+    /// Where a member is reached by this node: by the socket if it is the node itself. Everywhere as the role of the mesh.
     pub(super) fn place(&self, member: &Member) -> Result<Place, Fault> {
         if member.name == self.node.name {
-            return Ok(Place::own(&self.server()?, DATABASE));
+            return Ok(Place::own_mesh(&self.server()?, DATABASE));
         }
         Ok(Place::peer(member, &self.files()?, DATABASE))
     }

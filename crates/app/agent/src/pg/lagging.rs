@@ -51,7 +51,8 @@ async fn take(shared: &Shared, writer: &str, skip: &BTreeMap<String, u64>) -> Re
     };
     let (me, from) = (member(shared.here.name())?, member(writer)?);
     let place = shared.here.place(&from)?;
-    let own = Seat { member: me, client: shared.here.own(DATABASE, LIMITS).await? };
+    let own = Seat { member: me, client: shared.here.own_mesh(LIMITS).await? };
+    let control = shared.here.own(DATABASE, LIMITS).await?;
     let from = Seat { member: from, client: Client::connect(&place, LIMITS).await? };
     // A process may still apply what was received before the subscription was stopped.
     for former in skip.keys().filter(|former| *former != writer) {
@@ -70,7 +71,7 @@ async fn take(shared: &Shared, writer: &str, skip: &BTreeMap<String, u64>) -> Re
         return Err(Fault::new(Code::PgWaiting, "the writer has changed while rows were compared"));
     }
     for (former, to) in skip {
-        group::skip_link(&own.client, member(former)?.id, *to).await?;
+        group::skip_link(&control, member(former)?.id, *to).await?;
         info!(former, position = plan::position_text(*to), "rows are those of the writer");
         confirm_floor(shared, former).await?;
     }

@@ -4,8 +4,8 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use quorate_coordination::{Health, Lease, Lock, Registration, Scope, Store, Turn};
@@ -25,7 +25,7 @@ use super::here::Here;
 use super::observe::{self, Details, Kept, Known};
 use super::proxy::running;
 use super::status::{Board, PartStatus};
-use super::{execute, health, writer};
+use super::{execute, health, upkeep, writer};
 use crate::peering::{Service, register, unregister};
 use crate::turn::in_words;
 
@@ -59,6 +59,8 @@ pub(super) struct Shared {
     pub(super) ending: AtomicBool,
     /// Something has changed in the store.
     pub(super) changed: Notify,
+    /// The serial numbers of revoked certificates.
+    pub(super) revoked: Mutex<Vec<String>>,
 }
 
 /// The life itself.
@@ -196,8 +198,10 @@ pub(crate) async fn run_on(
         looked: AtomicBool::new(false),
         ending: AtomicBool::new(false),
         changed: Notify::new(),
+        revoked: Mutex::default(),
     });
     tasks.spawn(wake(Arc::clone(&shared)));
+    tasks.spawn(upkeep::keep_server(Arc::clone(&shared)));
     let mut keeper = tokio::spawn(writer::keep(Arc::clone(&shared)));
     let mut life = Life {
         shared: Arc::clone(&shared),

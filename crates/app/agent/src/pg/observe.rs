@@ -72,6 +72,8 @@ pub(super) struct Details {
 #[derive(Debug)]
 pub(super) struct Kept {
     client: Client,
+    /// The same without a superuser's rights, once there were rows to read.
+    rows: Option<Client>,
     /// The server's version.
     version: String,
     /// Whether the server runs without connections to other nodes.
@@ -109,16 +111,30 @@ pub(super) struct PoolInstance {
 
 /// The instances that are in use, from the table that every node has, as far as this server has them: a row gives nobody more
 /// than its role has already. The role logs in by this very verifier and has no rights beyond its databases.
-async fn instances(here: &Here, client: &Client) -> Result<Vec<PoolInstance>, Fault> {
-    let sql = "SELECT i.dbname, i.dbuser, i.dbpass FROM cfsb.instances i JOIN pg_catalog.pg_database d ON d.datname = i.dbname \
-               JOIN pg_catalog.pg_authid u ON u.rolname = i.dbuser AND u.rolpassword = i.dbpass \
+///
+/// `rows` reads the table, without a superuser's rights: it belongs to the role of the mesh, which can replace it by a view that calls
+/// functions. `client` reads the roles.
+async fn instances(here: &Here, client: &Client, rows: &Client) -> Result<Vec<PoolInstance>, Fault> {
+    let sql = "SELECT i.dbname, i.dbuser, i.dbpass FROM cfsb.instances i \
                WHERE i.effective_at IS NOT NULL AND i.ineffective_at IS NULL AND i.decommissioned_at IS NULL AND i.deleted_at IS NULL \
-               AND i.dbpass LIKE 'SCRAM-SHA-256$%' AND d.datallowconn AND NOT d.datistemplate AND u.rolcanlogin AND NOT u.rolsuper \
+               AND i.dbpass LIKE 'SCRAM-SHA-256$%'";
+    let (mut names, mut users, mut verifiers) = (Vec::new(), Vec::new(), Vec::new());
+    for row in rows.query(sql, &[]).await? {
+        names.push(rows.read::<String>(&row, 0)?);
+        users.push(rows.read::<String>(&row, 1)?);
+        verifiers.push(rows.read::<String>(&row, 2)?);
+    }
+    if names.is_empty() {
+        return Ok(Vec::new());
+    }
+    let sql = "SELECT i.dbname, i.dbuser, i.dbpass FROM pg_catalog.unnest($1::text[], $2::text[], $3::text[]) AS i (dbname, dbuser, dbpass) \
+               JOIN pg_catalog.pg_database d ON d.datname = i.dbname \
+               JOIN pg_catalog.pg_authid u ON u.rolname = i.dbuser AND u.rolpassword = i.dbpass WHERE d.datallowconn AND NOT d.datistemplate AND u.rolcanlogin AND NOT u.rolsuper \
                AND NOT u.rolcreaterole AND NOT u.rolreplication AND NOT u.rolbypassrls AND NOT EXISTS (SELECT FROM pg_catalog.pg_roles g \
                WHERE (g.rolsuper OR g.rolname LIKE 'pg\\_%' OR g.rolname LIKE 'quorate%') AND pg_catalog.pg_has_role(u.oid, g.oid, 'member')) \
                ORDER BY i.dbname";
     let mut found = Vec::new();
-    for row in client.query(sql, &[]).await? {
+    for row in client.query(sql, &[&names, &users, &verifiers]).await? {
         let text = |column| client.read::<String>(&row, column);
         let one = PoolInstance { database: text(0)?, user: text(1)?, verifier: text(2)? };
         if one.may_be_offered(here.pg.users.iter().map(|user| user.name.as_str())) {
@@ -126,6 +142,14 @@ async fn instances(here: &Here, client: &Client) -> Result<Vec<PoolInstance>, Fa
         }
     }
     Ok(found)
+}
+
+async fn read_instances(here: &Here, client: &Client, rows: &mut Option<Client>) -> Result<Vec<PoolInstance>, Fault> {
+    let open = match rows.take().filter(|rows| !rows.is_closed()) {
+        Some(open) => open,
+        None => here.own_mesh(Limits { connect: LOOK, statement: LOOK, lock: LOOK }).await?,
+    };
+    instances(here, client, rows.insert(open)).await
 }
 
 impl PoolInstance {
@@ -205,7 +229,7 @@ async fn mine(here: &Here, store: &StoreNow, before: &Known, kept: &mut Option<K
         mine.serves = one.client.value::<i32>("SELECT 1", &[]).await.is_ok();
         known = Some(one).filter(|_| mine.serves);
     }
-    let Kept { client, version, isolated } = match known {
+    let Kept { client, mut rows, version, isolated } = match known {
         Some(known) => known,
         None => {
             let limits = Limits { connect: LOOK, statement: LOOK, lock: LOOK };
@@ -218,17 +242,16 @@ async fn mine(here: &Here, store: &StoreNow, before: &Known, kept: &mut Option<K
             }
             // Without the database it is not as declared, whatever was done before.
             let Ok(client) = here.own(DATABASE, limits).await else { return (mine, details) };
-            Kept { client, version: details.server.clone(), isolated: mine.isolated }
+            Kept { client, rows: None, version: details.server.clone(), isolated: mine.isolated }
         }
     };
     (mine.prepared, mine.isolated) = (true, isolated);
     details.server = version.clone();
     // What cannot be asked is not there yet, and is asked over a new connection.
-    *kept = database(here, client, (store, before), &mut mine, &mut details).await.ok().map(|client| Kept {
-        client,
-        version,
-        isolated,
-    });
+    *kept = database(here, (client, &mut rows), (store, before), &mut mine, &mut details)
+        .await
+        .ok()
+        .map(|client| Kept { client, rows, version, isolated });
     (mine, details)
 }
 
@@ -252,7 +275,7 @@ fn data(here: &Here) -> DataNow {
 /// The database of the group: whose it is, and what is in it.
 async fn database(
     here: &Here,
-    client: Client,
+    (client, rows): (Client, &mut Option<Client>),
     (store, before): (&StoreNow, &Known),
     mine: &mut Mine,
     details: &mut Details,
@@ -288,7 +311,7 @@ async fn database(
     }
     mine.schema = if waiting { 0 } else { version };
     if version > 0 {
-        details.instances = instances(here, &seat.client).await.ok();
+        details.instances = read_instances(here, &seat.client, rows).await.ok();
         if before.count {
             details.counts = conflicts::counts(&seat.client).await.ok();
         }

@@ -313,9 +313,7 @@ async fn join_under(
         wait_known(seat, node).await?;
     }
     for seat in &seats {
-        if let Some(known) = group::myself(&seat.client).await? {
-            group::ensure_member(&seat.client, &group.id, &seat.member, &all, &known.files).await?;
-        }
+        group::ensure_known(&seat.client, &all).await?;
     }
     let writer = records.writer.map(|(writer, _)| writer.node);
     let others = group.nodes.keys().filter(|name| *name != node);

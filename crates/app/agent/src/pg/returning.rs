@@ -130,7 +130,7 @@ pub(super) async fn compare_rows(shared: &Arc<Shared>) -> Result<(), Fault> {
     let (Some((diverged, _)), Some((writer, _))) = (records.divergence(me), &records.writer) else { return Ok(()) };
     let compared = async {
         let limits = Limits { connect: CONNECT, statement: COMPARE, lock: CONNECT };
-        let own = shared.here.own(DATABASE, limits).await?;
+        let own = shared.here.own_mesh(limits).await?;
         let writer = shared.here.member(&writer.node, number(&records, &writer.node)?);
         let writer = writer.ok_or_else(|| Fault::new(Code::PgNotDeclared, "the writer is not declared"))?;
         let other = Client::connect(&shared.here.place(&writer)?, limits).await?;

@@ -2,19 +2,73 @@
 //!
 //! **Rule:** none of it is a step of the plan; what fails is reported and tried again at the next look.
 
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
 
+use quorate_faults::Fault;
 use quorate_plan::postgres::{Seen, StoreNow, must_hold};
 use quorate_postgres::group;
+use quorate_postgres::schema;
 use quorate_postgres::server::{self, ConfigChange};
-use tracing::{info, warn};
+use quorate_postgres::sql::Client;
+use tracing::{debug, info, warn};
 
 use super::execute::blocking;
 use super::fence::boot_now;
-use super::here::DATABASE;
-use super::life::Life;
+use super::here::{DATABASE, Here};
+use super::life::{Life, Shared};
 use super::observe::{Details, IncomingSeen, PoolInstance};
 use crate::turn::in_words;
+
+/// How often subscriptions are checked for tables that they lack, and sessions for revoked certificates: so long a change of the schema
+/// waits, and so long a revoked certificate may be used where the server has no list of every authority.
+const KEEP_EVERY: Duration = Duration::from_millis(100);
+
+/// Has the subscriptions of this node take new tables, and ends sessions of revoked certificates, for as long as the agent runs. Beside
+/// the steps: one of them waits for the tables.
+pub(super) async fn keep_server(shared: Arc<Shared>) {
+    let mut open: Option<Client> = None;
+    loop {
+        tokio::time::sleep(KEEP_EVERY).await;
+        let client = match open.take().filter(|client| !client.is_closed()) {
+            Some(client) => client,
+            None => match shared.here.own(DATABASE, shared.here.limits()).await {
+                Ok(client) => client,
+                Err(_) => continue,
+            },
+        };
+        match keep_once(&shared, &client).await {
+            Ok(()) => open = Some(client),
+            // Tried again, over another connection: the publisher may be down.
+            Err(fault) => debug!(code = %fault.code(), "the server was not looked after: {}", in_words(&fault)),
+        }
+    }
+}
+
+async fn keep_once(shared: &Shared, client: &Client) -> Result<(), Fault> {
+    let revoked = shared.revoked.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    if !revoked.is_empty() {
+        let sessions = group::end_revoked(client, &revoked).await?;
+        if sessions > 0 {
+            warn!(sessions, "ended sessions of revoked certificates");
+        }
+    }
+    for name in schema::refresh(client).await? {
+        info!(subscription = name, "took new tables");
+    }
+    Ok(())
+}
+
+/// Writes the server's configuration as it is to be now.
+pub(super) async fn ensure_server_files(here: &Here, isolated: bool) -> Result<(), Fault> {
+    let here = here.clone();
+    blocking(move || {
+        let config = if isolated { here.isolated_server()? } else { here.server()? };
+        let installation = here.installation()?;
+        server::ensure_config(&here.data_dir(), &config, installation.version).map(drop)
+    })
+    .await
+}
 
 impl Life {
     /// The server lets in to whom databases were given; the pooler is told by the plan.
@@ -41,12 +95,18 @@ impl Life {
     pub(super) async fn renew_files(&mut self) {
         let shared = Arc::clone(&self.shared);
         let given = match shared.here.ensure_given() {
-            Ok(given) if self.told.as_ref() == Some(&given) => return,
             Ok(given) => given,
             Err(fault) => return self.failed("renew certificates", &fault),
         };
+        *shared.revoked.lock().unwrap_or_else(PoisonError::into_inner) = given.revoked;
+        let given = given.print;
+        if self.told.as_ref() == Some(&given) {
+            return;
+        }
         let renewed = async {
             let client = shared.here.own("postgres", shared.here.limits()).await?;
+            // The first list of revoked certificates is named in the configuration.
+            ensure_server_files(&shared.here, server::is_isolated(&client).await?).await?;
             server::reload(&client).await?;
             shared.doors.reload().await
         };

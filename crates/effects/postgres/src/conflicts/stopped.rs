@@ -414,8 +414,7 @@ async fn leave_out(
     let name = link_name(from.member.id, me);
     let mut notes: BTreeMap<String, Vec<i64>> = BTreeMap::new();
     let work = async {
-        // Whoever pauses a link writes that down first; such a one is not let go on.
-        client.batch("BEGIN; LOCK TABLE mesh.paused IN SHARE MODE").await?;
+        client.batch("BEGIN").await?;
         for (at, change) in transaction.changes.iter().enumerate().filter(|(_, change)| change.deed != Deed::Delete) {
             let Some(table) = tables.get(&(change.schema.clone(), change.table.clone())) else { continue };
             let unchanged = change.columns.iter().filter(|(_, value)| *value == Value::Unchanged);
@@ -429,15 +428,12 @@ async fn leave_out(
             let id: i64 = client.value(&sql, &[&table.name, &kept, &unchanged]).await?;
             notes.entry(table.name.clone()).or_default().push(id);
         }
-        let paused: bool = client.value("SELECT EXISTS (SELECT FROM mesh.paused WHERE subname = $1)", &[&name]).await?;
-        if paused {
+        let at = position_text(transaction.finish);
+        // Whoever pauses a link writes that down first; such a one is not let go on.
+        if !client.value::<bool>("SELECT mesh.skip($1, $2::text::pg_lsn)", &[&name, &at]).await? {
             return Err(Fault::new(Code::PgChangeUnderWay, format!("the link from `{}` is paused", from.member.name)));
         }
-        let at = position_text(transaction.finish);
-        let name = ident(&name);
-        client
-            .batch(&format!("ALTER SUBSCRIPTION {name} SKIP (lsn = '{at}'); ALTER SUBSCRIPTION {name} ENABLE; COMMIT"))
-            .await
+        client.batch("COMMIT").await
     };
     let done = work.await;
     if done.is_err() {

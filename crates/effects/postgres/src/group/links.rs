@@ -6,7 +6,7 @@ use quorate_faults::Fault;
 
 use super::mesh::link_name;
 use super::{Seat, myself};
-use crate::sql::{Client, ident, literal};
+use crate::sql::Client;
 
 /// What a node says of its links.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -185,14 +185,7 @@ pub async fn revive_link(client: &Client, from: u16) -> Result<bool, Fault> {
     let me = myself(client).await?.map(|me| me.id).unwrap_or_default();
     let name = link_name(from, me);
     // Whoever pauses a link writes that down in the transaction that stops it, and waits for this one.
-    let sql = format!(
-        "DO $revive$ BEGIN LOCK TABLE mesh.paused, mesh.held IN SHARE MODE; \
-         IF NOT EXISTS (SELECT FROM mesh.paused WHERE subname = {0} UNION ALL SELECT FROM mesh.held WHERE subname = {0}) \
-         THEN ALTER SUBSCRIPTION {1} ENABLE; END IF; END $revive$",
-        literal(&name),
-        ident(&name)
-    );
-    client.batch(&sql).await?;
+    client.execute("SELECT mesh.revive($1)", &[&name]).await?;
     client.value("SELECT subenabled FROM pg_catalog.pg_subscription WHERE subname = $1", &[&name]).await
 }
 

@@ -10,11 +10,13 @@ use sha2::{Digest, Sha256};
 
 use super::{Member, PUBLICATION};
 use crate::Outcome;
-use crate::server::TlsFiles;
+use crate::server::{MESH_USER, TlsFiles};
 use crate::sql::{Client, literal};
 
 /// Tables and functions that every node has.
 const MESH: &str = include_str!("../schema/mesh.sql");
+/// What other nodes may do here.
+const RIGHTS: &str = include_str!("../schema/rights.sql");
 /// The function for keys, where the server has one.
 const UUID_18: &str = include_str!("../schema/uuid-18.sql");
 /// The same where it has none.
@@ -108,19 +110,30 @@ pub async fn ensure_member(
         path(&files.key),
         path(&files.ca)
     ));
-    for member in all {
-        sql.push_str(&format!(
-            "INSERT INTO mesh.nodes (id, name, host, port) VALUES ({}, {}, {}, {}) ON CONFLICT (id) DO UPDATE \
-             SET name = EXCLUDED.name, host = EXCLUDED.host, port = EXCLUDED.port;\n",
-            member.id,
-            literal(&member.name),
-            literal(&member.host),
-            member.port
-        ));
-    }
+    all.iter().for_each(|member| sql.push_str(&stored(member)));
     sql.push_str(&format!("SELECT mesh.publish({})", literal(PUBLICATION)));
     // Statements that come together are one transaction.
     client.batch(&sql).await.map(|()| Outcome::Done)
+}
+
+fn stored(member: &Member) -> String {
+    format!(
+        "INSERT INTO mesh.nodes (id, name, host, port) VALUES ({}, {}, {}, {}) ON CONFLICT (id) DO UPDATE \
+         SET name = EXCLUDED.name, host = EXCLUDED.host, port = EXCLUDED.port;\n",
+        member.id,
+        literal(&member.name),
+        literal(&member.host),
+        member.port
+    )
+}
+
+/// Stores on a member who the members are, as another node may.
+pub async fn ensure_known(client: &Client, all: &[Member]) -> Result<Outcome, Fault> {
+    let known = members(client).await?;
+    if all.iter().all(|member| known.contains(member)) {
+        return Ok(Outcome::AlreadyDone);
+    }
+    client.batch(&all.iter().map(stored).collect::<String>()).await.map(|()| Outcome::Done)
 }
 
 /// The statements that make our own tables and functions, and note which ones these are.
@@ -128,24 +141,27 @@ async fn parts(client: &Client) -> Result<String, Fault> {
     let version: i32 = client.value("SELECT current_setting('server_version_num')::int4", &[]).await?;
     let uuid = if version >= 180_000 { UUID_18 } else { UUID_OLD };
     Ok(format!(
-        "SELECT pg_advisory_xact_lock({LOCK}), set_config('mesh.ddl', 'on', true);\n{MESH}\n{uuid}\nCOMMENT ON SCHEMA mesh IS {};\n",
+        "SELECT pg_advisory_xact_lock({LOCK}), set_config('mesh.ddl', 'on', true);\n{MESH}\n{uuid}\n{RIGHTS}\nCOMMENT ON SCHEMA mesh IS {};\n",
         literal(&parts_hash())
     ))
 }
 
 fn parts_hash() -> String {
-    hex(&Sha256::digest([MESH, UUID_18, UUID_OLD].concat()))
+    hex(&Sha256::digest([MESH, UUID_18, UUID_OLD, RIGHTS].concat()))
 }
 
 async fn has_parts(client: &Client) -> Result<bool, Fault> {
-    let sql =
-        "SELECT pg_catalog.obj_description(oid, 'pg_namespace') FROM pg_catalog.pg_namespace WHERE nspname = 'mesh'";
-    let row = client.opt(sql, &[]).await?;
+    // A role that has more rights than it needs is as good as older parts: both are written by the same statements.
+    let sql = "SELECT pg_catalog.obj_description(oid, 'pg_namespace') FROM pg_catalog.pg_namespace WHERE nspname = 'mesh' \
+               AND NOT EXISTS (SELECT FROM pg_catalog.pg_roles r WHERE r.rolname = $1 AND (r.rolsuper OR r.rolcreaterole \
+               OR r.rolcreatedb OR r.rolbypassrls)) AND NOT EXISTS (SELECT FROM pg_catalog.pg_subscription s \
+               JOIN pg_catalog.pg_roles r ON r.oid = s.subowner WHERE r.rolname = $1)";
+    let row = client.opt(sql, &[&MESH_USER]).await?;
     let noted: Option<String> = row.map(|row| client.read(&row, 0)).transpose()?.flatten();
     Ok(noted.is_some_and(|noted| noted == parts_hash()))
 }
 
-/// Brings our own tables and functions of a member to those of this program, as after an upgrade.
+/// Brings our own tables and functions of a member, and the rights of other nodes, to those of this program, as after an upgrade.
 pub async fn ensure_parts(client: &Client) -> Result<Outcome, Fault> {
     if myself(client).await?.is_none() || has_parts(client).await? {
         return Ok(Outcome::AlreadyDone);
@@ -182,8 +198,6 @@ pub async fn forget_member(client: &Client, id: u16) -> Result<(), Fault> {
 
 /// Has a node refuse writes of applications, whoever opens it to them: it leaves the group. Or has it go on after all.
 pub async fn mark_left(client: &Client, left: bool) -> Result<(), Fault> {
-    // One that is older than this program has no such table yet.
-    ensure_parts(client).await?;
     let sql =
         if left { "INSERT INTO mesh.left DEFAULT VALUES ON CONFLICT DO NOTHING" } else { "DELETE FROM mesh.left" };
     client.execute(sql, &[]).await.map(drop)

@@ -6,10 +6,9 @@
 use futures_util::future::try_join_all;
 use quorate_faults::{Code, Fault};
 
-use super::{Member, PUBLICATION, Seat, myself};
+use super::{Member, Seat, ensure_known, myself};
 use crate::Outcome;
-use crate::server::MESH_USER;
-use crate::sql::{Client, ident, literal, state_of};
+use crate::sql::{Client, state_of};
 
 /// The name of a slot and of its subscription.
 pub(crate) fn link_name(from: u16, to: u16) -> String {
@@ -171,52 +170,20 @@ async fn blocked(client: &Client, fault: Fault) -> Fault {
 
 /// Subscribes the node of `client` to a member whose slot is there.
 pub(crate) async fn ensure_subscription(client: &Client, from: &Member, start: Start) -> Result<Outcome, Fault> {
-    let Some(me) = myself(client).await? else {
+    if myself(client).await?.is_none() {
         return Err(Fault::new(Code::PgOtherGroup, format!("the database of `{}` is in no group", client.node())));
-    };
+    }
     if subscription_exists(client, from.id).await? {
         return Ok(Outcome::AlreadyDone);
     }
-    let name = link_name(from.id, me.id);
-    let database: String = client.value("SELECT pg_catalog.current_database()::text", &[]).await?;
-    let parts = [
-        ("host", from.host.clone()),
-        ("port", from.port.to_string()),
-        ("user", MESH_USER.to_owned()),
-        ("dbname", database),
-        ("application_name", name.clone()),
-        ("sslmode", "verify-full".to_owned()),
-        ("sslcert", me.files.cert.display().to_string()),
-        ("sslkey", me.files.key.display().to_string()),
-        ("sslrootcert", me.files.ca.display().to_string()),
-        ("connect_timeout", "5".to_owned()),
-        ("keepalives_idle", "5".to_owned()),
-        ("keepalives_interval", "2".to_owned()),
-        ("keepalives_count", "3".to_owned()),
-        ("tcp_user_timeout", "10000".to_owned()),
-    ];
-    let conninfo = parts.map(|(name, value)| format!("{name}='{}'", value.replace('\\', "\\\\").replace('\'', "\\'")));
-    let (enabled, copy) = match start {
-        Start::Changes => (true, false),
-        Start::Copy => (true, true),
-        Start::Disabled => (false, false),
+    ensure_known(client, std::slice::from_ref(from)).await?;
+    let start = match start {
+        Start::Changes => "changes",
+        Start::Copy => "copy",
+        Start::Disabled => "disabled",
     };
-    // Written down together with it: one that is to begin later is not one that an error has stopped.
-    let paused = match start {
-        Start::Disabled => format!("INSERT INTO mesh.paused VALUES ({}) ON CONFLICT DO NOTHING; ", literal(&name)),
-        Start::Changes | Start::Copy => String::new(),
-    };
-    // A lost connection counts as an error too; the agent lets such a link go on (see `revive_link`).
-    let sql = format!(
-        "{paused}CREATE SUBSCRIPTION {} CONNECTION {} PUBLICATION {} WITH (create_slot = false, slot_name = {}, enabled = {enabled}, \
-         copy_data = {copy}, origin = none, streaming = parallel, disable_on_error = true)",
-        ident(&name),
-        literal(&conninfo.join(" ")),
-        ident(PUBLICATION),
-        literal(&name)
-    );
-    match client.batch(&sql).await {
-        Ok(()) => Ok(Outcome::Done),
+    match client.execute("SELECT mesh.subscribe($1, $2)", &[&i32::from(from.id), &start]).await {
+        Ok(_) => Ok(Outcome::Done),
         // Another node did it in this moment.
         Err(fault) if matches!(state_of(&fault).as_deref(), Some("42710" | "23505")) => Ok(Outcome::AlreadyDone),
         Err(fault) => Err(fault),
@@ -225,22 +192,15 @@ pub(crate) async fn ensure_subscription(client: &Client, from: &Member, start: S
 
 /// Stops a link on purpose: nobody but [`resume_link`] lets it go on.
 pub(crate) async fn pause_link(client: &Client, name: &str) -> Result<(), Fault> {
-    // One transaction: an agent that revives links sees both or neither.
-    let sql = format!(
-        "INSERT INTO mesh.paused VALUES ({}) ON CONFLICT DO NOTHING; ALTER SUBSCRIPTION {} DISABLE",
-        literal(name),
-        ident(name)
-    );
-    client.batch(&sql).await
+    client.execute("SELECT mesh.pause($1)", &[&name]).await.map(drop)
 }
 
 /// Lets a link go on that was stopped on purpose, unless it is held because the writer has changed.
 pub(crate) async fn resume_link(client: &Client, name: &str) -> Result<(), Fault> {
-    let sql = format!(
-        "DO $resume$ BEGIN LOCK TABLE mesh.paused, mesh.held IN SHARE ROW EXCLUSIVE MODE; DELETE FROM mesh.paused WHERE subname = {0}; \
-         IF NOT EXISTS (SELECT FROM mesh.held WHERE subname = {0}) THEN ALTER SUBSCRIPTION {1} ENABLE; END IF; END $resume$",
-        literal(name),
-        ident(name)
-    );
-    client.batch(&sql).await
+    client.execute("SELECT mesh.resume($1)", &[&name]).await.map(drop)
+}
+
+/// Drops a subscription without contacting its publisher, which may be gone.
+pub(crate) async fn drop_link(client: &Client, name: &str) -> Result<(), Fault> {
+    client.execute("SELECT mesh.unsubscribe($1)", &[&name]).await.map(drop)
 }

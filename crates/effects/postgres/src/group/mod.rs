@@ -20,14 +20,17 @@ pub use links::{
     slot_lost,
 };
 pub use member::{
-    Myself, Writers, ensure_gate, ensure_member, ensure_parts, forget_member, gate_is_open, mark_left, members, myself,
+    Myself, Writers, ensure_gate, ensure_known, ensure_member, ensure_parts, forget_member, gate_is_open, mark_left,
+    members, myself,
 };
 pub(crate) use mesh::{
-    Start, ensure_slot, ensure_subscription, link_name, slot_is_for, subscription_exists, system_id,
+    Start, drop_link, ensure_slot, ensure_subscription, link_name, slot_is_for, subscription_exists, system_id,
 };
 pub use mesh::{ensure_links_to, ensure_mesh, has_rows};
 pub(crate) use mesh::{pause_link, resume_link};
-pub use users::{Prepare, UserKind, UserSpec, end_sessions, ensure_extensions, knows_peer, pool_users, prepare};
+pub use users::{
+    Prepare, UserKind, UserSpec, end_revoked, end_sessions, ensure_extensions, knows_peer, pool_users, prepare,
+};
 
 use crate::sql::Client;
 
@@ -52,6 +55,6 @@ pub struct Member {
 pub struct Seat {
     /// Who it is.
     pub member: Member,
-    /// The connection, as a superuser.
+    /// The connection, as the role of the mesh: what a stolen certificate of a node can do is what is done through it.
     pub client: Client,
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use quorate_faults::{Code, Fault};
 
 use crate::scram;
-use crate::server::{APPS, MESH_USER, OWNERS};
+use crate::server::{APPS, MESH_USER, OWNERS, SUPERUSER};
 use crate::sql::{Client, ident, literal, state_of};
 use crate::{Outcome, Secret};
 
@@ -45,7 +45,7 @@ pub struct Prepare {
 /// Makes roles and the database. `client` is connected to the database `postgres`. Returns what was done.
 pub async fn prepare(client: &Client, wanted: &Prepare) -> Result<Vec<String>, Fault> {
     let mut done = Vec::new();
-    for (name, rights) in [(MESH_USER, "LOGIN SUPERUSER REPLICATION"), (APPS, "NOLOGIN"), (OWNERS, "NOLOGIN")] {
+    for (name, rights) in [(MESH_USER, "LOGIN REPLICATION"), (APPS, "NOLOGIN"), (OWNERS, "NOLOGIN")] {
         if ensure_role(client, name, rights).await? == Outcome::Done {
             done.push(format!("made role `{name}`"));
         }
@@ -62,7 +62,7 @@ pub async fn prepare(client: &Client, wanted: &Prepare) -> Result<Vec<String>, F
             done.push(format!("gave role `{}` its place", user.name));
         }
     }
-    let owner = wanted.users.iter().find(|user| user.kind == UserKind::Owner).map_or(MESH_USER, |user| &user.name);
+    let owner = wanted.users.iter().find(|user| user.kind == UserKind::Owner).map_or(SUPERUSER, |user| &user.name);
     if ensure_database(client, &wanted.database, owner).await? == Outcome::Done {
         done.push(format!("made database `{}`", wanted.database));
     }
@@ -140,7 +140,8 @@ async fn ensure_database(client: &Client, name: &str, owner: &str) -> Result<Out
     // In both cases: a kill may have come in between.
     client
         .batch(&format!(
-            "REVOKE ALL ON DATABASE {name} FROM PUBLIC; GRANT CONNECT, TEMPORARY ON DATABASE {name} TO {APPS}",
+            "REVOKE ALL ON DATABASE {name} FROM PUBLIC; GRANT CONNECT, TEMPORARY ON DATABASE {name} TO {APPS}; \
+             GRANT CONNECT, TEMPORARY, CREATE ON DATABASE {name} TO {MESH_USER}",
             name = ident(name)
         ))
         .await?;
@@ -154,13 +155,23 @@ pub async fn knows_peer(client: &Client, name: &str) -> Result<bool, Fault> {
     client.value(sql, &[&name, &MESH_USER]).await
 }
 
+/// Ends the sessions that came with revoked certificates, by their serial numbers in decimal: a server checks a certificate only when
+/// a session begins. Returns how many there were.
+pub async fn end_revoked(client: &Client, serials: &[String]) -> Result<u64, Fault> {
+    let sql = "SELECT count(*) FILTER (WHERE pg_catalog.pg_terminate_backend(s.pid)) FROM pg_catalog.pg_stat_ssl s \
+               WHERE s.client_serial::text = ANY ($1::text[])";
+    let ended: i64 = client.value(sql, &[&serials]).await?;
+    Ok(u64::try_from(ended).unwrap_or_default())
+}
+
 /// Makes extensions in the database that `client` is connected to. Returns what was done.
 pub async fn ensure_extensions(client: &Client, names: &[String]) -> Result<Vec<String>, Fault> {
     let mut done = Vec::new();
     for name in names {
         let found = client.opt("SELECT 1 FROM pg_catalog.pg_extension WHERE extname = $1", &[name]).await?;
         if found.is_none() {
-            let made = client.batch(&format!("CREATE EXTENSION {}", ident(name))).await;
+            // Sessions of ours create nothing without naming its schema; an extension may have one of its own.
+            let made = client.batch(&format!("SET LOCAL search_path = public; CREATE EXTENSION {}", ident(name))).await;
             once(made, &["42710", "23505"]).map_err(|fault| match state_of(&fault).as_deref() {
                 Some("0A000" | "58P01") => {
                     Fault::new(Code::PgExtension, format!("`{}` does not have the extension `{name}`", client.node()))
@@ -185,18 +196,18 @@ pub async fn pool_users(client: &Client) -> Result<Vec<(String, String)>, Fault>
 }
 
 /// Ends every session that came through the pooler, whatever database it is in, and waits until none of them is left: of applications
-/// and of whom a database was given to. Superusers come another way. Who comes after the call finds what was written down before it,
+/// and of whom a database was given to. Superusers and other nodes come another way. Who comes after the call finds what was written down before it,
 /// and is let be. Returns how many there were.
 pub async fn end_sessions(client: &Client, limit: Duration) -> Result<u64, Fault> {
     let deadline = tokio::time::Instant::now() + limit;
     let called: String = client.value("SELECT pg_catalog.clock_timestamp()::text", &[]).await?;
     let sql = "SELECT count(*) FILTER (WHERE pg_catalog.pg_terminate_backend(a.pid)), count(*) \
                FROM pg_catalog.pg_stat_activity a JOIN pg_catalog.pg_roles u ON u.oid = a.usesysid \
-               WHERE NOT u.rolsuper AND a.backend_type = 'client backend' AND a.pid <> pg_catalog.pg_backend_pid() \
+               WHERE NOT u.rolsuper AND u.rolname <> $2 AND a.backend_type = 'client backend' AND a.pid <> pg_catalog.pg_backend_pid() \
                AND a.backend_start <= $1::text::timestamptz";
     let mut ended: Option<i64> = None;
     loop {
-        let row = client.one(sql, &[&called]).await?;
+        let row = client.one(sql, &[&called, &MESH_USER]).await?;
         let left: i64 = client.read(&row, 1)?;
         ended.get_or_insert(left);
         if left == 0 {

@@ -10,10 +10,10 @@ use quorate_faults::{Code, Fault};
 use super::go_on;
 use super::journal::{Journal, Kind, Record, Step};
 use crate::group::{
-    Member, Seat, caught_up, end_sessions, forget_member, link_name, mark_left, pause_link, slot_lost,
+    Member, Seat, caught_up, drop_link, end_sessions, forget_member, link_name, mark_left, slot_lost,
     subscription_exists,
 };
-use crate::sql::{Client, ident, literal};
+use crate::sql::{Client, literal};
 
 /// Whether this node may be let go now: nothing else is under way. Asks nobody but the journal.
 pub async fn may_detach<J: Journal>(journal: &J, node: u16) -> Result<(), Fault> {
@@ -146,11 +146,7 @@ async fn drop_subscription(client: &Client, me: u16, from: u16) -> Result<bool, 
         return Ok(false);
     }
     let name = link_name(from, me);
-    pause_link(client, &name).await?;
-    let (plain, name) = (literal(&name), ident(&name));
-    client.batch(&format!("ALTER SUBSCRIPTION {name} SET (slot_name = NONE)")).await?;
-    client.batch(&format!("DROP SUBSCRIPTION {name}")).await?;
-    client.batch(&format!("DELETE FROM mesh.paused WHERE subname = {plain}")).await?;
+    drop_link(client, &name).await?;
     Ok(true)
 }
 

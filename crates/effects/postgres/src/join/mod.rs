@@ -24,7 +24,7 @@ use crate::group::{
     Member, Seat, Start, caught_up, ensure_slot, ensure_subscription, has_rows, link_name, pause_link, resume_link,
     round_trip, slot_is_for, subscription_exists, system_id,
 };
-use crate::schema::{apply_gate, refresh, replay};
+use crate::schema::{apply_gate, replay};
 use crate::sql::Client;
 
 /// Between two looks.
@@ -94,7 +94,6 @@ pub async fn join<J: Journal>(
             Step::Following => {
                 tell("the new node follows every peer");
                 parts.follow(&record.positions).await?;
-                refresh(seats).await?;
                 apply_gate(seats, limits.step).await?;
                 round_trip(seats, limits.step).await?;
             }
@@ -268,9 +267,7 @@ impl<'a> Parts<'a> {
                 continue;
             }
             if let Some(at) = positions.get(&peer.member.id) {
-                let sql = "SELECT pg_catalog.pg_replication_origin_advance('pg_' || oid, $2::text::pg_lsn) \
-                           FROM pg_catalog.pg_subscription WHERE subname = $1";
-                new.execute(sql, &[&name, at]).await?;
+                new.execute("SELECT mesh.start_at($1, $2::text::pg_lsn)", &[&name, at]).await?;
             }
             set_enabled(self.new, &peer.member, true).await?;
         }

@@ -4,33 +4,36 @@
 
 use std::time::Duration;
 
-use futures_util::future::join_all;
 use quorate_faults::{Code, Fault};
 use tokio::time::Instant;
 
 use crate::group::Seat;
-use crate::sql::ident;
+use crate::sql::{Client, ident};
 
-/// Has every link of the seats look again which tables are published.
-pub async fn refresh(seats: &[Seat]) -> Result<(), Fault> {
-    join_all(seats.iter().map(refresh_one)).await.into_iter().collect()
-}
-
-async fn refresh_one(seat: &Seat) -> Result<(), Fault> {
-    // Only those that lack a table: it costs a question to the other side.
+/// Has the subscriptions of a server take the tables that they lack. `client`: to the server itself, as its superuser, since only the
+/// owner of a subscription may do this and no function can. Returns the subscriptions that took some.
+pub async fn refresh(client: &Client) -> Result<Vec<String>, Fault> {
+    let there: bool = client.value("SELECT pg_catalog.to_regclass('mesh.tables') IS NOT NULL", &[]).await?;
+    if !there {
+        return Ok(Vec::new());
+    }
+    // Only those that lack a table: it costs a query to the other side. A server without workers connects to no other node.
     let sql = "SELECT s.subname::text FROM pg_catalog.pg_subscription s WHERE s.subenabled AND s.subdbid = \
                (SELECT oid FROM pg_catalog.pg_database WHERE datname = pg_catalog.current_database()) \
+               AND pg_catalog.current_setting('max_logical_replication_workers') <> '0' \
                AND EXISTS (SELECT FROM (SELECT relation FROM mesh.tables UNION ALL SELECT 'mesh_sync.tokens'::regclass) t \
                WHERE NOT EXISTS (SELECT FROM pg_catalog.pg_subscription_rel r WHERE r.srsubid = s.oid AND r.srrelid = t.relation))";
-    for name in seat.client.values::<String>(sql, &[]).await? {
-        seat.client
-            .batch(&format!("ALTER SUBSCRIPTION {} REFRESH PUBLICATION WITH (copy_data = false)", ident(&name)))
+    let names: Vec<String> = client.values(sql, &[]).await?;
+    for name in &names {
+        client
+            .batch(&format!("ALTER SUBSCRIPTION {} REFRESH PUBLICATION WITH (copy_data = false)", ident(name)))
             .await?;
     }
-    Ok(())
+    Ok(names)
 }
 
-/// Waits until every link of the seats carries every table, and then opens the tables.
+/// Waits until every link of the seats carries every table, and then opens the tables. Each node's agent has its own links take them
+/// ([`refresh`]).
 pub async fn apply_gate(seats: &[Seat], limit: Duration) -> Result<(), Fault> {
     let begun = Instant::now();
     for seat in seats {
@@ -45,11 +48,9 @@ pub async fn apply_gate(seats: &[Seat], limit: Duration) -> Result<(), Fault> {
                     Code::PgSchemaWaits,
                     format!("not every link of `{}` carries every table after {limit:?}", seat.member.name),
                 )
-                .hint("until then the new tables take no writes; call it again when the links are well")
+                .hint("until then the new tables take no writes; each node's agent has its links take them: does it run? Call it again when the links are well")
                 .caused_by(lacks));
             }
-            // A link that an error had stopped was not asked before.
-            refresh_one(seat).await?;
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     }

@@ -40,8 +40,8 @@ CREATE OR REPLACE FUNCTION mesh.is_published(wanted text) RETURNS bool LANGUAGE 
     JOIN pg_namespace s ON s.oid = n.pnnspid WHERE p.pubname = 'mesh' AND s.nspname = wanted)
 $$;
 
--- Publishes every schema but the system's and ours. Truncation is not published: no trigger could judge it.
-CREATE OR REPLACE FUNCTION mesh.publish(publication text) RETURNS void LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+-- Publishes every schema but the system's and ours, which takes a superuser. Truncation is not published: no trigger could judge it.
+CREATE OR REPLACE FUNCTION mesh.publish(publication text) RETURNS void LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE wanted text[]; found text[]; list text;
 BEGIN
   SELECT array_agg(nspname::text ORDER BY nspname), string_agg(quote_ident(nspname), ', ' ORDER BY nspname) INTO wanted, list
@@ -177,11 +177,14 @@ CREATE OR REPLACE VIEW mesh.tables AS
   WHERE c.relkind = 'r' AND c.relpersistence = 'p' AND s.nspname <> 'mesh_sync' AND mesh.is_published(s.nspname)
     AND NOT EXISTS (SELECT FROM pg_catalog.pg_depend d WHERE d.objid = c.oid AND d.classid = 'pg_catalog.pg_class'::regclass AND d.deptype = 'e');
 
--- Puts the guard before tables that have none, and keeps them closed until every link has them.
-CREATE OR REPLACE FUNCTION mesh.guard_tables() RETURNS void LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+-- Puts the guard before tables that have none, and keeps them closed until every link has them. The role of other nodes copies and
+-- repairs rows of tables that it does not own too.
+CREATE OR REPLACE FUNCTION mesh.guard_tables() RETURNS void LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE t record;
 BEGIN
-  FOR t IN SELECT relation FROM mesh.tables WHERE NOT guarded LOOP
+  FOR t IN SELECT relation, schema FROM mesh.tables WHERE NOT guarded LOOP
+    EXECUTE format('GRANT USAGE ON SCHEMA %I TO quorate', t.schema);
+    EXECUTE format('GRANT SELECT, INSERT, UPDATE, DELETE ON %s TO quorate', t.relation::regclass);
     EXECUTE format('CREATE TRIGGER mesh_guard BEFORE INSERT OR UPDATE OR DELETE OR TRUNCATE ON %s
       FOR EACH STATEMENT EXECUTE FUNCTION mesh.guard()', t.relation::regclass);
     INSERT INTO mesh.pending VALUES (t.relation) ON CONFLICT DO NOTHING;
@@ -221,6 +224,103 @@ BEGIN
   PERFORM mesh.only_by_journal(ARRAY(SELECT d.object_identity FROM pg_event_trigger_dropped_objects() d
     WHERE d.object_type IN ('table', 'table column') AND NOT d.is_temporary AND mesh.is_published(d.schema_name)));
 END $$;
+-- What other nodes may have done to the subscriptions of this one. The role that they connect with owns none of them: each function
+-- does one thing, to subscriptions of the mesh alone.
+CREATE OR REPLACE FUNCTION mesh.check_link(link text) RETURNS void LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+  IF link IS NULL OR link !~ '^mesh_n[0-9]{1,3}_from_n[0-9]{1,3}$' THEN
+    RAISE EXCEPTION '% is no subscription of the mesh', coalesce(link, 'NULL') USING ERRCODE = 'insufficient_privilege';
+  END IF;
+END $$;
+
+-- Subscribes to a member whose slot exists. Address and files come from the tables of this node, and certificates are always checked.
+CREATE OR REPLACE FUNCTION mesh.subscribe(member int4, start text) RETURNS void LANGUAGE plpgsql SECURITY DEFINER
+  SET search_path = pg_catalog, pg_temp AS $$
+DECLARE me mesh.self; other mesh.nodes; link text; conninfo text;
+BEGIN
+  SELECT * INTO STRICT me FROM mesh.self;
+  SELECT * INTO STRICT other FROM mesh.nodes WHERE id = member AND id <> me.node_id;
+  IF start NOT IN ('changes', 'copy', 'disabled') OR other.host ~ '[/,[:cntrl:]]' THEN
+    RAISE EXCEPTION 'cannot subscribe to member % in this way', member USING ERRCODE = 'invalid_parameter_value';
+  END IF;
+  link := format('mesh_n%s_from_n%s', me.node_id, other.id);
+  SELECT string_agg(format('%s=''%s''', p.name, replace(replace(p.value, E'\\', E'\\\\'), '''', E'\\''')), ' ') INTO conninfo FROM (VALUES
+    ('host', other.host), ('port', other.port::text), ('user', 'quorate'), ('dbname', current_database()::text),
+    ('application_name', link), ('sslmode', 'verify-full'), ('sslcert', me.sslcert), ('sslkey', me.sslkey),
+    ('sslrootcert', me.sslrootcert), ('connect_timeout', '5'), ('keepalives_idle', '5'), ('keepalives_interval', '2'),
+    ('keepalives_count', '3'), ('tcp_user_timeout', '10000')) AS p (name, value);
+  -- Stored together with it: one that is to start later is not one that an error has stopped.
+  IF start = 'disabled' THEN
+    INSERT INTO mesh.paused VALUES (link) ON CONFLICT DO NOTHING;
+  END IF;
+  -- A lost connection counts as an error too; the agent of this node enables such a subscription again.
+  EXECUTE format('CREATE SUBSCRIPTION %I CONNECTION %L PUBLICATION mesh WITH (create_slot = false, slot_name = %L, enabled = %s,
+    copy_data = %s, origin = none, streaming = parallel, disable_on_error = true)', link, conninfo, link,
+    CASE start WHEN 'disabled' THEN 'false' ELSE 'true' END, CASE start WHEN 'copy' THEN 'true' ELSE 'false' END);
+END $$;
+
+-- Drops a subscription without contacting its publisher, which may be gone.
+CREATE OR REPLACE FUNCTION mesh.unsubscribe(link text) RETURNS void LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+  PERFORM mesh.check_link(link);
+  EXECUTE format('ALTER SUBSCRIPTION %I DISABLE', link);
+  EXECUTE format('ALTER SUBSCRIPTION %I SET (slot_name = NONE)', link);
+  EXECUTE format('DROP SUBSCRIPTION %I', link);
+  DELETE FROM mesh.paused WHERE subname = link;
+END $$;
+
+-- Stops a subscription on purpose: only mesh.resume continues it.
+CREATE OR REPLACE FUNCTION mesh.pause(link text) RETURNS void LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+  PERFORM mesh.check_link(link);
+  INSERT INTO mesh.paused VALUES (link) ON CONFLICT DO NOTHING;
+  EXECUTE format('ALTER SUBSCRIPTION %I DISABLE', link);
+END $$;
+
+-- Continues a subscription that was stopped on purpose, unless it is held because the writer has changed.
+CREATE OR REPLACE FUNCTION mesh.resume(link text) RETURNS void LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+  PERFORM mesh.check_link(link);
+  LOCK TABLE mesh.paused, mesh.held IN SHARE ROW EXCLUSIVE MODE;
+  DELETE FROM mesh.paused WHERE subname = link;
+  IF NOT EXISTS (SELECT FROM mesh.held WHERE subname = link) THEN
+    EXECUTE format('ALTER SUBSCRIPTION %I ENABLE', link);
+  END IF;
+END $$;
+
+-- Continues a subscription that an error has stopped; one that was stopped on purpose stays stopped.
+CREATE OR REPLACE FUNCTION mesh.revive(link text) RETURNS void LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+  PERFORM mesh.check_link(link);
+  LOCK TABLE mesh.paused, mesh.held IN SHARE MODE;
+  IF NOT EXISTS (SELECT FROM mesh.paused WHERE subname = link UNION ALL SELECT FROM mesh.held WHERE subname = link) THEN
+    EXECUTE format('ALTER SUBSCRIPTION %I ENABLE', link);
+  END IF;
+END $$;
+
+-- Has a subscription skip the transaction that ends at a position, and continues it. False: it is paused, and nothing was changed.
+CREATE OR REPLACE FUNCTION mesh.skip(link text, finish pg_lsn) RETURNS bool LANGUAGE plpgsql SECURITY DEFINER
+  SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+  PERFORM mesh.check_link(link);
+  LOCK TABLE mesh.paused IN SHARE MODE;
+  IF EXISTS (SELECT FROM mesh.paused WHERE subname = link) THEN
+    RETURN false;
+  END IF;
+  EXECUTE format('ALTER SUBSCRIPTION %I SKIP (lsn = %L)', link, finish);
+  EXECUTE format('ALTER SUBSCRIPTION %I ENABLE', link);
+  RETURN true;
+END $$;
+
+-- Has a subscription that has not started yet start at a position of its publisher's log.
+CREATE OR REPLACE FUNCTION mesh.start_at(link text, at pg_lsn) RETURNS void LANGUAGE plpgsql SECURITY DEFINER
+  SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+  PERFORM mesh.check_link(link);
+  PERFORM pg_replication_origin_advance('pg_' || s.oid, at) FROM pg_subscription s
+    JOIN mesh.paused p ON p.subname = s.subname WHERE s.subname = link AND NOT s.subenabled;
+END $$;
+
 DO $$ BEGIN
   IF NOT EXISTS (SELECT FROM pg_catalog.pg_event_trigger WHERE evtname = 'mesh_ddl') THEN
     CREATE EVENT TRIGGER mesh_ddl ON ddl_command_end EXECUTE FUNCTION mesh.on_ddl();

@@ -111,7 +111,6 @@ pub async fn apply(
         fits(&seat.client, ddl).await?;
     }
     let applied = take_everywhere(&sorted, writer, ddl, limit).await?;
-    refresh(seats).await?;
     apply_gate(seats, limit).await?;
     Ok(applied)
 }
@@ -188,7 +187,6 @@ pub async fn level(seats: &[Seat], writer: Option<&str>, limit: Duration) -> Res
                 .caused_by(fault)
         };
         take_everywhere(&sorted, writer, &ddl, limit).await.map_err(lacks)?;
-        refresh(seats).await?;
     }
     apply_gate(seats, limit).await
 }
@@ -268,9 +266,9 @@ async fn take_version(client: &Client, ddl: &Ddl, limit: Duration) -> Result<Out
         return Ok(Outcome::AlreadyDone);
     }
     let sql = format!(
-        "BEGIN; SET LOCAL idle_in_transaction_session_timeout = {}; SELECT pg_advisory_xact_lock({LOCK}), \
-         set_config('mesh.ddl', 'on', true);\n{}\n;\n\
-         SELECT set_config('search_path', '\"$user\", public', true), mesh.publish({}), mesh.guard_tables();\n\
+        "BEGIN; SET LOCAL idle_in_transaction_session_timeout = {}; SELECT pg_catalog.pg_advisory_xact_lock({LOCK}), \
+         pg_catalog.set_config('mesh.ddl', 'on', true), pg_catalog.set_config('search_path', 'public', true);\n{}\n;\n\
+         SELECT pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', false); SELECT mesh.publish({}), mesh.guard_tables();\n\
          DO $lint$ DECLARE bad text; BEGIN SELECT string_agg(format('%I.%I', schema, name), ', ') INTO bad FROM mesh.tables WHERE NOT keyed; \
          IF bad IS NOT NULL THEN RAISE EXCEPTION 'no primary key: %', bad USING ERRCODE = 'QU001'; END IF; END $lint$;\n\
          INSERT INTO mesh.ddl_log (version, name, sha256, sql) VALUES ({}, {}, {}, {});\n\

@@ -40,6 +40,8 @@ pub struct ServerConfig {
     pub members: u16,
     /// What it shows as a server and as a peer of others, and whose certificates it takes.
     pub tls: Option<TlsFiles>,
+    /// The list of revoked certificates as PEM, by every authority in `tls`; `None`: there is none.
+    pub revoked: Option<PathBuf>,
     /// Who runs the server; `None`: whoever runs this.
     pub owner: Option<Owner>,
     /// The database of the group.
@@ -61,6 +63,7 @@ impl ServerConfig {
             peer_names: Vec::new(),
             members: 3,
             tls: None,
+            revoked: None,
             owner: None,
             database: "rdpg".to_owned(),
             extra: BTreeMap::new(),
@@ -87,7 +90,7 @@ pub fn ensure_config(dir: &Path, config: &ServerConfig, version: ServerVersion) 
             .hint("PostgreSQL knows who comes by the socket by name; run the agent as a user of `/etc/passwd`"));
     };
     if let (Some(tls), Some(owner)) = (&config.tls, config.owner) {
-        for file in [&tls.cert, &tls.key, &tls.ca] {
+        for file in [&tls.cert, &tls.key, &tls.ca].into_iter().chain(&config.revoked) {
             ensure_may(file, owner, May::Read)?;
         }
     }

@@ -18,7 +18,7 @@ pub use process::{
 };
 pub use render::{render_conf, render_hba, render_ident, render_instances};
 
-/// The superuser that agents and peers come as.
+/// The role that other nodes come as: no superuser; its rights are in `schema/rights.sql`.
 pub const MESH_USER: &str = "quorate";
 /// The superuser that `initdb` makes.
 pub const SUPERUSER: &str = "postgres";

@@ -126,6 +126,10 @@ pub fn render_conf(config: &ServerConfig, version: ServerVersion) -> String {
             lines.push(("ssl_cert_file", quoted(&tls.cert.display().to_string())));
             lines.push(("ssl_key_file", quoted(&tls.key.display().to_string())));
             lines.push(("ssl_ca_file", quoted(&tls.ca.display().to_string())));
+            // One that is named has to exist and to hold a list of every authority: without it nobody is accepted.
+            if let Some(revoked) = &config.revoked {
+                lines.push(("ssl_crl_file", quoted(&revoked.display().to_string())));
+            }
         }
     }
     let mut text = String::from(
@@ -154,7 +158,7 @@ pub fn render_hba(config: &ServerConfig) -> String {
     line(["local", "all", "all", "", "reject"]);
     if config.tls.is_some() {
         for everywhere in ["0.0.0.0/0", "::/0"] {
-            line(["hostssl", "all", MESH_USER, everywhere, "cert map=quorate"]);
+            line(["hostssl", &format!("\"{}\"", config.database), MESH_USER, everywhere, "cert map=quorate"]);
         }
     }
     line(["host", "all", "all", "all", "reject"]);
@@ -202,6 +206,10 @@ mod tests {
         let alone = render_conf(&isolated, ServerVersion { major: 18, minor: 4 });
         assert!(alone.contains("listen_addresses = ''\n") && alone.contains("max_logical_replication_workers = 0\n"));
         assert!(conf.contains("listen_addresses = '10.0.0.1'\n") && conf.contains("ssl_ca_file = '/pki/ca.crt'\n"));
+        assert!(!conf.contains("ssl_crl_file"), "a file without a list would lock everybody out");
+        let revoking = ServerConfig { revoked: Some(file("revoked.pem")), ..config.clone() };
+        let revoking = render_conf(&revoking, ServerVersion { major: 18, minor: 4 });
+        assert!(revoking.contains("ssl_crl_file = '/pki/revoked.pem'\n"));
         assert!(!conf.contains("allow_alter_system") && !conf.contains("max_active_replication_origins"));
         assert_eq!(
             render_hba(&config),
@@ -211,8 +219,8 @@ mod tests {
              local \"rdpg\" +quorate_apps scram-sha-256\n\
              include_if_exists \"quorate_instances.conf\"\n\
              local all all reject\n\
-             hostssl all quorate 0.0.0.0/0 cert map=quorate\n\
-             hostssl all quorate ::/0 cert map=quorate\n\
+             hostssl \"rdpg\" quorate 0.0.0.0/0 cert map=quorate\n\
+             hostssl \"rdpg\" quorate ::/0 cert map=quorate\n\
              host all all all reject\n"
         );
         assert!(

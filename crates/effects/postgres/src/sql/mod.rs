@@ -1,7 +1,7 @@
 //! SQL: one connection to one server, with limits that nobody has to remember.
 //!
 //! **Invariant:** every connection has a `statement_timeout` and a `lock_timeout`, every call a limit of its own beyond that,
-//! and no fault holds a parameter or a row.
+//! and no fault holds a parameter or a row. No session resolves a name in a schema that another role can write to.
 
 mod fault;
 mod place;
@@ -24,6 +24,10 @@ const GRACE: Duration = Duration::from_secs(5);
 /// How long a transaction of ours may stand still. Whoever is stopped in the middle of one must not keep its locks from the one
 /// that takes over.
 const IDLE_MAX: Duration = Duration::from_secs(10);
+
+/// Where names without a schema are resolved. It is part of the connection's first message, so it holds for the first statement and
+/// overrides what the owner of a database sets for it: else a function or operator of `public` would run with our rights.
+const SEARCH_PATH: &str = "pg_catalog,pg_temp";
 
 /// Limits of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -68,7 +72,7 @@ impl Client {
         let ms = |span: Duration| span.as_millis();
         let options = format!(
             "-c statement_timeout={} -c lock_timeout={} -c idle_in_transaction_session_timeout={} \
-             -c timezone=UTC -c client_min_messages=error",
+             -c timezone=UTC -c client_min_messages=error -c search_path={SEARCH_PATH}",
             ms(limits.statement),
             ms(limits.lock),
             ms((limits.statement * 2).min(IDLE_MAX))

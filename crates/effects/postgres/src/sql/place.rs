@@ -51,6 +51,12 @@ impl Place {
         Place::socket(&config.node, &config.socket_dir, config.port, SUPERUSER, database)
     }
 
+    /// Our own server, by its socket, as other nodes come. For all that handles rows and objects of the replicated schemas: these belong
+    /// to this role, so code in them never runs with more rights than its owner has.
+    pub fn own_mesh(config: &ServerConfig, database: &str) -> Place {
+        Place::socket(&config.node, &config.socket_dir, config.port, MESH_USER, database)
+    }
+
     /// A socket of this machine.
     pub fn socket(node: &str, dir: &Path, port: u16, user: &str, database: &str) -> Place {
         Place {

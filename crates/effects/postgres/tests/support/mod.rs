@@ -12,6 +12,7 @@ use quorate_postgres::Secret;
 use quorate_postgres::group::{
     Member, Prepare, Seat, UserKind, UserSpec, ensure_extensions, ensure_member, ensure_mesh, prepare,
 };
+use quorate_postgres::schema;
 use quorate_postgres::server::{
     DataMark, Installation, ServerConfig, TlsFiles, ensure_config, ensure_data, wait_ready,
 };
@@ -81,7 +82,28 @@ pub(crate) struct Node {
     pub(crate) data: PathBuf,
     pub(crate) files: TlsFiles,
     pub(crate) process: Option<Running>,
+    keeper: Option<Keeper>,
     _port: Port,
+}
+
+/// Does what the agent of a node does beside its steps, until it is dropped.
+struct Keeper(tokio::task::JoinHandle<()>);
+
+impl Drop for Keeper {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+async fn keep_tables(place: Place) {
+    let mut open: Option<Client> = None;
+    loop {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        open = match open.take() {
+            Some(client) => schema::refresh(&client).await.is_ok().then_some(client),
+            None => Client::connect(&place, Limits::default()).await.ok(),
+        };
+    }
 }
 
 impl Node {
@@ -98,7 +120,16 @@ impl Node {
         config.extra.insert("shared_buffers".to_owned(), "16MB".to_owned());
         let installation = Installation::at(&postgres(major)).unwrap();
         let member = Member { id, name, host: "127.0.0.1".to_owned(), port: port.number() };
-        Node { member, config, installation, data: root.join(format!("data{id}")), files, process: None, _port: port }
+        Node {
+            member,
+            config,
+            installation,
+            data: root.join(format!("data{id}")),
+            files,
+            process: None,
+            keeper: None,
+            _port: port,
+        }
     }
 
     pub(crate) fn mark(&self) -> DataMark {
@@ -113,6 +144,7 @@ impl Node {
     pub(crate) fn start(&mut self) {
         let args = vec!["-D".to_owned(), self.data.display().to_string()];
         self.process = Some(start_unprivileged(&self.installation.program("postgres"), &args));
+        self.keeper = Some(Keeper(tokio::spawn(keep_tables(Place::own(&self.config, DATABASE)))));
     }
 
     pub(crate) async fn own(&self, database: &str) -> Client {
@@ -138,6 +170,7 @@ impl Node {
 
     /// Kills the postmaster; its children follow.
     pub(crate) fn kill(&mut self) {
+        self.keeper = None;
         self.process = None;
     }
 
