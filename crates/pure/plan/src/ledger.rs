@@ -24,7 +24,7 @@ pub use progress::{Progress, RolledBack, StartMark};
 pub use state::{Dropped, Identity, Origin, PendingAdd, Promise, Seal, State, Tombstone};
 
 /// The newest form that is written; readers refuse a newer one.
-pub const VERSION: u32 = 5;
+pub const VERSION: u32 = 6;
 
 /// Longest ledger that is read: thousands of peers fit.
 pub const BYTES_MAX: usize = 4 << 20;
@@ -63,6 +63,10 @@ pub struct Ledger {
     /// The clusters that this one was restored from: their backups are its own.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub was: Vec<ClusterId>,
+    /// The clusters that this node left by a reset, with those that they were restored from. Their backups may be its own; they are
+    /// not its past where two recoveries made the same generation. A reset by an earlier release recorded them in `was`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub left: Vec<ClusterId>,
     /// What an operator asked of this node, until it is done or withdrawn.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub intent: Option<Intent>,
@@ -231,8 +235,9 @@ impl Ledger {
     fn version(&self) -> u32 {
         let undeclared = matches!(&self.state, State::Tombstone(stone) if stone.undeclared);
         match () {
-            () if !self.forks.is_empty() || self.recovered.is_some() || self.taken_over => VERSION,
-            () if self.rolled_back.is_some_and(|it| it.by_store) => VERSION,
+            () if !self.left.is_empty() => VERSION,
+            () if !self.forks.is_empty() || self.recovered.is_some() || self.taken_over => 5,
+            () if self.rolled_back.is_some_and(|it| it.by_store) => 5,
             () if self.places.is_some() || self.accepted_empty.is_some() || self.archiving => 4,
             () if !self.progress.is_empty() || self.last_start.is_some() || self.rolled_back.is_some() => 4,
             () if self.has_nonces() => 4,
@@ -307,13 +312,20 @@ impl Ledger {
         consumed.sort_unstable();
         consumed.dedup();
         // Backups are continued where restored data is adopted here next; a bootstrap begins a lineage of its own.
-        let mut was = self.was.clone();
+        let mut left = self.ancestors();
         if let State::Started(Identity { cluster, .. }) = &self.state
-            && !was.contains(cluster)
+            && !left.contains(cluster)
         {
-            was.push(*cluster);
+            left.push(*cluster);
         }
-        Ledger { consumed, dropped: self.dropped.clone(), was, last_start: self.last_start, ..Ledger::default() }
+        Ledger { consumed, dropped: self.dropped.clone(), left, last_start: self.last_start, ..Ledger::default() }
+    }
+
+    /// The clusters whose backups may be those of this node, beside its own one.
+    pub fn ancestors(&self) -> Vec<ClusterId> {
+        let mut all = self.was.clone();
+        all.extend(self.left.iter().filter(|cluster| !self.was.contains(cluster)));
+        all
     }
 
     /// The same with another state. Once started, the declaration that led there is used up; a promise that makes room for
@@ -355,11 +367,13 @@ impl Ledger {
                     return self.clone();
                 }
                 next.was.clear();
+                next.left.clear();
             }
             (State::PendingAdd(new), earlier) => {
                 // A recovered cluster descends from the one that this node was in; another one need not.
                 if new.generation == 0 && *earlier == State::Empty {
                     next.was.clear();
+                    next.left.clear();
                 }
                 if let State::PendingAdd(old) = earlier
                     && old.cluster == new.cluster

@@ -65,7 +65,7 @@ pub(crate) async fn observe_absent(node: &Arc<Node>, ledger: &LedgerSeen, member
         LedgerSeen::Absent | LedgerSeen::Unreadable(_) => Ledger::default(),
     };
     let watched = Arc::clone(node);
-    let clusters: BTreeSet<ClusterId> = known.cluster().into_iter().chain(known.was.iter().copied()).collect();
+    let clusters: BTreeSet<ClusterId> = known.cluster().into_iter().chain(known.ancestors()).collect();
     let store = tokio::task::spawn_blocking(move || observe_store(&watched, &clusters));
     let mut queries = JoinSet::new();
     for member in members.iter().take(MEMBERS_MAX) {

@@ -180,7 +180,7 @@ pub(crate) async fn observe_remains(node: &Arc<Node>, ledger: &LedgerSeen, saw: 
     let recovery = observe_progress(node.state_path()).unwrap_or(None);
     let generation = readable.then_some(known.generation);
     let outdated_by = known.is_outdated().then(|| known.newest().number);
-    Remains { name: node.name().to_owned(), generation, outdated_by, seen, was: known.was, recovery, spool }
+    Remains { name: node.name().to_owned(), generation, outdated_by, seen, was: known.ancestors(), recovery, spool }
 }
 
 /// Whose the data is, by its WAL.

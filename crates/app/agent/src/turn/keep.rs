@@ -279,7 +279,7 @@ fn settings(node: &Node, backup: &Backup, etcd: Settings) -> Result<FollowSettin
         if matches!(&ledger.state, State::Started(identity) if identity.origin == Origin::Restored));
     let taken_over = matches!(&ledger, LedgerSeen::There(ledger) if ledger.taken_over);
     let was = match &ledger {
-        LedgerSeen::There(ledger) => ledger.was.iter().map(|cluster| cluster.0).collect(),
+        LedgerSeen::There(ledger) => ledger.ancestors().iter().map(|cluster| cluster.0).collect(),
         LedgerSeen::Absent | LedgerSeen::Unreadable(_) => Vec::new(),
     };
     Ok(FollowSettings {

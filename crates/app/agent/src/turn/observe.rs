@@ -187,7 +187,9 @@ fn and_spooled(seen: StoreSeen, spool: &Path) -> StoreSeen {
 /// The cluster of this node by its ledger, and those that it descends from.
 pub(crate) fn own_clusters(node: &Node) -> Vec<u64> {
     match observe_ledger(&node.ledger()) {
-        LedgerSeen::There(ledger) => ledger.cluster().into_iter().chain(ledger.was).map(|cluster| cluster.0).collect(),
+        LedgerSeen::There(ledger) => {
+            ledger.cluster().into_iter().chain(ledger.ancestors()).map(|cluster| cluster.0).collect()
+        }
         LedgerSeen::Absent | LedgerSeen::Unreadable(_) => Vec::new(),
     }
 }

@@ -64,7 +64,11 @@ impl Audit<'_> {
 /// Whether the rules make the cluster of a ledger stop for another one.
 fn loses_to(ledger: &Ledger, reports: &[Report], other: Generation) -> bool {
     let (Some(own), Some(rival)) = (ledger.cluster(), other.cluster) else { return false };
-    if ledger.generation == 0 || other.number != ledger.generation || own == rival || ledger.was.contains(&rival) {
+    if ledger.generation == 0 || other.number != ledger.generation || own == rival {
+        return false;
+    }
+    // Only what the own cluster was restored from is its past. Being left by a reset excuses no cluster.
+    if ledger.was.iter().any(|restored_from| *restored_from == rival) {
         return false;
     }
     // One of the own members has stopped for it.

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::check::check_fork;
-use crate::ledger::{Identity, Origin, State};
+use crate::ledger::{Identity, Origin, PendingAdd, State};
 use crate::peers::{Told, heed};
 use quorate_etcd_formats::membership::MemberId;
 
@@ -142,4 +142,30 @@ fn a_generation_that_turns_out_to_be_its_own_is_not_lost_by_number() {
     let heard = own.outdated_by(Generation { number: 1, cluster: Some(HIGH) });
     assert!(heard.is_outdated());
     assert!(!heard.of_generation(1).is_outdated(), "facts decide, once it is known which cluster it is of");
+}
+
+/// A node of the winner is reset, and joins the loser. It stops like every other member of the loser.
+#[test]
+fn a_cluster_that_was_left_by_a_reset_is_a_rival() {
+    let winner = ledger(CLAIMED, &[]);
+    let joins = |left: Ledger| {
+        let add = PendingAdd { cluster: LOW, member: None, peer_urls: Vec::new(), replaces: None, generation: 1 };
+        let identity = Identity { cluster: LOW, member: MemberId(2), origin: Origin::Joined };
+        left.with(State::PendingAdd(add)).with(State::Started(identity))
+    };
+    let joined = joins(winner.reset());
+    assert_eq!((joined.generation, joined.ancestors()), (1, vec![CLAIMED]), "its backups may still be its own");
+    let report = report(&winner);
+    assert!(joined.is_rival(report.newest));
+    assert_eq!(Forks::of(&joined, std::slice::from_ref(&report)).rivals.len(), 1);
+    assert_eq!(heed(&joined, [report.clone()]), lost(CLAIMED));
+    assert!(joined.outdated_by(report.newest).is_outdated());
+    // What the cluster that was left descends from is not the past of the joined one either.
+    let restored = Ledger { was: vec![HIGH], ..winner.clone() }.reset();
+    assert_eq!((restored.was.len(), restored.left), (0, vec![HIGH, CLAIMED]));
+    // An automatic restore of the only member makes another cluster of the same generation, which has a past.
+    let identity = Identity { cluster: LOW, member: MemberId(1), origin: Origin::Restored };
+    let restored = winner.with(State::Started(identity));
+    assert!(!restored.is_rival(report.newest));
+    assert_eq!(heed(&restored, [report]), None);
 }

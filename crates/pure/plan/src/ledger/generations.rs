@@ -41,7 +41,8 @@ impl Ledger {
         self.outdated_by.is_some_and(|newer| newer.number > self.generation || self.is_rival(newer))
     }
 
-    /// Whether it is another cluster of the same generation: two recoveries made both.
+    /// Whether it is another cluster of the same generation: two recoveries made both. A cluster that this node left by a reset is one;
+    /// one that its own cluster was restored from is not.
     pub fn is_rival(&self, other: Generation) -> bool {
         let own = self.cluster().filter(|_| self.generation > 0 && other.number == self.generation);
         own.zip(other.cluster).is_some_and(|(own, other)| other != own && !self.was.contains(&other))

@@ -125,8 +125,8 @@ fn the_file_is_text_that_a_person_can_read() {
 
 #[test]
 fn a_newer_ledger_is_refused_and_not_taken_for_damage() {
-    let text = String::from_utf8(Ledger::default().encode()).unwrap().replacen(" 1 ", " 6 ", 1);
-    assert_eq!(Ledger::decode(text.as_bytes()), Err(LedgerError::Newer(6)));
+    let text = String::from_utf8(Ledger::default().encode()).unwrap().replacen(" 1 ", " 7 ", 1);
+    assert_eq!(Ledger::decode(text.as_bytes()), Err(LedgerError::Newer(7)));
 }
 
 #[test]
@@ -142,6 +142,9 @@ fn an_earlier_program_reads_what_it_can_understand() {
     assert_eq!(version(&Ledger { accepted_empty, ..Ledger::default() }), "quorate-ledger 4");
     let recovered = Some(RecoveredAt { cluster: ClusterId(7), revision: 5 });
     assert_eq!(version(&Ledger { recovered, ..Ledger::default() }), "quorate-ledger 5");
+    let left = vec![ClusterId(7)];
+    assert_eq!(version(&Ledger { left: left.clone(), ..Ledger::default() }), "quorate-ledger 6");
+    assert_eq!(version(&Ledger { was: left, ..Ledger::default() }), "quorate-ledger 1", "as earlier releases reset");
 }
 
 #[test]
@@ -173,7 +176,9 @@ fn a_used_declaration_stays_used() {
     assert_eq!(started.consumed, [1]);
     let reset = started.reset();
     // Backups are continued if restored data is adopted here next; a bootstrap descends from nothing.
-    assert_eq!(reset, Ledger { consumed: vec![1], was: vec![ClusterId(0xc1)], ..Ledger::default() });
-    assert_eq!(reset.with(State::Promised(promise())).was, []);
+    assert_eq!(reset, Ledger { consumed: vec![1], left: vec![ClusterId(0xc1)], ..Ledger::default() });
+    assert_eq!(Ledger::decode(&reset.encode()), Ok(reset.clone()));
+    assert_eq!(reset.ancestors(), [ClusterId(0xc1)]);
+    assert_eq!(reset.with(State::Promised(promise())).ancestors(), []);
     assert_eq!(inited.reset().consumed, [1]);
 }

@@ -380,7 +380,7 @@ impl<G: Guards> Case<'_, G> {
         };
         match &self.seen.store {
             StoreSeen::Chain { cluster: Some(cluster), .. }
-                if Some(*cluster) != mine && !self.ledger.was.contains(cluster) =>
+                if Some(*cluster) != mine && !self.ledger.ancestors().contains(cluster) =>
             {
                 nothing(format!("{what}, and the store holds cluster `{cluster}`, which is another one"))
             }

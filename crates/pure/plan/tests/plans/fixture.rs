@@ -238,6 +238,8 @@ impl Fixture {
                 }
                 ("being", "renamed") => ledger.archiving = true,
                 ("taken", "over") => ledger.taken_over = true,
+                ("left", "another") => ledger.left.push(OTHER),
+                ("restored from", "another") => ledger.was.push(OTHER),
                 ("recorded", word) => {
                     let sealed = if word == "written" { Sealed::Written } else { Sealed::Unwritten };
                     ledger.forks = vec![Fork { rival: OTHER, sealed }];
