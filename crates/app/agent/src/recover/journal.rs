@@ -55,7 +55,7 @@ pub struct Order {
     /// What the survivors saw in the store of backups.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub watches: Vec<(String, StoreWatch)>,
-    /// The last revision that spools were uploaded to for it: that the store grew up to there is our own doing.
+    /// The last revision that survivors hold, or have uploaded from their spools: that the store grew up to there is no sign of a quorum.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uploaded: Option<u64>,
     /// The highest revision that any node or the store has seen: the recovered cluster begins above it.
@@ -201,7 +201,7 @@ pub(crate) async fn audit_order(node: &Arc<Node>, ledger: &LedgerSeen, order: &O
     let ProbeAnswer { probes, store } = observe_absent(node, ledger, &absent).await;
     let probes: Vec<Probe> = order.probes.iter().cloned().chain(probes).collect();
     let now = store.map(|store| (node.name().to_owned(), store));
-    let own = |watch: &StoreWatch| matches!(watch, StoreWatch::Grew { to, .. } if order.uploaded.is_some_and(|uploaded| *to <= uploaded));
+    let own = |watch: &StoreWatch| order.uploaded.is_some_and(|uploaded| watch.is_own(uploaded));
     // Where every member takes part, or a quorum may serve until it is stopped for an earlier state, backups go on.
     let expected = absent.is_empty() || is_to_a_point(order);
     let watches: Vec<(String, StoreWatch)> =

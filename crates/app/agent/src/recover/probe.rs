@@ -154,17 +154,22 @@ struct Watch {
     /// The last change: when, and the revision before.
     #[serde(default)]
     grew: Option<(u64, u64)>,
+    /// With that change another writer took over.
+    #[serde(default)]
+    taken_over: bool,
 }
 
 impl Watch {
     /// The watch after another reading.
     fn next(earlier: Option<Watch>, (revision, epoch): (u64, u64), now: u64) -> Watch {
-        let begun = Watch { since_ms: now, read_ms: now, revision, epoch, grew: None };
+        let begun = Watch { since_ms: now, read_ms: now, revision, epoch, grew: None, taken_over: false };
         let Some(earlier) = earlier.filter(|it| now >= it.read_ms && now - it.read_ms < WATCH_GAP_MS) else {
             return begun;
         };
         if revision > earlier.revision || epoch > earlier.epoch {
-            return Watch { grew: Some((now, earlier.revision)), ..begun };
+            // What took over stays said while an upload follows on it.
+            let taken_over = epoch > earlier.epoch || (earlier.taken_over && earlier.grew.is_some());
+            return Watch { grew: Some((now, earlier.revision)), taken_over, ..begun };
         }
         Watch { read_ms: now, revision, epoch, ..earlier }
     }
@@ -175,7 +180,7 @@ impl Watch {
         if let Some((at, from)) = self.grew
             && let Some(until) = ends(at)
         {
-            return StoreWatch::Grew { from, to: self.revision, until };
+            return StoreWatch::Grew { from, to: self.revision, until, taken_over: self.taken_over };
         }
         StoreWatch::Quiet { since: time(self.since_ms), until: ends(self.since_ms) }
     }
@@ -241,7 +246,9 @@ mod tests {
         let over = Watch::next(Some(again), (103, 1), 2_100);
         assert!(matches!(over.verdict(400, 2_100), StoreWatch::Quiet { until: None, .. }));
         // Another writer took over, also without a newer revision.
-        assert!(matches!(Watch::next(Some(over), (103, 2), 2_200).verdict(400, 2_200), StoreWatch::Grew { .. }));
+        let taken_over = Watch::next(Some(over), (103, 2), 2_200).verdict(400, 2_200);
+        assert!(matches!(taken_over, StoreWatch::Grew { taken_over: true, .. }) && !taken_over.is_own(200));
+        assert!(grown.verdict(400, 1_600).is_own(103) && !grown.verdict(400, 1_600).is_own(102));
         // What was seen long ago says nothing about now.
         let late = 2_200 + WATCH_GAP_MS;
         assert!(matches!(Watch::next(Some(over), (900, 9), late).verdict(400, late), StoreWatch::Quiet { .. }));

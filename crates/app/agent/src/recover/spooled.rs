@@ -2,11 +2,21 @@
 //!
 //! **Rule:** a spool that its writer works on is left to the writer; a segment stays until the store has it.
 
+use std::path::Path;
+
+use quorate_etcd::aside::ensure_file;
+use quorate_etcd::ledger::observe_ledger;
+use quorate_etcd_formats::membership::ClusterId;
 use quorate_faults::{Code, Fault};
+use quorate_host::durable::RealDisk;
+use quorate_plan::ledger::LedgerSeen;
 use serde::{Deserialize, Serialize};
 
 use crate::backups::spooled::flush;
 use crate::turn::Node;
+
+/// The record of what was uploaded, in the state dir.
+const FILE: &str = "recovery-upload.json";
 
 /// What was uploaded.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -25,8 +35,43 @@ pub(crate) fn upload(node: &Node) -> Result<Uploaded, Fault> {
         return Err(Fault::new(Code::RecoverNothing, "cannot upload a spool: no store is declared"));
     };
     let flushed = flush(&node.spool(), backup.spool_max, &backup.store)?;
+    if let Some(span) = flushed.stored {
+        record(node, span.to)?;
+    }
     match flushed.refused {
         Some(fault) => Err(fault),
         None => Ok(Uploaded { first: flushed.stored.map(|span| span.from), last: flushed.stored.map(|span| span.to) }),
+    }
+}
+
+/// The last revision that was uploaded for a recovery of a cluster: that the store grew up to it is no sign of another quorum.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+struct Record {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    cluster: Option<ClusterId>,
+    revision: u64,
+}
+
+fn record(node: &Node, revision: u64) -> Result<(), Fault> {
+    let cluster = cluster_of(&observe_ledger(&node.ledger()));
+    let earlier = read_record(node.state_path()).filter(|it| it.cluster == cluster).map_or(0, |it| it.revision);
+    let bytes = serde_json::to_vec(&Record { cluster, revision: revision.max(earlier) })
+        .map_err(|error| Fault::new(Code::Internal, "cannot record what was uploaded").caused_by(error))?;
+    ensure_file(&RealDisk, &node.state_path().join(FILE), &bytes)
+}
+
+/// The last revision that this node uploaded for a recovery of the cluster of its ledger.
+pub(super) fn observe_uploaded(node: &Node, ledger: &LedgerSeen) -> Option<u64> {
+    read_record(node.state_path()).filter(|it| it.cluster == cluster_of(ledger)).map(|it| it.revision)
+}
+
+fn read_record(state: &Path) -> Option<Record> {
+    serde_json::from_slice(&std::fs::read(state.join(FILE)).ok()?).ok()
+}
+
+fn cluster_of(ledger: &LedgerSeen) -> Option<ClusterId> {
+    match ledger {
+        LedgerSeen::There(ledger) => ledger.cluster(),
+        LedgerSeen::Absent | LedgerSeen::Unreadable(_) => None,
     }
 }

@@ -27,6 +27,7 @@ use serde::{Deserialize, Serialize};
 
 use super::copy;
 use super::journal::{RecoveryNow, observe_progress};
+use super::spooled::observe_uploaded;
 use crate::peers::Acknowledged;
 use crate::turn::{Node, unmounted};
 
@@ -56,6 +57,9 @@ pub struct Remains {
     /// What waits in its spool.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub spool: Option<Spooled>,
+    /// The last revision that it uploaded from its spool for a recovery of its cluster.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub uploaded: Option<u64>,
 }
 
 /// What waits in the spool of a node.
@@ -180,7 +184,9 @@ pub(crate) async fn observe_remains(node: &Arc<Node>, ledger: &LedgerSeen, saw: 
     let recovery = observe_progress(node.state_path()).unwrap_or(None);
     let generation = readable.then_some(known.generation);
     let outdated_by = known.is_outdated().then(|| known.newest().number);
-    Remains { name: node.name().to_owned(), generation, outdated_by, seen, was: known.ancestors(), recovery, spool }
+    let uploaded = observe_uploaded(node, ledger);
+    let (name, was) = (node.name().to_owned(), known.ancestors());
+    Remains { name, generation, outdated_by, seen, was, recovery, spool, uploaded }
 }
 
 /// Whose the data is, by its WAL.

@@ -215,6 +215,8 @@ pub struct Recovery {
     pub unconfirmed: Vec<String>,
     /// The generation that the recovered cluster has.
     pub generation: u64,
+    /// The highest revision that the nodes which answer hold or have uploaded: the store may have grown up to it.
+    pub held: u64,
     /// The steps, in their order.
     pub steps: Vec<RecoverStep>,
     /// Why nothing is done.
@@ -237,6 +239,7 @@ pub fn plan_recovery(
         loses: Vec::new(),
         unconfirmed: case.unconfirmed(),
         generation,
+        held: case.held(),
         steps: Vec::new(),
         halt: None,
     };
@@ -353,7 +356,10 @@ impl<'a> Case<'a> {
         }
         // A quorum here that is stopped for an earlier state backs up until then.
         let watches = if serving.is_some() { &[] } else { self.evidence.watches };
-        let evidence = Evidence { watches, ..self.evidence };
+        let held = self.held();
+        let watches: Vec<(String, StoreWatch)> =
+            watches.iter().filter(|(_, watch)| !watch.is_own(held)).cloned().collect();
+        let evidence = Evidence { watches: &watches, ..self.evidence };
         if let Some(halt) = evidence.contradiction().or_else(|| self.claimed_elsewhere()) {
             return Some(halt);
         }
@@ -371,6 +377,14 @@ impl<'a> Case<'a> {
         }
         let quorum = best.filter(|_| self.said.point.is_none()).and_then(|(_, best)| self.possible_quorum(best));
         quorum.or_else(|| self.unknown_nodes())
+    }
+
+    /// The highest revision that the nodes which answer hold in their data or their spools, or have uploaded from them.
+    fn held(&self) -> u64 {
+        let newest = self.best().map_or(0, |(_, best)| best.generation);
+        let data = self.whole().filter(|(_, one)| one.generation == newest).filter_map(|(_, one)| one.revision);
+        let spools = self.evidence.spools.iter().flat_map(|spool| &spool.parts).map(|part| part.last);
+        data.chain(spools).max().unwrap_or(0).max(self.evidence.uploaded)
     }
 
     /// The claims that count.

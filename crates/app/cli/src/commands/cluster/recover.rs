@@ -112,7 +112,7 @@ pub(crate) fn run(args: &Args, printer: &mut Printer) -> Result<Exit, Fault> {
     printer.note(&shown.text());
     confirm(&cluster.spec, args)?;
     let (founder, mut order) = order(&found, &plan, args)?;
-    order.uploaded = upload(&cluster, &plan, printer)?;
+    order.uploaded = upload(&cluster, &plan, printer)?.max(Some(plan.held));
     let _: quorate_agent::recover::RecoveryNow = cluster.order(&founder, "/v1/recover", &order)?;
     follow(&cluster, &founder, &order, args.wait, printer)
 }

@@ -66,6 +66,9 @@ pub enum StoreWatch {
         to: u64,
         /// Until when that counts.
         until: String,
+        /// Another writer took over, which no upload from a spool causes.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        taken_over: bool,
     },
 }
 
@@ -80,6 +83,16 @@ pub struct Evidence<'a> {
     pub spools: &'a [SpoolSeen],
     /// Generations that recoveries of this cluster claimed in the store.
     pub claims: &'a [ClaimSeen],
+    /// The highest revision that the nodes which answer have uploaded from their spools for a recovery.
+    pub uploaded: u64,
+}
+
+impl StoreWatch {
+    /// Whether the store grew by no more than what the nodes that answer hold, up to revision `held`, or have uploaded themselves. That is no
+    /// sign of another quorum; another writer is.
+    pub fn is_own(&self, held: u64) -> bool {
+        matches!(self, StoreWatch::Grew { from, to, taken_over: false, .. } if from < to && *to <= held)
+    }
 }
 
 /// A generation that a recovery claimed in the store.
@@ -108,7 +121,7 @@ impl Evidence<'_> {
             return Some(refused(Code::RecoverMemberAnswers, why, &way_out));
         }
         self.watches.iter().find_map(|(node, watch)| match watch {
-            StoreWatch::Grew { from, to, until } => {
+            StoreWatch::Grew { from, to, until, .. } => {
                 let why = format!(
                     "newer backups appeared in the store: `{node}` saw revision {from} become {to}, so a quorum may serve"
                 );

@@ -211,7 +211,7 @@ fn silence_needs_a_fence_and_an_answer_outweighs_it() {
     let refused = plan(fenced, Evidence { probes: &answer, ..Evidence::default() });
     assert_eq!((code(&refused), &refused.steps), (Some(Code::RecoverMemberAnswers), &Vec::new()));
     let until = || "2026-11-18T01:00:20Z".to_owned();
-    let grew = [("n2".to_owned(), StoreWatch::Grew { from: 100, to: 103, until: until() })];
+    let grew = [("n2".to_owned(), StoreWatch::Grew { from: 100, to: 103, until: until(), taken_over: false })];
     assert_eq!(code(&plan(fenced, Evidence { watches: &grew, ..Evidence::default() })), Some(Code::RecoverStoreGrows));
     let quiet = [("n2".to_owned(), StoreWatch::Quiet { since: until(), until: Some(until()) })];
     let refused = plan(called_dead, Evidence { watches: &quiet, ..Evidence::default() }).halt.unwrap().halt;
@@ -308,4 +308,44 @@ fn a_generation_that_was_claimed_elsewhere_is_neither_made_again_nor_passed() {
     assert_eq!((code(&next), next.generation), (None, 2));
     let beside = plan(&claim("n1"), true);
     assert_eq!((code(&beside), beside.generation), (None, 1));
+}
+
+/// A recovery uploaded a spool, and was refused or cut off after that. The same command is run again.
+#[test]
+fn a_store_that_grew_by_what_survivors_hold_or_uploaded_is_no_sign_of_a_quorum() {
+    let fenced = ["n1".to_owned(), "n3".to_owned()];
+    let store = StoreNewest::Newest { cluster: None, revision: 150, epoch: 1 };
+    let grew = |from, to, taken_over| {
+        [("n2".to_owned(), StoreWatch::Grew { from, to, until: "2026-11-18T01:00:20Z".to_owned(), taken_over })]
+    };
+    let plan = |seen: RowSeen, watches: &[(String, StoreWatch)], evidence: Evidence<'_>| {
+        let rows = [silent(1), row(2, seen), silent(3)];
+        let said = Said { fenced: &fenced, ..Said::default() };
+        plan_recovery(&spec(&[1, 2, 3], ""), &rows, &store, Evidence { watches, ..evidence }, said)
+    };
+    let blank = || RowSeen::Blank { generation: 0 };
+    let none = Evidence::default();
+    let uploaded = Evidence { uploaded: 150, ..none };
+    let again = plan(blank(), &grew(130, 150, false), uploaded);
+    assert_eq!((code(&again), again.held), (None, 150));
+    // Nothing that answers has it; or it has less; or another writer took over.
+    for (watch, evidence) in [
+        (grew(130, 150, false), none),
+        (grew(130, 151, false), uploaded),
+        (grew(130, 150, true), uploaded),
+        (grew(150, 150, false), uploaded),
+    ] {
+        assert_eq!(code(&plan(blank(), &watch, evidence)), Some(Code::RecoverStoreGrows), "{watch:?}");
+    }
+    let parts = vec![SpoolPart { first: 131, last: 150, epoch: 1, cluster: 0xc1 }];
+    let spools = [SpoolSeen { node: "n2".to_owned(), parts, unread: None }];
+    assert_eq!(code(&plan(blank(), &grew(130, 150, false), Evidence { spools: &spools, ..none })), None);
+    assert_eq!(code(&plan(holds(survivor(2, 120, 150)), &grew(130, 150, false), none)), None);
+    // What an earlier generation holds says nothing about a later one.
+    let later = Survivor { generation: 1, newest: 1, ..survivor(2, 120, 100) };
+    let rows = [row(1, holds(survivor(1, 119, 150))), row(2, holds(later)), silent(3)];
+    let watches = grew(130, 150, false);
+    let said = Said { fenced: &fenced[1..], ..Said::default() };
+    let plan = plan_recovery(&spec(&[1, 2, 3], ""), &rows, &store, Evidence { watches: &watches, ..none }, said);
+    assert_eq!((code(&plan), plan.held), (Some(Code::RecoverStoreGrows), 100));
 }

@@ -42,7 +42,9 @@ pub(super) struct Survey {
 impl Survey {
     /// What is known of the members that do not answer.
     pub(super) fn evidence(&self) -> Evidence<'_> {
-        Evidence { probes: &self.probes, watches: &self.watches, spools: &self.spools, claims: &self.claims }
+        let uploaded = self.answers.values().flatten().filter_map(|remains| remains.uploaded).max().unwrap_or(0);
+        let Survey { probes, watches, spools, claims, .. } = self;
+        Evidence { probes, watches, spools, claims, uploaded }
     }
 
     /// How far the data of a node reaches.
