@@ -18,7 +18,7 @@ mod survey;
 
 pub use carry::Tools;
 pub(crate) use carry::carry_out;
-pub(crate) use export::{export_writes, recovered_at};
+pub(crate) use export::{Exported, export_writes, recovered_at};
 pub(crate) use journal::is_to_a_point;
 pub use journal::{Order, Progress, RecoveryNow, Role, Source, observe_progress};
 pub(crate) use journal::{accept, audit_order, claim, pending, write_failed};

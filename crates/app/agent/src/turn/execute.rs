@@ -32,7 +32,7 @@ use super::status::CheckedNow;
 use super::{Agent, Hindered};
 use crate::certificates;
 use crate::peering::point;
-use crate::recover::export_writes;
+use crate::recover::{Exported, export_writes};
 
 /// What came of a plan.
 pub(super) enum Did {
@@ -121,7 +121,12 @@ impl Agent {
         }
         let (node, ledger) = (Arc::clone(&self.node), self.book.read());
         match self.long(move || export_writes(&node, &ledger)).await {
-            Ok(Ok(Some(path))) => halt.why += &format!("; its writes since the recovery are in `{}`", path.display()),
+            Ok(Ok(Some(Exported { path, missing }))) => {
+                halt.why += &format!("; its writes since the recovery are in `{}`", path.display());
+                if !missing.is_empty() {
+                    halt.why += &format!(", without {}", missing.join(", and without "));
+                }
+            }
             Ok(Ok(None)) | Err(_) => {}
             Ok(Err(fault)) => halt.why += &format!("; its writes are not exported yet: {}", in_words(&fault)),
         }
