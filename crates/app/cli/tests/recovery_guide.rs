@@ -216,4 +216,25 @@ fn one_command_recovers_a_cluster_kept_by_agents_and_brings_an_earlier_state_bac
     cluster.assert_all_hold("k", "good");
     assert!(cluster.revision(0) > later);
     put_stored(&cluster, "backups continue");
+    // Every machine is lost, the state dirs with the ledgers too. What the refusal advises brings the cluster back.
+    for at in 0..3 {
+        cluster.power_off(at);
+    }
+    for at in 0..3 {
+        let gone = cluster.path(&format!("lost-with-ledger-{at}"));
+        std::fs::create_dir(&gone).unwrap();
+        quorate_testkit::run(Command::new("mv").arg(cluster.data(at)).arg(cluster.state(at)).arg(&gone));
+        cluster.start(at);
+    }
+    for at in 0..3 {
+        let status = cluster.wait_phase(at, "refused");
+        assert_eq!(status["code"], "Q0948", "{status}");
+    }
+    let log = cluster.log(0);
+    assert!(log.contains("`quorate cluster recover` brings the whole cluster back"), "{log}");
+    wait_until("the agents answer", LIMIT, || run_block(&cluster, &lost[0], &[]).matches("no data").count() == 3);
+    let said = run_block(&cluster, &lost[1], &[]);
+    assert!(said.contains("recovered: generation"), "{said}");
+    cluster.wait_serving();
+    cluster.assert_all_hold("k", "backups continue");
 }

@@ -438,17 +438,23 @@ impl<G: Guards> Case<'_, G> {
 
     fn backup_exists(&self) -> StartPlan {
         let why = "there is no data, but a backup of this cluster";
-        let way_out =
-            "`quorate backup restore` brings it back; to begin with nothing, declare `bootstrap` with a new id";
-        StartPlan::new(Row::BackupExists, refuse(Code::StartBackupExists, why, way_out))
+        let way_out = format!("{}; to begin with nothing, declare `bootstrap` with a new id", self.back_from_backup());
+        StartPlan::new(Row::BackupExists, refuse(Code::StartBackupExists, why, &way_out))
     }
 
     /// It may be this cluster's: nothing says that it is not.
     fn backup_of_someone(&self) -> StartPlan {
         let why = "there is no data, but a backup that does not say which declaration it is of";
-        let way_out =
-            "`quorate backup restore` brings it back; to begin with nothing, give `backup.store` another prefix";
-        StartPlan::new(Row::BackupExists, refuse(Code::StartBackupExists, why, way_out))
+        let way_out = format!("{}; to begin with nothing, give `backup.store` another prefix", self.back_from_backup());
+        StartPlan::new(Row::BackupExists, refuse(Code::StartBackupExists, why, &way_out))
+    }
+
+    /// Data dirs of several members that are restored by hand are not of one cluster for their agents.
+    fn back_from_backup(&self) -> &'static str {
+        match self.spec.members.len() {
+            0 | 1 => "`quorate backup restore` and then `quorate cluster adopt` bring it back",
+            _ => "`quorate cluster recover` brings the whole cluster back",
+        }
     }
 
     /// Written down by every peer and by this node before etcd first runs.
