@@ -66,7 +66,12 @@ pub(super) fn prove(node: &Node) -> Result<u64, Fault> {
 /// Makes the data dir, and shows how far it is.
 pub(super) fn restore(node: &Node, form: Form, shared: &Shared) -> Result<Outcome, Fault> {
     let mut session = open(node)?;
-    let highest = session.catalog.highest_revision();
+    // The store may never have seen what clients of a recovered cluster, or of this member, read.
+    let recorded = match observe_ledger(&node.ledger()) {
+        LedgerSeen::There(ledger) => ledger.highest_revision(),
+        LedgerSeen::Absent | LedgerSeen::Unreadable(_) => 0,
+    };
+    let highest = session.catalog.highest_revision().max(recorded);
     // Seeded by the system for each process: no two restores make the same cluster.
     let nonce = std::hash::RandomState::new().hash_one(std::process::id());
     let build = |base: &Base, events: &mut ChainEvents, planned: &Planned| {

@@ -68,6 +68,14 @@ impl StartMark {
 }
 
 impl Ledger {
+    /// The highest revision that this node has recorded anywhere: of any member, of a recovery, of backups. What is restored ends above it.
+    pub fn highest_revision(&self) -> u64 {
+        let members = self.progress.iter().map(|progress| progress.revision).max();
+        let recovered = self.recovered.map(|recovered| recovered.revision);
+        let stored = self.backup.as_ref().map(|backup| backup.revision);
+        members.max(recovered).max(stored).unwrap_or(0)
+    }
+
     /// How far a member was seen.
     pub fn progress_of(&self, member: MemberId) -> Option<&Progress> {
         self.progress.iter().find(|known| known.member == member)

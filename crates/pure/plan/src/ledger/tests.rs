@@ -182,3 +182,17 @@ fn a_used_declaration_stays_used() {
     assert_eq!(reset.with(State::Promised(promise())).ancestors(), []);
     assert_eq!(inited.reset().consumed, [1]);
 }
+
+#[test]
+fn the_highest_revision_is_that_of_any_record() {
+    let progress =
+        |revision| Progress { member: MemberId(1), index: 9, term: 1, revision, start: None, rolled_back: None };
+    let none = Ledger::default();
+    assert_eq!(none.highest_revision(), 0);
+    let members = Ledger { progress: vec![progress(7), progress(40), progress(8)], ..none.clone() };
+    assert_eq!(members.highest_revision(), 40);
+    let recovered = Some(RecoveredAt { cluster: ClusterId(3), revision: 1_000_000_040 });
+    assert_eq!(Ledger { recovered, ..members.clone() }.highest_revision(), 1_000_000_040);
+    let backup = Some(BackupCursor { store: "s".into(), epoch: 1, revision: 41 });
+    assert_eq!(Ledger { backup, ..members }.highest_revision(), 41);
+}
