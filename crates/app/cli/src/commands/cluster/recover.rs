@@ -37,7 +37,10 @@ Examples:
 Every agent that answers reports how far its data reaches, running or not, and queries the
 etcd of every member whose agent is silent. An answer of such a member is a refusal. The
 furthest data begins the new cluster, or the backup if that reaches further; the others
-join it. Data is copied and renamed, never deleted. Run again, it continues.")]
+join it. Data is copied and renamed, never deleted. Run again, it continues.
+
+Exit code 3: the order is taken and not carried out within --wait. The agents continue;
+`quorate cluster status` shows progress, and the same command follows it further.")]
 pub(crate) struct Args {
     #[command(flatten)]
     cluster: ClusterArgs,
@@ -78,8 +81,8 @@ pub(crate) struct Args {
     #[arg(long)]
     yes: bool,
 
-    /// How long to wait for the nodes
-    #[arg(long, value_name = "TIME", default_value = "10m", value_parser = time)]
+    /// Follow the nodes for this long; they continue after that
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = time)]
     wait: Duration,
 }
 

@@ -74,7 +74,7 @@ pub(super) fn follow(
                 Code::RecoverWaiting,
                 format!("`{founder}` serves, and {} is not in yet", who.join(", ")),
             )
-            .hint("run the same command again: it goes on")
+            .hint(continues(cluster))
             .caused_by(why.join("; ")));
         }
         std::thread::sleep(LOOK);
@@ -87,6 +87,15 @@ pub(super) fn follow(
         renamed,
     });
     Ok(Exit::Done)
+}
+
+/// What an operator does about an order that is not carried out yet.
+fn continues(cluster: &Cluster) -> String {
+    format!(
+        "the agents continue with what was ordered: `quorate cluster status --config {}` shows progress; run the same command again to \
+         follow it and to have the other nodes join",
+        cluster.file.display()
+    )
 }
 
 /// Waits until the founder serves. Returns the recovered revision, and what was renamed.
@@ -120,7 +129,7 @@ fn begin(
         };
         if begun.elapsed() > wait {
             return Err(Fault::new(Code::RecoverWaiting, format!("`{founder}` has not begun the cluster yet"))
-                .hint("run the same command again: it goes on")
+                .hint(continues(cluster))
                 .caused_by(why));
         }
         std::thread::sleep(LOOK);
