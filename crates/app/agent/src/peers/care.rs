@@ -63,7 +63,11 @@ pub(super) async fn probe(
 /// Uploads what waits in the spool of this node.
 pub(super) async fn spool(State(api): State<Api>) -> Result<Json<Uploaded>, No> {
     own_etcd(&api)?;
-    blocking(move || recover::upload(&api.node)).await.map(Json)
+    let node = Arc::clone(&api.node);
+    let order_backup = move |revision| {
+        api.shared.order_backup(revision);
+    };
+    blocking(move || recover::upload(&node, &order_backup)).await.map(Json)
 }
 
 /// Orders a recovery, and tells how far the one that was ordered is.

@@ -1,9 +1,11 @@
 //! Uploads what waits in the spool of this node, so that a recovery from the backup has it.
 //!
-//! **Rule:** a spool that its writer works on is left to the writer; a segment stays until the store has it.
+//! **Rule:** a spool that its writer works on is left to the writer, which is told to store what it recorded; a segment stays until the store has it.
 
 use std::path::Path;
+use std::time::{Duration, Instant};
 
+use quorate_backup::spool::observe_waiting;
 use quorate_etcd::aside::ensure_file;
 use quorate_etcd::ledger::observe_ledger;
 use quorate_etcd_formats::membership::ClusterId;
@@ -17,6 +19,9 @@ use crate::turn::Node;
 
 /// The record of what was uploaded, in the state dir.
 const FILE: &str = "recovery-upload.json";
+/// How long the writer of backups may take to store what it recorded.
+const WRITER_LIMIT: Duration = Duration::from_secs(10);
+const WRITER_POLL: Duration = Duration::from_millis(200);
 
 /// What was uploaded.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -29,8 +34,26 @@ pub struct Uploaded {
     pub last: Option<u64>,
 }
 
-/// Uploads all of it, or returns why the store did not take the rest.
-pub(crate) fn upload(node: &Node) -> Result<Uploaded, Fault> {
+/// Uploads all of it, or returns why the store did not take the rest. `order_backup`: has the writer of backups of this node store what it
+/// recorded, where it works on the spool because the cluster serves.
+pub(crate) fn upload(node: &Node, order_backup: &dyn Fn(u64)) -> Result<Uploaded, Fault> {
+    let began = Instant::now();
+    let last = observe_waiting(&node.spool())?.iter().map(|part| part.last).max();
+    loop {
+        match (upload_now(node), last) {
+            (Err(fault), Some(last)) if fault.code() == Code::SpoolLocked && began.elapsed() < WRITER_LIMIT => {
+                order_backup(last);
+                std::thread::sleep(WRITER_POLL);
+                if observe_waiting(&node.spool())?.iter().all(|part| part.first > last) {
+                    return Ok(Uploaded { first: None, last: Some(last) });
+                }
+            }
+            (uploaded, _) => return uploaded,
+        }
+    }
+}
+
+fn upload_now(node: &Node) -> Result<Uploaded, Fault> {
     let Some(backup) = &node.spec.backup else {
         return Err(Fault::new(Code::RecoverNothing, "cannot upload a spool: no store is declared"));
     };

@@ -219,7 +219,7 @@ impl Shared {
 
     /// Has everything that is recorded, up to this revision at least, put into the store now. Returns whether that is new: what is
     /// under way is given its time.
-    pub(super) fn order_backup(&self, revision: u64) -> bool {
+    pub(crate) fn order_backup(&self, revision: u64) -> bool {
         let mut asked = lock(&self.talk.backup_asked);
         if asked.is_some_and(|(known, at)| revision <= known && at.elapsed() < BACKUP_AGAIN) {
             return false;

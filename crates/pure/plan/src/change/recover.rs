@@ -515,6 +515,7 @@ impl<'a> Case<'a> {
                     format!("every write after revision {revision}, also what nodes and newer backups hold")
                 }
             });
+            loses.extend(spool::left_out(self.evidence.spools, self.end_of_store(), &self.uploads(source)));
             return loses;
         }
         match (source, best) {
@@ -560,9 +561,31 @@ impl<'a> Case<'a> {
         loses
     }
 
-    /// How far the store reaches; spools hold what is newer than any point.
+    /// How far the store reaches, whatever point is wanted.
+    fn end_of_store(&self) -> Option<u64> {
+        match self.store {
+            StoreNewest::Newest { revision, .. } => Some(self.evidence.newest.unwrap_or(0).max(*revision)),
+            StoreNewest::NotDeclared | StoreNewest::Unknown(_) | StoreNewest::Empty => None,
+        }
+    }
+
+    /// How far the store reaches once spools are uploaded; none where that does not lead to the point that is wanted.
     fn extended(&self, store: &StoreNewest) -> Option<Extended> {
-        extend(store, if self.said.point.is_some() { &[] } else { self.evidence.spools })
+        let (Some(point), StoreNewest::Newest { cluster, revision, epoch }) = (self.said.point, store) else {
+            return extend(store, self.evidence.spools);
+        };
+        // Writes at or before the point may wait in a spool alone. They follow on the end of the store.
+        let end = self.end_of_store().unwrap_or(*revision);
+        let store = StoreNewest::Newest { cluster: *cluster, revision: end, epoch: *epoch };
+        let extended = extend(&store, self.evidence.spools)?;
+        let revision = match point {
+            Point::Revision(wanted) if extended.revision < wanted => return None,
+            Point::Revision(wanted) => wanted,
+            // When they were written is known to the restore, which cuts what is later.
+            Point::Time(_) if *revision == end => extended.revision,
+            Point::Time(_) => *revision,
+        };
+        Some(Extended { revision, ..extended })
     }
 
     /// What is uploaded before the backup is restored.

@@ -85,6 +85,8 @@ pub struct Evidence<'a> {
     pub claims: &'a [ClaimSeen],
     /// The highest revision that the nodes which answer have uploaded from their spools for a recovery.
     pub uploaded: u64,
+    /// How far the store reaches at its end, where the state of an earlier point is wanted.
+    pub newest: Option<u64>,
 }
 
 impl StoreWatch {

@@ -349,3 +349,32 @@ fn a_store_that_grew_by_what_survivors_hold_or_uploaded_is_no_sign_of_a_quorum()
     let plan = plan_recovery(&spec(&[1, 2, 3], ""), &rows, &store, Evidence { watches: &watches, ..none }, said);
     assert_eq!((code(&plan), plan.held), (Some(Code::RecoverStoreGrows), 100));
 }
+
+/// No delta was uploaded for an hour, and what was written a minute ago is to be undone.
+#[test]
+fn what_waits_in_spools_is_uploaded_first_or_named_also_for_a_point() {
+    let rows = [row(1, holds(survivor(1, 120, 160))), row(2, holds(survivor(2, 120, 160)))];
+    let store = |revision| StoreNewest::Newest { cluster: Some(ClusterId(0xc1)), revision, epoch: 1 };
+    let part = |first, last| SpoolPart { first, last, epoch: 1, cluster: 0xc1 };
+    let plan = |point, store: &StoreNewest, parts: &[SpoolPart]| {
+        let spools = [SpoolSeen { node: "n2".to_owned(), parts: parts.to_vec(), unread: None }];
+        let evidence = Evidence { spools: &spools, newest: Some(130), ..Evidence::default() };
+        let said = Said { point: Some(point), ..Said::default() };
+        plan_recovery(&spec(&[1, 2], ""), &rows, store, evidence, said)
+    };
+    let upload = RecoverStep::Upload { node: "n2".to_owned(), first: 131, last: 150 };
+    let from = |plan: &Recovery| plan.source.as_ref().map(ToString::to_string);
+    let backup = |revision: u64| Some(format!("the backup, revision {revision}, on `n1`"));
+    // The time is after the end of the store: what waits may be of it.
+    let late = plan(Point::Time(5), &store(130), &[part(131, 150), part(155, 160)]);
+    assert_eq!((code(&late), from(&late), &late.steps[0]), (None, backup(150), &upload));
+    assert_eq!(late.loses.len(), 2, "{:?}", late.loses);
+    assert!(late.loses[1].contains("revisions 155 to 160, which wait in the spool of `n2`"), "{:?}", late.loses);
+    // It is before that.
+    let early = plan(Point::Time(5), &store(90), &[part(131, 150)]);
+    assert_eq!((from(&early), &early.steps[0], early.loses.len()), (backup(90), &upload, 1));
+    let revision = plan(Point::Revision(140), &store(130), &[part(131, 150)]);
+    assert_eq!((code(&revision), from(&revision), &revision.steps[0]), (None, backup(140), &upload));
+    let gap = plan(Point::Revision(140), &store(130), &[part(133, 150)]);
+    assert_eq!((code(&gap), gap.source), (Some(Code::RecoverNothing), None));
+}

@@ -44,7 +44,7 @@ impl Survey {
     pub(super) fn evidence(&self) -> Evidence<'_> {
         let uploaded = self.answers.values().flatten().filter_map(|remains| remains.uploaded).max().unwrap_or(0);
         let Survey { probes, watches, spools, claims, .. } = self;
-        Evidence { probes, watches, spools, claims, uploaded }
+        Evidence { probes, watches, spools, claims, uploaded, ..Evidence::default() }
     }
 
     /// How far the data of a node reaches.
