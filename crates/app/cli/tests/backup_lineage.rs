@@ -92,8 +92,8 @@ fn a_restore_to_an_earlier_time_raises_the_revision_above_all_that_was_seen_and_
 
 #[test]
 fn a_store_of_another_cluster_is_refused_until_it_is_taken_over_by_name() {
-    let place = Place::with_store("3.5.16");
-    let _agent = place.start();
+    let mut place = Place::with_store("3.5.16");
+    let mut agent_of_place = place.start();
     place.put("k", "ours");
     let here = revision(&place);
     wait_stored(&place, here);
@@ -127,4 +127,22 @@ fn a_store_of_another_cluster_is_refused_until_it_is_taken_over_by_name() {
     wait_until("the first cluster reports that it was replaced", LIMIT, || warned(&place, "Q1425"));
     let restored = backup(&place, &["list"]);
     assert_eq!(restored["lineage"]["tokens"], serde_json::json!(["t", "u"]), "{restored}");
+    wait_until("the take-over is reported as done", LIMIT, || warned(&other, "Q1455"));
+
+    // The operator undoes it. The line that is still in the other file does nothing any more.
+    let other_id = other.status()["cluster_id"].as_str().unwrap().to_owned();
+    assert!(agent_of_place.stop().success(), "{}", agent_of_place.log());
+    let text = std::fs::read_to_string(place.path("cluster.yaml")).unwrap();
+    place.raw = Some(text.replace("delta-period", &format!("take-over: \"{other_id}\", delta-period")));
+    let _agent = place.start();
+    place.put("k", "ours, taken back");
+    wait_stored(&place, revision(&place));
+    other.put("k", "theirs, replaced");
+    wait_until("the other cluster is refused for good", LIMIT, || {
+        let state = other.status()["backup"]["state"].as_str().unwrap_or_default().to_owned();
+        state.contains("Q1425")
+    });
+    place.put("k", "ours, for good");
+    wait_stored(&place, revision(&place));
+    assert!(!warned(&place, "Q1425"), "{:#}", place.status());
 }

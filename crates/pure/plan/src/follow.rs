@@ -4,10 +4,12 @@
 //! only; what is only covered by a full is a hole in the history, and is said. An unknown store is not an empty one.
 
 mod decide;
+mod take_over;
 #[cfg(test)]
 mod tests;
 
 pub use decide::plan_follow;
+pub use take_over::{Order, TakeOver, observe_order};
 
 use quorate_etcd_formats::delta::quorate::Epoch;
 use serde::Serialize;
@@ -28,8 +30,8 @@ pub struct FollowSeen {
     pub spool: Option<SpoolSeen>,
     /// The layout that is written.
     pub layout: Layout,
-    /// The operator said that this cluster may overrule another one's backups.
-    pub take_over: bool,
+    /// Whether the operator's order that this cluster may overrule other backups is still to be carried out.
+    pub take_over: Order,
     /// This cluster was restored from a backup of its own lineage: its revision may be behind what the store holds.
     pub restored: bool,
     /// The operator took the data of this cluster over as it is: it may be behind what the store holds of it.

@@ -116,6 +116,8 @@ pub struct Position {
     pub peers_ahead_ms: AtomicI64,
     /// 1: nothing was removed the last time, because the clock is ahead of others.
     pub clock_ahead: AtomicU64,
+    /// 1: the take-over that the cluster file orders was carried out before.
+    pub take_over_done: AtomicU64,
     /// Steps of this machine's clock.
     clock: Mutex<ClockSteps>,
 }

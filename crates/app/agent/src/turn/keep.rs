@@ -97,6 +97,11 @@ async fn look_after(turns: &Turns, memory: &mut Memory) -> Result<bool, Fault> {
     let what = "the clock of this node is ahead of the store's or of other agents': no backup is removed";
     let notice = ahead.then(|| Notice::new(Code::ClockAhead, what));
     shared.warnings(&[Code::ClockAhead], notice.into_iter().collect());
+    let done = shared.backups.position.take_over_done.load(Ordering::Relaxed) != 0;
+    let what = "the take-over that `backup` orders was carried out: it has no effect any more";
+    let notice =
+        done.then(|| Notice::new(Code::TakeOverDone, what).way_out("remove `take-over` from the cluster file"));
+    shared.warnings(&[Code::TakeOverDone], notice.into_iter().collect());
     let defrag = &node.spec.maintenance.defrag;
     let would = plan_upkeep(defrag, &seen, now_ms()).0;
     if would.iter().any(|step| matches!(step, Upkeep::Defragment(_))) {

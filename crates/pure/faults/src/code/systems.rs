@@ -277,6 +277,8 @@ macro_rules! systems {
         PgAhead = "Q1447", CannotMeet;
         /// A node lacks changes of a former writer that the writer has, and takes the rows of the writer.
         PgLacksRows = "Q1448", Waiting;
+        /// A take-over of backups that the cluster file orders was carried out before (warning).
+        TakeOverDone = "Q1455", CannotMeet;
 
         /// A received cluster file names another source of members than this node's own file.
         ReceivedSource = "Q1460", Refused;

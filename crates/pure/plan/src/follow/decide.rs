@@ -2,7 +2,7 @@
 
 use quorate_faults::{Code, Fault, Result};
 
-use super::{EpochPlan, EtcdSeen, FollowPlan, FollowSeen, Kin, SpoolPlan, SpoolSeen, StoreHolds, StoreSeen};
+use super::{EpochPlan, EtcdSeen, FollowPlan, FollowSeen, Kin, Order, SpoolPlan, SpoolSeen, StoreHolds, StoreSeen};
 use crate::Warning;
 use crate::chain::{Layout, Span};
 
@@ -44,13 +44,19 @@ fn bound(seen: &FollowSeen, store: &StoreHolds) -> Result<()> {
             (whose, cluster_id, "another cluster of this lineage has taken it over")
         }
     };
-    if seen.take_over && seen.layout == Layout::Quorate {
+    if seen.take_over == Order::Due && seen.layout == Layout::Quorate {
         return Ok(());
     }
     let attempt = format!("cannot back cluster {:x} up to this store: {what} ({whose})", seen.etcd.cluster_id);
     let hint = match seen.layout {
+        Layout::Quorate if seen.take_over == Order::Done => {
+            "give this cluster a store of its own: the take-over that is ordered was \
+             carried out before, and a cluster takes the same one over once"
+                .to_owned()
+        }
         Layout::Quorate => format!(
-            "give this cluster a store of its own; if it replaces the other one, write `take-over: \"{cluster_id:x}\"` below              `backup` in the cluster file (`backup follow` takes `--take-over`)"
+            "give this cluster a store of its own; if it replaces the other one, write `take-over: \"{cluster_id:x}\"` below \
+             `backup` in the cluster file (`backup follow` takes `--take-over`)"
         ),
         Layout::Gardener => "give this cluster a store of its own".to_owned(),
     };
@@ -314,7 +320,7 @@ fn rolled_back(seen: &FollowSeen, newest: u64, ours: Option<SpoolSeen>) -> Resul
     }
     // The store's own word: what clients were told is written is there, and not in etcd any more.
     let StoreSeen::Holds(store) = &seen.store else { return Ok(anew_after(seen, newest, ours)) };
-    if store.reach.is_some_and(|reach| reach > revision) && !seen.take_over && !seen.taken_over {
+    if store.reach.is_some_and(|reach| reach > revision) && seen.take_over != Order::Due && !seen.taken_over {
         let what = format!(
             "cannot back up to this store: etcd is at revision {revision}, and revision {newest} of this cluster was backed up: \
              its data was put back to an older copy"
@@ -340,7 +346,7 @@ fn anew_after(seen: &FollowSeen, newest: u64, ours: Option<SpoolSeen>) -> Follow
 /// The newest chain does not say whose it is, and no spool knows either.
 fn unrecorded(seen: &FollowSeen, store: &StoreHolds) -> Result<FollowPlan> {
     let (reach, revision) = (store.reach.unwrap_or(0), seen.etcd.revision);
-    let may = (seen.take_over || seen.restored) && seen.layout == Layout::Quorate;
+    let may = (seen.take_over == Order::Due || seen.restored) && seen.layout == Layout::Quorate;
     if reach > revision && !may {
         return Err(overrules(seen, reach, "a cluster whose id is not recorded".to_owned()));
     }
@@ -363,7 +369,7 @@ fn unrecorded(seen: &FollowSeen, store: &StoreHolds) -> Result<FollowPlan> {
 /// The newest chain is another cluster's.
 fn other(seen: &FollowSeen, store: &StoreHolds) -> Result<FollowPlan> {
     let (reach, revision) = (store.reach.unwrap_or(0), seen.etcd.revision);
-    let may = (seen.take_over || seen.restored) && seen.layout == Layout::Quorate;
+    let may = (seen.take_over == Order::Due || seen.restored) && seen.layout == Layout::Quorate;
     if reach >= revision && !may {
         return Err(overrules(seen, reach, format!("cluster {:x}", store.cluster_id)));
     }

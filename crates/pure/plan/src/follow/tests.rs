@@ -15,7 +15,7 @@ fn seen(store: StoreSeen, spool: Option<SpoolSeen>) -> FollowSeen {
         store,
         spool,
         layout: Layout::Quorate,
-        take_over: false,
+        take_over: Order::None,
         restored: false,
         taken_over: false,
     }
@@ -264,7 +264,7 @@ fn a_store_in_which_nothing_can_be_restored_gets_a_full() {
 fn a_revision_that_went_back_begins_a_new_history() {
     insta::assert_snapshot!(told(seen(holds(0xc, 120, 3), None)), @"refused [Q0844]: cannot back up to this store: etcd is at revision 100, and revision 120 of this cluster was backed up: its data was put back to an older copy");
     let taken_over = FollowSeen { taken_over: true, ..seen(holds(0xc, 120, 3), None) };
-    assert_eq!(told(taken_over), told(FollowSeen { take_over: true, ..seen(holds(0xc, 120, 3), None) }));
+    assert_eq!(told(taken_over), told(FollowSeen { take_over: Order::Due, ..seen(holds(0xc, 120, 3), None) }));
     insta::assert_snapshot!(told(FollowSeen { taken_over: true, ..seen(holds(0xc, 120, 3), None) }), @r"
     watch from 101, epoch Take { begins_at: 100 }, spool Begin
     full: etcd's revision went back
@@ -287,7 +287,7 @@ fn another_clusters_store_is_gone_on_with_only_where_nothing_is_overruled() {
     [Q0843] the store's backups up to revision 90 are of cluster d; those of cluster c begin with a full backup
     ");
     insta::assert_snapshot!(told(seen(holds(0xd, 120, 3), None)), @"refused [Q0843]: cannot go on with this store: it holds backups of cluster d up to revision 120, and etcd is at 100");
-    let may = FollowSeen { take_over: true, ..seen(holds(0xd, 120, 3), None) };
+    let may = FollowSeen { take_over: Order::Due, ..seen(holds(0xd, 120, 3), None) };
     insta::assert_snapshot!(told(may.clone()), @r"
     watch from 101, epoch Take { begins_at: 100 }, spool Begin
     full: the store's newest backups are another cluster's
@@ -397,11 +397,12 @@ proptest! {
         revision in 1u64..60,
         oldest in proptest::option::of(1u64..61),
         gardener in any::<bool>(),
-        take_over in any::<bool>(),
+        due in any::<bool>(),
     ) {
         let oldest = oldest.map(|oldest| oldest.min(revision + 1));
         let layout = if gardener { Layout::Gardener } else { Layout::Quorate };
         let etcd = EtcdSeen { cluster_id: 0xc, revision, oldest };
+        let take_over = if due { Order::Due } else { Order::None };
         let seen = FollowSeen { etcd, store: store.clone(), spool, layout, take_over, restored: false, taken_over: false };
         let Ok(plan) = plan_follow(&seen) else {
             // Only what would be overruled is a reason to refuse.
@@ -497,12 +498,12 @@ mod lineages {
         Object { name, kind, layout, first: last, last, created_ms: 0, bytes: 1, epoch, cluster_id, state }
     }
 
-    fn plan(objects: &[Object], opened: &[Epoch], me: &Me, revision: u64, take_over: bool) -> Result<FollowPlan> {
+    fn plan(objects: &[Object], opened: &[Epoch], me: &Me, revision: u64, due: bool) -> Result<FollowPlan> {
         let starts: Vec<EpochStart> =
             opened.iter().map(|epoch| EpochStart { epoch: epoch.epoch, begins_at: epoch.begins_at }).collect();
         let (store, _) = observe_lineage(objects, &starts, opened, me);
         let etcd = EtcdSeen { cluster_id: me.cluster_id, revision, oldest: None };
-        let layout = Layout::Quorate;
+        let (layout, take_over) = (Layout::Quorate, if due { Order::Due } else { Order::None });
         plan_follow(&FollowSeen { etcd, store, spool: None, layout, take_over, restored: false, taken_over: false })
     }
 

@@ -30,6 +30,8 @@ use quorate_plan::schedule::Schedule;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
+pub use quorate_plan::follow::TakeOver;
+
 use super::metrics::Metrics;
 use super::size;
 use patience::{Patience, in_words};
@@ -72,17 +74,6 @@ pub struct FollowSettings {
     pub declared: Option<Declared>,
     /// Where large files of a compaction lie for a while.
     pub scratch: PathBuf,
-}
-
-/// Whose backups a cluster may overrule by the operator's word.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum TakeOver {
-    /// Nobody's.
-    No,
-    /// Those of whichever cluster the store is bound to.
-    Any,
-    /// Those of this cluster's lineage.
-    Of(u64),
 }
 
 /// How it ended when it was asked to.
@@ -139,7 +130,7 @@ pub async fn follow(settings: FollowSettings, metrics: Metrics, stop: Cancellati
     };
     let (mut oldest, mut patience) = (None, Patience::new(Duration::from_millis(200), Duration::from_secs(30)));
     loop {
-        let observed = observe::observe(&settings, &client, &mut spool, oldest, &stop).await?;
+        let observed = observe::observe(&settings, &client, &metrics, &mut spool, oldest, &stop).await?;
         let Some(seen) = observed else { return Ok(ended(&metrics, &spool)) };
         let begun = observe::begin(&settings, &client, &metrics, &mut spool, seen).await?;
         let Some((run, plan)) = begun else { continue };

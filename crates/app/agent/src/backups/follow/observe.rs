@@ -19,7 +19,8 @@ use quorate_faults::{Code, Fault, Result};
 use quorate_plan::chain::{Kind, Layout, Span, Target};
 use quorate_plan::estimate::{Cost, Inside};
 use quorate_plan::follow::{
-    EpochPlan, EtcdSeen, FollowPlan, FollowSeen, Kin, Me, SpoolPlan, SpoolSeen, StoreSeen, observe_lineage, plan_follow,
+    EpochPlan, EtcdSeen, FollowPlan, FollowSeen, Kin, Me, Order, SpoolPlan, SpoolSeen, StoreSeen, observe_lineage,
+    observe_order, plan_follow,
 };
 use quorate_plan::lineage::Lineage;
 use tokio_util::sync::CancellationToken;
@@ -52,6 +53,7 @@ struct Looked {
     store: StoreSeen,
     holds: Option<Holds>,
     lineage: Option<Lineage>,
+    take_over: Order,
 }
 
 /// The newest chain of the store.
@@ -68,6 +70,7 @@ struct Holds {
 pub(super) async fn observe(
     settings: &Arc<FollowSettings>,
     client: &Client,
+    metrics: &Metrics,
     spool: &mut Spool,
     oldest: Option<u64>,
     stop: &CancellationToken,
@@ -83,13 +86,11 @@ pub(super) async fn observe(
     let Some(heard) = until(stop, "reach etcd", || ask_all(client)).await? else { return Ok(None) };
     let etcd = EtcdSeen { cluster_id: heard.origin.cluster_id, revision: heard.revision, oldest };
     let newest_epoch = catalog.as_ref().map_or(0, Catalog::newest_epoch);
-    let Looked { store: store_seen, holds, lineage } = look(catalog, &me(settings, etcd.cluster_id));
+    let me = me(settings, etcd.cluster_id);
+    let Looked { store: store_seen, holds, lineage, take_over } = look(catalog, &me, settings.take_over);
+    let done = settings.take_over != TakeOver::Any && take_over == Order::Done;
+    metrics.position.take_over_done.store(u64::from(done), Ordering::Relaxed);
     let (layout, restored, taken_over) = (settings.layout, settings.restored, settings.taken_over);
-    let take_over = match settings.take_over {
-        TakeOver::No => false,
-        TakeOver::Any => true,
-        TakeOver::Of(cluster) => lineage.as_ref().is_some_and(|lineage| lineage.has_any(&[cluster])),
-    };
     let mut plan_of = FollowSeen { etcd, store: store_seen, spool: spooled, layout, take_over, restored, taken_over };
     if oldest.is_none() {
         // An epoch that is taken for what etcd no longer has would disown what others have stored of it.
@@ -149,16 +150,17 @@ pub(super) async fn answers(store: &Arc<Store>, quit: &CancellationToken) -> Res
     until(quit, "look into the store", list).await
 }
 
-fn look(catalog: Option<Catalog>, me: &Me) -> Looked {
+fn look(catalog: Option<Catalog>, me: &Me, ordered: TakeOver) -> Looked {
     let Some(mut catalog) = catalog else {
-        return Looked { store: StoreSeen::Unknown, holds: None, lineage: None };
+        return Looked { store: StoreSeen::Unknown, holds: None, lineage: None, take_over: Order::None };
     };
     let (store, lineage) = observe_lineage(&catalog.objects, &catalog.epochs, &catalog.opened, me);
+    let take_over = observe_order(ordered, lineage.as_ref(), &catalog.opened, &catalog.objects, me);
     if let Some(lineage) = &lineage {
         catalog.narrow(lineage);
     }
     let holds = newest_chain(&catalog);
-    Looked { store, holds, lineage }
+    Looked { store, holds, lineage, take_over }
 }
 
 fn newest_chain(catalog: &Catalog) -> Option<Holds> {
@@ -261,7 +263,7 @@ pub(super) async fn begin(
 fn ancestors(settings: &FollowSettings, seen: &Seen) -> Vec<u64> {
     let mut was = settings.was.clone();
     let linked = match &seen.plan_of.store {
-        StoreSeen::Holds(holds) => seen.plan_of.take_over || holds.kin == Kin::Own,
+        StoreSeen::Holds(holds) => seen.plan_of.take_over == Order::Due || holds.kin == Kin::Own,
         StoreSeen::Unknown | StoreSeen::Empty => false,
     };
     was.extend(seen.lineage.iter().filter(|_| linked).flat_map(|lineage| lineage.clusters.iter().copied()));
@@ -275,7 +277,10 @@ fn ancestors(settings: &FollowSettings, seen: &Seen) -> Vec<u64> {
 async fn take_epoch(settings: &FollowSettings, seen: &Seen, begins_at: u64) -> Result<u64> {
     let created_ms = Timestamp::now().as_millisecond();
     let (origin, declared) = (seen.heard.origin.clone(), settings.declared.clone());
-    let about = About { origin, created_ms, declared, was: ancestors(settings, seen), ..About::default() };
+    let mut was = ancestors(settings, seen);
+    // An order about this cluster's own history is done with the first epoch that names it.
+    was.extend(Some(origin.cluster_id).filter(|mine| settings.take_over == TakeOver::Of(*mine)));
+    let about = About { origin, created_ms, declared, was, ..About::default() };
     let mut left = 10u32;
     loop {
         let (store, about) = (Arc::clone(&seen.store), about.clone());

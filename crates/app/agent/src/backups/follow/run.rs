@@ -20,7 +20,7 @@ use super::fulls::Fulls;
 use super::keeper::{Keeper, Told, Ways};
 use super::observe::answers;
 use super::upload::Uploads;
-use super::{Again, Ending, FollowSettings, halted, leases};
+use super::{Again, Ending, FollowSettings, TakeOver, halted, leases};
 use crate::backups::full::ask;
 use crate::backups::metrics::Metrics;
 
@@ -101,7 +101,13 @@ impl Run {
         let missing = position.full_missing_since_ms.swap(0, Ordering::SeqCst) != 0;
         let reach = revision.max(self.uploaded.load(Ordering::SeqCst));
         match missing {
-            true => position.stored.store(reach, Ordering::Relaxed),
+            true => {
+                position.stored.store(reach, Ordering::Relaxed);
+                // The first full of a take-over completes it.
+                if matches!(self.settings.take_over, TakeOver::Of(cluster) if self.clusters.contains(&cluster)) {
+                    position.take_over_done.store(1, Ordering::Relaxed);
+                }
+            }
             false => {
                 position.stored.fetch_max(reach, Ordering::Relaxed);
             }
