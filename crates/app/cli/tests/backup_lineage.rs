@@ -5,11 +5,21 @@
 
 mod agent_support;
 
+use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::Arc;
 
 use agent_support::{LIMIT, Place};
-use quorate_testkit::{quorate, wait_until};
+use jiff::Timestamp;
+use quorate_agent::backups::full::{NoCuts, Order, ask_all, take};
+use quorate_backup::epochs;
+use quorate_backup::store::Store;
+use quorate_backup::write::About;
+use quorate_etcd::client::{Client, Settings};
+use quorate_plan::chain::Layout;
+use quorate_testkit::{Seat, Server, etcd, quorate, wait_until};
 use serde_json::Value;
+use tokio_util::sync::CancellationToken;
 
 fn backup(place: &Place, args: &[&str]) -> Value {
     let store = place.store();
@@ -145,4 +155,123 @@ fn a_store_of_another_cluster_is_refused_until_it_is_taken_over_by_name() {
     place.put("k", "ours, for good");
     wait_stored(&place, revision(&place));
     assert!(!warned(&place, "Q1425"), "{:#}", place.status());
+}
+
+#[test]
+fn a_store_that_records_no_cluster_is_bound_by_the_members_of_its_newest_full() {
+    let mut place = Place::with_store("3.5.16");
+    place.more = place.more.replace("backup: {", "backup: {layout: gardener, ");
+    let mut agent = place.start();
+    place.put("k", "ours");
+    wait_stored(&place, revision(&place));
+
+    // Another cluster has the higher revision, and the same store by mistake.
+    let mut other = Place::new("3.5.16");
+    let mut agent_of_other = other.start();
+    for number in 0..30 {
+        other.put("k", &format!("theirs {number}"));
+    }
+    assert!(agent_of_other.stop().success(), "{}", agent_of_other.log());
+    other.more = place.more.clone();
+    let text = std::fs::read_to_string(other.file()).unwrap();
+    let mut agent_of_other = other.start();
+    wait_until("the other cluster reports that it is not backed up", LIMIT, || warned(&other, "Q1425"));
+    let state = other.status()["backup"]["state"].as_str().unwrap().to_owned();
+    assert!(state.contains("Q1425") && state.contains("lists other members (`n1`)"), "{state}");
+
+    // A node of the first cluster that has lost its spool continues.
+    place.put("k", "ours, later");
+    wait_stored(&place, revision(&place));
+    assert!(agent.stop().success(), "{}", agent.log());
+    std::fs::rename(place.state().join("spool"), place.path("lost")).unwrap();
+    let mut agent = place.start();
+    place.put("k", "ours, later still");
+    wait_stored(&place, revision(&place));
+    assert!(!warned(&place, "Q1425"), "{}", place.status());
+    assert!(agent.stop().success(), "{}", agent.log());
+
+    // What the operator orders, by the id of the cluster that takes over.
+    let id = other.status()["cluster_id"].as_str().unwrap().to_owned();
+    assert!(agent_of_other.stop().success(), "{}", agent_of_other.log());
+    other.raw = Some(text.replace("backup: {", &format!("backup: {{take-over: \"{id}\", ")));
+    let _agent = other.start();
+    other.put("k", "theirs, taken over");
+    wait_stored(&other, revision(&other));
+}
+
+/// Every object below a folder.
+fn files(dir: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(dir).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() { found.extend(files(&path)) } else { found.push(path) }
+    }
+    found.sort();
+    found
+}
+
+/// Two fulls of another cluster, in an epoch of its own, as earlier releases wrote them into a store of two. Returns its id.
+fn add_second_lineage(store: &str, server: &Server) -> String {
+    let url = server.seat.client_url();
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    runtime.block_on(async {
+        let client = Client::connect(&Settings::new([url])).await.unwrap();
+        let heard = ask_all(&client).await.unwrap();
+        let cluster_id = heard.origin.cluster_id;
+        let about = About { origin: heard.origin, created_ms: Timestamp::now().as_millisecond(), ..About::default() };
+        let store = Arc::new(Store::open(store, true).unwrap());
+        let opened = Arc::clone(&store);
+        let taken = tokio::task::spawn_blocking(move || epochs::take(&opened, &about, heard.revision).unwrap());
+        let order = Order { cluster_id, epoch: taken.await.unwrap(), layout: Layout::Quorate, turn: 0 };
+        for value in ["theirs", "theirs, later"] {
+            server.ctl(&["put", "k", value]);
+            take(&client, &store, &order, &NoCuts, &CancellationToken::new()).await.unwrap();
+        }
+        format!("{cluster_id:x}")
+    })
+}
+
+#[test]
+fn commands_work_on_one_lineage_of_a_store_that_holds_two() {
+    let place = Place::with_store("3.5.16");
+    let mut agent = place.start();
+    place.put("k", "ours");
+    wait_stored(&place, revision(&place));
+    let ours = place.status()["cluster_id"].as_str().unwrap().to_owned();
+    assert!(agent.stop().success(), "{}", agent.log());
+    let before = files(&place.path("store"));
+    let server = Server::start(&etcd("3.5.16"), &Seat::new("other"), &place.path("other"));
+    let theirs = add_second_lineage(&place.store(), &server);
+    assert_ne!(ours, theirs);
+
+    let member = format!("n1={}", place.seat.peer_url());
+    let dir = |name: &str| place.path(name).display().to_string();
+    let restored = |name: &str, more: &[&str]| {
+        let dir = dir(name);
+        backup(&place, &[&["restore", "--data-dir", &dir, "--name", "n1", "--member", &member], more].concat())
+    };
+    let keep = ["last", "hourly", "daily", "weekly", "monthly", "history"].map(|what| format!("--keep-{what}=0"));
+    let keep: Vec<&str> = keep.iter().map(String::as_str).collect();
+    let pruned = |more: &[&str]| backup(&place, &[&["prune"], &keep[..], more].concat());
+
+    // Which one is meant is not guessed, and one that is not there is named.
+    for said in [restored("none", &[]), pruned(&[]), backup(&place, &["compact"])] {
+        assert_eq!(said["error"]["code"], "Q1426", "{said}");
+    }
+    for said in [restored("none", &["--cluster", "abc"]), pruned(&["--cluster", "abc"])] {
+        assert_eq!(said["error"]["code"], "Q1427", "{said}");
+    }
+    assert!(!place.path("none").exists());
+    let all = files(&place.path("store"));
+    for (name, cluster) in [("ours", &ours), ("theirs", &theirs)] {
+        let said = restored(name, &["--cluster", cluster]);
+        assert_eq!(said["origin"]["cluster"], cluster.as_str(), "{said}");
+    }
+    // Only the older full of the second cluster goes.
+    pruned(&["--cluster", &theirs]);
+    let left = files(&place.path("store"));
+    assert!(before.iter().all(|file| left.contains(file)), "{left:#?}");
+    assert!(left.len() < all.len() && left.len() > before.len(), "{all:#?}\n{left:#?}");
+    let said = restored("again", &["--cluster", &theirs]);
+    assert_eq!(said["origin"]["cluster"], theirs.as_str(), "{said}");
 }

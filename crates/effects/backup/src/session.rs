@@ -6,6 +6,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use quorate_etcd_formats::database::Facts;
 use quorate_faults::{Code, Fault, Result};
 use quorate_plan::chain::{Chain, Decision, Kind, Layout, Object, State, Target};
 use quorate_plan::lineage::Lineage;
@@ -210,6 +211,13 @@ impl Session {
             };
             return Ok((chain.reach, self.planned_digest(&chain, base_sha)?));
         }
+    }
+
+    /// What the newest full that can be restored says in its small buckets, among it the members of its cluster. It is read and its
+    /// hash is checked.
+    pub fn newest_facts(&mut self) -> Result<Facts> {
+        let (_, _, base) = self.choose(&Wanted::Target(Target::Newest))?;
+        Ok(base.facts)
     }
 
     /// Decides, and brings the full. Goes on until the full is what the decision took it for.

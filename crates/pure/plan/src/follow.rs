@@ -17,6 +17,7 @@ use serde::Serialize;
 use crate::Warning;
 use crate::chain::{EpochStart, Layout, Object, Span, Target, decide as decide_chain};
 use crate::lineage::{Lineage, ancestors_of, cluster_of, lineages};
+use crate::roster::names;
 
 /// What was seen. Look at the spool first, then at the store, then at etcd: etcd's revision, read linearizably after the
 /// others, is never behind them unless its history was replaced.
@@ -28,6 +29,8 @@ pub struct FollowSeen {
     pub store: StoreSeen,
     /// What the spool on this machine holds.
     pub spool: Option<SpoolSeen>,
+    /// The members that the newest full lists, where the store does not record whose it is.
+    pub lists: Lists,
     /// The layout that is written.
     pub layout: Layout,
     /// Whether the operator's order that this cluster may overrule other backups is still to be carried out.
@@ -59,6 +62,27 @@ pub enum StoreSeen {
     Empty,
     /// It holds backups or epochs.
     Holds(StoreHolds),
+}
+
+/// Whether a full that records no cluster is of this one, by the members that it lists.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Lists {
+    /// They were not compared: nothing depends on it.
+    NotCompared,
+    /// At least one member of this cluster, as a member or as a removed one.
+    OwnMembers,
+    /// Other members only: their names.
+    Others(String),
+}
+
+/// Compares the members of a full with those of this cluster. Ids of removed members count: members may all have been replaced since.
+pub fn compare_members(full: &[(u64, String)], removed: &[u64], own: &[u64]) -> Lists {
+    let known = |id: &u64| own.contains(id);
+    // A snapshot lists the members that took it; one without any says nothing.
+    if full.is_empty() || full.iter().any(|(id, _)| known(id)) || removed.iter().any(known) {
+        return Lists::OwnMembers;
+    }
+    Lists::Others(names(full.iter().map(|(_, name)| name.as_str())))
 }
 
 /// How the store's last writer is related to this cluster.
@@ -149,6 +173,15 @@ impl StoreSeen {
             newest_epoch: numbers.max().unwrap_or(0),
             gap,
         })
+    }
+}
+
+impl FollowSeen {
+    /// Whether the members that the newest full lists decide: the layout records no cluster, the spool of this machine did not fill the
+    /// store, and the cluster does not come from a backup of it.
+    pub fn depends_on_members(&self, is_descendant: bool) -> bool {
+        let StoreSeen::Holds(store) = &self.store else { return false };
+        self.layout == Layout::Gardener && !is_descendant && decide::is_unrecorded(store, self)
     }
 }
 

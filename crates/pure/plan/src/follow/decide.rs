@@ -2,7 +2,9 @@
 
 use quorate_faults::{Code, Fault, Result};
 
-use super::{EpochPlan, EtcdSeen, FollowPlan, FollowSeen, Kin, Order, SpoolPlan, SpoolSeen, StoreHolds, StoreSeen};
+use super::{
+    EpochPlan, EtcdSeen, FollowPlan, FollowSeen, Kin, Lists, Order, SpoolPlan, SpoolSeen, StoreHolds, StoreSeen,
+};
 use crate::Warning;
 use crate::chain::{Layout, Span};
 
@@ -67,6 +69,12 @@ enum Kinship {
     Same,
     Unrecorded,
     Other,
+}
+
+/// Whether the store's newest chain says nowhere whose it is.
+pub(super) fn is_unrecorded(store: &StoreHolds, seen: &FollowSeen) -> bool {
+    let ours = seen.spool.filter(|spool| spool.cluster_id == seen.etcd.cluster_id);
+    matches!(kinship(store, &seen.etcd, ours), Kinship::Unrecorded)
 }
 
 /// Whether the store's newest chain is of this cluster. Where it does not say, a spool that filled it does.
@@ -347,6 +355,17 @@ fn anew_after(seen: &FollowSeen, newest: u64, ours: Option<SpoolSeen>) -> Follow
 fn unrecorded(seen: &FollowSeen, store: &StoreHolds) -> Result<FollowPlan> {
     let (reach, revision) = (store.reach.unwrap_or(0), seen.etcd.revision);
     let may = (seen.take_over == Order::Due || seen.restored) && seen.layout == Layout::Quorate;
+    if let (Lists::Others(members), false) = (&seen.lists, seen.take_over == Order::Due) {
+        let own = seen.etcd.cluster_id;
+        let attempt = format!(
+            "cannot back cluster {own:x} up to this store: it belongs to another cluster, whose newest full lists other members ({members})"
+        );
+        let hint = format!(
+            "give this cluster a store of its own; if it replaces that one, write `take-over: \"{own:x}\"` below `backup` in the \
+             cluster file (`backup follow` takes `--take-over`)"
+        );
+        return Err(Fault::new(Code::StoreBound, attempt).hint(hint));
+    }
     if reach > revision && !may {
         return Err(overrules(seen, reach, "a cluster whose id is not recorded".to_owned()));
     }

@@ -39,6 +39,11 @@ pub fn observe_order(
     objects: &[Object],
     me: &Me,
 ) -> Order {
+    // Nothing in the store records a cluster: the order names the one that gives it, and its own full completes it.
+    let unrecorded = lineage.is_none_or(|lineage| lineage.clusters.is_empty());
+    if unrecorded && matches!(take_over, TakeOver::Of(named) if named == me.cluster_id) {
+        return Order::Due;
+    }
     let Some(lineage) = lineage else { return if take_over == TakeOver::Any { Order::Due } else { Order::None } };
     let named = match take_over {
         TakeOver::No => return Order::None,
@@ -79,7 +84,7 @@ mod tests {
 
     use super::*;
     use crate::chain::{EpochStart, Layout, State};
-    use crate::follow::{EtcdSeen, FollowPlan, FollowSeen, observe_lineage, plan_follow};
+    use crate::follow::{EtcdSeen, FollowPlan, FollowSeen, Lists, observe_lineage, plan_follow};
 
     fn epoch(number: u64, cluster: u64, was: &[u64]) -> Epoch {
         Epoch {
@@ -113,6 +118,7 @@ mod tests {
             etcd: EtcdSeen { cluster_id: mine, revision, oldest: None },
             store: seen,
             spool: None,
+            lists: Lists::NotCompared,
             layout: Layout::Quorate,
             take_over,
             restored: false,

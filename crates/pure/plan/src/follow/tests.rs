@@ -14,6 +14,7 @@ fn seen(store: StoreSeen, spool: Option<SpoolSeen>) -> FollowSeen {
         etcd: ETCD,
         store,
         spool,
+        lists: Lists::NotCompared,
         layout: Layout::Quorate,
         take_over: Order::None,
         restored: false,
@@ -280,6 +281,27 @@ fn a_revision_that_went_back_begins_a_new_history() {
 }
 
 #[test]
+fn a_store_that_records_no_cluster_is_bound_by_the_members_of_its_newest_full() {
+    let full = |ids: &[u64]| ids.iter().map(|id| (*id, format!("m{id}"))).collect::<Vec<_>>();
+    assert_eq!(compare_members(&full(&[1, 2, 3]), &[], &[3, 4, 5]), Lists::OwnMembers);
+    assert_eq!(compare_members(&full(&[1, 2, 3]), &[4], &[4, 5]), Lists::OwnMembers);
+    assert_eq!(compare_members(&[], &[], &[4, 5]), Lists::OwnMembers, "it says nothing");
+    let others = compare_members(&full(&[1, 2]), &[3], &[4, 5]);
+    assert_eq!(others, Lists::Others("`m1` and `m2`".to_owned()));
+    // Whatever the revisions are.
+    for reach in [40, 100, 400] {
+        let other = FollowSeen { lists: others.clone(), ..gardener(seen(holds(0, reach, 0), None)) };
+        assert!(other.depends_on_members(false) && !other.depends_on_members(true));
+        let refused = plan_follow(&other).unwrap_err();
+        assert!(refused.code() == Code::StoreBound && refused.to_string().contains("`m1` and `m2`"), "{refused}");
+    }
+    let filled = gardener(seen(holds(0, 90, 0), spool(None, None, Some(90))));
+    assert!(!filled.depends_on_members(false), "the spool of this machine filled it");
+    let ordered = FollowSeen { lists: others, take_over: Order::Due, ..gardener(seen(holds(0, 90, 0), None)) };
+    assert!(plan_follow(&ordered).is_ok());
+}
+
+#[test]
 fn another_clusters_store_is_gone_on_with_only_where_nothing_is_overruled() {
     insta::assert_snapshot!(told(seen(holds(0xd, 90, 3), None)), @r"
     watch from 101, epoch Take { begins_at: 100 }, spool Begin
@@ -403,7 +425,7 @@ proptest! {
         let layout = if gardener { Layout::Gardener } else { Layout::Quorate };
         let etcd = EtcdSeen { cluster_id: 0xc, revision, oldest };
         let take_over = if due { Order::Due } else { Order::None };
-        let seen = FollowSeen { etcd, store: store.clone(), spool, layout, take_over, restored: false, taken_over: false };
+        let seen = FollowSeen { etcd, store: store.clone(), spool, lists: Lists::NotCompared, layout, take_over, restored: false, taken_over: false };
         let Ok(plan) = plan_follow(&seen) else {
             // Only what would be overruled is a reason to refuse.
             let StoreSeen::Holds(holds) = store else { return Err(TestCaseError::fail("refused without backups")) };
@@ -504,7 +526,16 @@ mod lineages {
         let (store, _) = observe_lineage(objects, &starts, opened, me);
         let etcd = EtcdSeen { cluster_id: me.cluster_id, revision, oldest: None };
         let (layout, take_over) = (Layout::Quorate, if due { Order::Due } else { Order::None });
-        plan_follow(&FollowSeen { etcd, store, spool: None, layout, take_over, restored: false, taken_over: false })
+        plan_follow(&FollowSeen {
+            etcd,
+            store,
+            spool: None,
+            lists: Lists::NotCompared,
+            layout,
+            take_over,
+            restored: false,
+            taken_over: false,
+        })
     }
 
     fn me(cluster_id: u64, was: &[u64], token: &str) -> Me {

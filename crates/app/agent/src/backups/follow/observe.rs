@@ -10,17 +10,18 @@ use std::time::Duration;
 use jiff::Timestamp;
 use quorate_backup::catalog::Catalog;
 use quorate_backup::epochs;
+use quorate_backup::session::Session;
 use quorate_backup::spool::{Spool, SpoolState};
 use quorate_backup::store::Store;
 use quorate_backup::write::About;
 use quorate_etcd::client::messages::RangeRequest;
-use quorate_etcd::client::{Client, WatchFrom, WatchTurn};
+use quorate_etcd::client::{Client, Consistency, WatchFrom, WatchTurn};
 use quorate_faults::{Code, Fault, Result};
 use quorate_plan::chain::{Kind, Layout, Span, Target};
 use quorate_plan::estimate::{Cost, Inside};
 use quorate_plan::follow::{
-    EpochPlan, EtcdSeen, FollowPlan, FollowSeen, Kin, Me, Order, SpoolPlan, SpoolSeen, StoreSeen, observe_lineage,
-    observe_order, plan_follow,
+    EpochPlan, EtcdSeen, FollowPlan, FollowSeen, Kin, Lists, Me, Order, SpoolPlan, SpoolSeen, StoreSeen,
+    compare_members, observe_lineage, observe_order, plan_follow,
 };
 use quorate_plan::lineage::Lineage;
 use tokio_util::sync::CancellationToken;
@@ -91,13 +92,31 @@ pub(super) async fn observe(
     let done = settings.take_over != TakeOver::Any && take_over == Order::Done;
     metrics.position.take_over_done.store(u64::from(done), Ordering::Relaxed);
     let (layout, restored, taken_over) = (settings.layout, settings.restored, settings.taken_over);
-    let mut plan_of = FollowSeen { etcd, store: store_seen, spool: spooled, layout, take_over, restored, taken_over };
+    let lists = Lists::NotCompared;
+    let mut plan_of =
+        FollowSeen { etcd, store: store_seen, spool: spooled, lists, layout, take_over, restored, taken_over };
+    let is_descendant = settings.restored || settings.taken_over || !settings.was.is_empty();
+    if plan_of.depends_on_members(is_descendant) {
+        plan_of.lists = compare_newest(settings, client).await?;
+    }
     if oldest.is_none() {
         // An epoch that is taken for what etcd no longer has would disown what others have stored of it.
         let from = plan_follow(&plan_of)?.watch_from;
         plan_of.etcd.oldest = if from <= heard.revision { oldest_if_gone(client, from).await } else { None };
     }
     Ok(Some(Seen { plan_of, heard, store, holds, lineage, newest_epoch }))
+}
+
+/// Compares the members that the newest full lists with those of this cluster.
+async fn compare_newest(settings: &Arc<FollowSettings>, client: &Client) -> Result<Lists> {
+    let own: Vec<u64> =
+        client.member_list(Consistency::Linearizable).await?.members.iter().map(|member| member.id).collect();
+    let settings = Arc::clone(settings);
+    let read = tokio::task::spawn_blocking(move || Session::open(&settings.store, &settings.scratch)?.newest_facts());
+    let facts = read.await.map_err(halted)??;
+    let full: Vec<(u64, String)> = facts.members.iter().map(|member| (member.id.0, member.name.clone())).collect();
+    let removed: Vec<u64> = facts.removed.iter().map(|id| id.0).collect();
+    Ok(compare_members(&full, &removed, &own))
 }
 
 /// This cluster, as far as it knows itself.

@@ -212,7 +212,8 @@ impl Shared {
             keep: settings.keep,
             flush_timeout: FLUSH_LIMIT,
             take_over: TakeOver::No,
-            restored: false,
+            // The sidecar restores etcd from this very store, and continues.
+            restored: true,
             taken_over: false,
             was: Vec::new(),
             declared: None,
