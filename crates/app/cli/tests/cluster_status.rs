@@ -204,3 +204,44 @@ fn a_missing_member_and_a_stuck_learner_are_degraded_states() {
     }
     wait_until("it is taken out again", LIMIT, || !measured(&cluster, "learner_stuck"));
 }
+
+#[test]
+fn reports_stopped_backups_where_the_agent_of_the_leader_is_dead() {
+    let mut cluster = Declared::new("sid", 3, Wire::Clear);
+    std::fs::create_dir(cluster.path("store")).unwrap();
+    cluster.more = format!("backup: {{store: \"file://{}\", delta-period: 200ms}}\n", cluster.path("store").display());
+    cluster.file();
+    cluster.start_all();
+    cluster.wait_serving();
+    cluster.put(0, "k", "1");
+    cluster.wait_backed_up();
+    let leader = (0..3).find(|at| leads(&cluster.ctl(*at, &["endpoint", "status", "--write-out=json"]))).unwrap();
+    let others = [(leader + 1) % 3, (leader + 2) % 3];
+    let stopped = |cluster: &Declared, at: usize| {
+        let status = cluster.status(at);
+        let warnings = status["warnings"].as_array().cloned().unwrap_or_default();
+        warnings.into_iter().find(|one| one["code"] == "Q0969")
+    };
+    assert!(others.iter().all(|at| stopped(&cluster, *at).is_none()));
+    cluster.kill_agent(leader);
+    let name = cluster.members[leader].name.clone();
+    for at in others {
+        let mut warning = None;
+        wait_until("stopped backups are reported", LIMIT, || {
+            warning = stopped(&cluster, at);
+            warning.is_some()
+        });
+        let text = warning.unwrap().to_string();
+        assert!(text.contains(&format!("`{name}` leads the cluster, and its agent")), "{text}");
+        assert!(text.contains(&format!("start the agent of `{name}`")), "{text}");
+        assert!(metrics(&cluster, at).contains("quorate_degraded{reason=\"backups_stopped\"} 1"));
+        let state = cluster.status(at)["backup"]["state"].as_str().unwrap().to_owned();
+        assert!(state.starts_with("backups have stopped: "), "{state}");
+    }
+    assert!(leads(&cluster.ctl(leader, &["endpoint", "status", "--write-out=json"])), "etcd serves as before");
+    cluster.start(leader);
+    wait_until("the report ends", LIMIT, || others.iter().all(|at| stopped(&cluster, *at).is_none()));
+    for at in others {
+        assert!(metrics(&cluster, at).contains("quorate_degraded{reason=\"backups_stopped\"} 0"));
+    }
+}

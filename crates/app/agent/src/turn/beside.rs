@@ -36,6 +36,7 @@ use super::node::Node;
 use super::publish::{Shared, now_ms};
 use super::recovering;
 use super::role::Leader;
+use super::silent_leader::{Silent, observe_leader};
 use super::status::Notice;
 use crate::peers::Peers;
 
@@ -60,6 +61,8 @@ pub(super) struct Beside {
     pub(super) recorded: Option<Instant>,
     /// When hashes were last compared.
     pub(super) hashed: Option<Instant>,
+    /// The leader's agent, while it does not answer.
+    pub(super) silent_leader: Option<Silent>,
     /// Other recovered clusters of this generation that were reported, and since when.
     pub(super) met: BTreeMap<ClusterId, Instant>,
     /// It is recorded in the cluster where its history begins.
@@ -108,6 +111,7 @@ impl Beside {
             shared: Arc::clone(shared),
             recorded: None,
             hashed: None,
+            silent_leader: None,
             met: BTreeMap::new(),
             began: false,
             learner: None,
@@ -244,6 +248,7 @@ impl Beside {
         self.record_progress(&survey, &heard).await;
         self.finish_take_over(&survey, &heard).await;
         drift::look(self, &survey, &heard).await;
+        observe_leader(self, &survey, &heard);
         // Once it serves again, others may.
         if self.shared.restarting() && self.shared.readiness().0 == Phase::Serving && self.shared.restart().is_none() {
             self.shared.set_restarting(false);

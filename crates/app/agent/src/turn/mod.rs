@@ -54,6 +54,7 @@ mod role;
 mod second_machine;
 mod self_check;
 mod sightings;
+mod silent_leader;
 mod status;
 mod systemd;
 mod takeover;
