@@ -20,6 +20,7 @@ use super::boxed::describe_box;
 use super::data::in_words;
 use super::etcd::Program;
 use super::node::Node;
+use crate::certificates::can_issue;
 use crate::peering::{Ports, fsync_ms};
 
 /// One thing that was checked.
@@ -173,8 +174,20 @@ fn certificates(node: &Node) -> Vec<SelfCheck> {
 fn renewal(node: &Node) -> Option<SelfCheck> {
     let dir = node.spec.tls_files()?.dir.as_deref()?;
     let dir = for_member(dir, node.name());
-    if has_issuing_keys(Path::new(&dir)) {
+    if can_issue(Path::new(&dir)) {
         return Some(good("renewal", format!("the issuing keys are in `{dir}`: this node renews certificates")));
+    }
+    if has_issuing_keys(Path::new(&dir)) {
+        return Some(SelfCheck {
+            what: "renewal",
+            state: CheckState::Warning,
+            found: format!("the issuing keys in `{dir}` are encrypted, and no passphrase is given here: this node renews nothing"),
+            way_out: Some(
+                "give the agent the passphrase: `QUORATE_CA_PASSPHRASE_FILE`, or the systemd credential `quorate-ca-passphrase`"
+                    .to_owned(),
+            ),
+            code: None,
+        });
     }
     Some(SelfCheck {
         what: "renewal",
