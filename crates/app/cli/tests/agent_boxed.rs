@@ -308,3 +308,31 @@ fn a_normal_user_has_a_basic_box() {
     assert!(agent.stop().success(), "{}", agent.log());
     wait_until("nothing is left", LIMIT, || !Path::new(&format!("/proc/{pid}")).exists());
 }
+
+#[test]
+fn tries_a_refused_box_again_once_the_machine_allows_it() {
+    let mut place = Place::new("3.5.16");
+    if !is_root() {
+        return refused_to_a_normal_user(place);
+    }
+    // The limit is that of a user namespace of this test, not the machine's.
+    place.more = "box: {level: strict}\n".to_owned();
+    let file = place.file().display().to_string();
+    let limit = "/proc/sys/user/max_mnt_namespaces";
+    let line = format!("echo 0 > {limit} && exec {} run --config {file} --name n1", quorate().display());
+    let words = ["--user", "--map-root-user", "--", "sh", "-c", &line].map(str::to_owned);
+    let mut agent = Running::start(Path::new("/usr/bin/unshare"), &words, &place.env);
+    let status = place.wait_phase("refused");
+    assert_eq!(status["code"], "Q1106", "{status}");
+    let pid = agent.pid().to_string();
+    let mended = std::process::Command::new("/usr/bin/nsenter")
+        .args(["--user", "--preserve-credentials", "--target", &pid, "--", "sh", "-c", &format!("echo 1000 > {limit}")])
+        .status()
+        .unwrap();
+    assert!(mended.success());
+    // Another file has the agent try again at once; the plan before it must not be trusted any more.
+    place.more += "maintenance: {join-timeout: 6m}\n";
+    place.file();
+    wait_until("the box is not refused any more", LIMIT, || place.status()["code"] != "Q1106");
+    let _ = agent.stop();
+}

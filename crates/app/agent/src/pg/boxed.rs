@@ -6,7 +6,7 @@
 use std::path::Path;
 
 use quorate_faults::{Code, Fault};
-use quorate_host::sandbox::known_machine;
+use quorate_host::sandbox::{forget_machine, known_machine};
 use quorate_plan::boxes::{BoxPlan, BoxSpec, Level, Ports, plan_box};
 use quorate_postgres::server;
 use rustix::process::{Resource, getrlimit};
@@ -32,6 +32,8 @@ fn plan(spec: &BoxSpec) -> Result<Option<BoxPlan>, Fault> {
         return Ok(None);
     }
     let plan = plan_box(spec, &known_machine()).map_err(|why| {
+        // The next plan observes the machine again.
+        forget_machine();
         let parts = why.parts.iter().map(|(part, why)| format!("{}: {why}", part.name())).collect::<Vec<_>>();
         Fault::new(Code::BoxRefused, "the box that the file asks for cannot be had here").caused_by(parts.join("; "))
     })?;

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use quorate_faults::{Code, Fault};
 use quorate_host::durable::{Access, Disk, Owner, RealDisk};
 use quorate_host::owners::{self, May, ensure_may, ensure_owner};
-use quorate_host::sandbox::known_machine;
+use quorate_host::sandbox::{forget_machine, known_machine};
 use quorate_host::shim::Running;
 use quorate_plan::boxes::{BoxPlan, BoxSpec, Level, List, Machine, Offer, Part, Ports, Refused, Syscalls, plan_box};
 use quorate_plan::spec::{Calls, TlsFiles, for_member};
@@ -45,12 +45,12 @@ pub(super) fn ensure_box(node: &Node, joining: bool) -> Result<Option<BoxPlan>, 
     let machine = known_machine();
     let mut spec = declared(node, level, user(node, level, &machine)?);
     // Whether it can be had does not depend on what it sees.
-    let plan = plan_box(&spec, &machine).map_err(|why| refused(&why))?;
+    let plan = planned(&spec, &machine)?;
     let user = spec.user.as_deref().filter(|_| plan.has(Part::User));
     let owner = user.map(owners::find_user).transpose()?;
     spec.writes = ensure_data(node, owner, joining)?;
     spec.reads = readable(node, owner)?;
-    plan_box(&spec, &machine).map(Some).map_err(|why| refused(&why))
+    planned(&spec, &machine).map(Some)
 }
 
 /// The box that etcd's next start would have by the file, with nothing changed for it.
@@ -76,12 +76,20 @@ pub(crate) fn ensure_recovery_box(node: &Node, copy: &Path) -> Result<Option<Box
     let mut spec = declared(node, level, user(node, level, &machine)?);
     spec.ports = Ports::default();
     spec.writes = vec![text(copy)?];
-    let plan = plan_box(&spec, &machine).map_err(|why| refused(&why))?;
+    let plan = planned(&spec, &machine)?;
     let user = spec.user.as_deref().filter(|_| plan.has(Part::User));
     if let Some(owner) = user.map(owners::find_user).transpose()? {
         ensure_owner(copy, owner)?;
     }
     Ok(Some(plan))
+}
+
+/// Plans a sandbox. After a refusal the next plan observes the machine again: its administrator may have changed it meanwhile.
+fn planned(spec: &BoxSpec, machine: &Machine) -> Result<BoxPlan, Fault> {
+    plan_box(spec, machine).map_err(|why| {
+        forget_machine();
+        refused(&why)
+    })
 }
 
 pub(super) fn refused(why: &Refused) -> Fault {

@@ -63,10 +63,19 @@ impl Repeats {
     }
 }
 
-/// The text without what differs from time to time: numbers, ids, durations.
+/// The text without what differs from time to time: numbers, ids, durations. Names of nodes stay: each is a cause of its own.
 fn cause_of(text: &str) -> String {
-    let words = text.split_whitespace().filter(|word| !word.contains(|c: char| c.is_ascii_digit()));
-    words.collect::<Vec<_>>().join(" ")
+    let differs = |word: &str| word.contains(|c: char| c.is_ascii_digit()) && !is_name(word);
+    text.split_whitespace().filter(|word| !differs(word)).collect::<Vec<_>>().join(" ")
+}
+
+/// Whether a word is a name in backticks: no address, path or hexadecimal id.
+fn is_name(word: &str) -> bool {
+    let quoted = word.split_once('`').and_then(|(_, rest)| rest.rsplit_once('`')).map(|(name, _)| name);
+    let Some(name) = quoted else { return false };
+    let id = name.len() >= 8 && name.chars().all(|c| c.is_ascii_hexdigit());
+    let of_name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    name.starts_with(|c: char| c.is_ascii_alphabetic()) && name.chars().all(of_name) && !id
 }
 
 #[cfg(test)]
@@ -84,6 +93,17 @@ mod tests {
         assert_eq!(repeats.pass_at("Q2", "etcd ended 3 times in a row, again in 7s", at(6)).as_deref(), Some(""));
         let more = repeats.pass_at("Q1", "etcd ended 5 times in a row, again in 9s", at(60));
         assert_eq!(more.as_deref(), Some(" (2 more times since the last line)"));
+    }
+
+    #[test]
+    fn tells_nodes_apart_and_neither_addresses_nor_ids() {
+        let (repeats, now) = (Repeats::default(), Instant::now());
+        let passes = |text: &str| repeats.pass_at("Q1", text, now).is_some();
+        assert!(passes("no answer from the agent of `n2`, tried 3 times"));
+        assert!(passes("no answer from the agent of `n3`, tried 3 times"));
+        assert!(!passes("no answer from the agent of `n2`, tried 4 times"));
+        assert!(passes("cannot reach member `8e9e05c52164694d` at `10.0.0.1:2379`"));
+        assert!(!passes("cannot reach member `ae9e05c52164694e` at `10.0.0.2:2379`"));
     }
 
     #[test]

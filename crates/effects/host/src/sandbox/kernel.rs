@@ -60,7 +60,7 @@ pub fn known_machine() -> Machine {
 }
 
 /// What was seen is not believed any longer.
-pub(crate) fn forget_machine() {
+pub fn forget_machine() {
     *KNOWN.lock().unwrap_or_else(PoisonError::into_inner) = None;
 }
 

@@ -29,12 +29,11 @@ mod view;
 
 pub use foreground::foreground;
 pub use held::Held;
-pub use kernel::{expect_machine, kernel_release, known_machine, observe_machine};
+pub use kernel::{expect_machine, forget_machine, kernel_release, known_machine, observe_machine};
 pub use start::{Kept, Launch, Waiting, prepare};
 pub use talk::End;
 
 pub(crate) use held::Hold;
-pub(crate) use kernel::forget_machine;
 pub(crate) use lend::{Lent, lent_dirs};
 pub(crate) use raw::{
     clone_process, close_on_exec_from, execute, exit_now, forget_pages, give_back_memory, share_heap, usual_signals,
