@@ -234,9 +234,9 @@ impl Peer {
         self.certificate.as_deref()
     }
 
-    /// Whether its certificate has ended: it may renew, and nothing else.
+    /// Whether its certificate has ended, or is not valid yet: it may renew, and nothing else.
     pub fn has_ended(&self) -> bool {
-        self.certificate.as_ref().is_some_and(|certificate| quorate_pki::has_ended(certificate, Timestamp::now()))
+        self.certificate.as_ref().is_some_and(|certificate| !quorate_pki::is_current(certificate, Timestamp::now()))
     }
 
     /// Whether its certificate is for this host.

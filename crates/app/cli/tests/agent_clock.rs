@@ -142,6 +142,39 @@ fn what_runs_on_a_clock_that_is_stepped_by_an_hour_goes_on() {
 }
 
 #[test]
+fn removes_no_backup_of_the_other_layout_by_a_clock_that_is_ahead() {
+    let mut place = Place::new("3.5.16");
+    let clock = FakeClock::new(place.root.path());
+    place.env = clock.env();
+    std::fs::create_dir(place.path("store")).unwrap();
+    equip(&place.path("pki"), Timestamp::now());
+    let text = file(&place);
+    assert!(text.contains("backup: {store: "));
+    place.raw = Some(text.replace("backup: {store: ", "backup: {layout: gardener, store: "));
+    let reported = |place: &Place| {
+        let status = place.status();
+        status["warnings"].as_array().is_some_and(|all| all.iter().any(|one| one["code"] == "Q1429"))
+    };
+    let mut agent = place.start();
+    wait_until("a removal by a right clock", LIMIT, || {
+        place.health("/metrics").is_some_and(|(_, text)| text.contains("kind=\"prune\""))
+    });
+    put(&place, "right");
+    assert!(agent.log().contains("stored a full backup") && !agent.log().contains("Q1429"), "{}", agent.log());
+    assert!(agent.stop().success(), "{}", agent.log());
+    // The next full is due at once.
+    clock.set(3 * 24 * HOUR);
+    let mut agent = place.start();
+    wait_until("the agent reports that nothing is removed", LIMIT, || reported(&place));
+    let names: Vec<String> = std::fs::read_dir(place.path("store"))
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    assert!(names.iter().all(|name| !name.contains("clock")), "{names:?}");
+    assert!(agent.stop().success(), "{}", agent.log());
+}
+
+#[test]
 fn by_a_clock_that_was_days_ahead_no_backup_is_removed_and_what_it_signed_is_replaced() {
     const AHEAD: i64 = 65 * 24 * HOUR;
     let mut place = Place::new("3.5.16");

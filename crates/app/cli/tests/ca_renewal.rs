@@ -204,3 +204,49 @@ fn a_node_that_was_off_for_longer_than_its_certificates_hold_renews_and_does_not
     equip(&ca, &again, "n2", None, days_ago(95));
     assert!(ask(&cluster, &again, renewal).is_some(), "another one of the same node is not");
 }
+
+#[test]
+fn a_node_renews_certificates_that_are_not_valid_yet_and_one_whose_clock_is_ahead_is_reported() {
+    let mut cluster = Declared::new("3.5.16", 3, Wire::Tls);
+    let hours = SignedDuration::from_hours;
+    let pki = |cluster: &Declared, name: &str| cluster.path(&format!("pki-{name}"));
+    let ca = pki(&cluster, "n1");
+    ensure_authorities(&ca, "t", None, Timestamp::now() - hours(24)).unwrap();
+    for name in ["n1", "n2"] {
+        equip(&ca, &pki(&cluster, name), name, None, Timestamp::now() - hours(24));
+    }
+    // A clock was two months ahead when both pairs of the third node were signed.
+    let future = pki(&cluster, "n3");
+    for days in [60, 61] {
+        equip(&ca, &future, "n3", None, Timestamp::now() + hours(24 * days));
+    }
+    let from = |name: &str| read_certificates(&future.join(name)).unwrap().remove(0).life.from;
+    assert!(from("agent.crt") > Timestamp::now() && from("agent.crt.previous") > Timestamp::now());
+    let text = cluster.text();
+    let tls = text.lines().find(|line| line.starts_with("tls: ")).unwrap();
+    let dir = cluster.root.path().display().to_string();
+    cluster.file_as("cluster.yaml", &text.replace(tls, &format!("tls: {{dir: \"{dir}/pki-{{name}}\"}}")));
+    cluster.start(0);
+    // The clock of the second node, which has no issuing keys, is ten minutes ahead.
+    let clock = quorate_testkit::FakeClock::new(cluster.root.path());
+    clock.set(600);
+    cluster.env = clock.env();
+    cluster.start(1);
+    cluster.env.clear();
+    cluster.start(2);
+    cluster.wait_serving();
+    assert!(from("agent.crt") <= Timestamp::now(), "{}", cluster.log(2));
+    assert!(!future.join("agent-ca.key").exists());
+    let reported = cluster.wait_status(1, "the clock that is ahead", |status| status.to_string().contains("Q1431"));
+    let warnings = reported["warnings"].to_string();
+    assert!(warnings.contains("s ahead of that of `n"), "{warnings}");
+    assert!(!cluster.status(0).to_string().contains("Q1431"), "{:#}", cluster.status(0));
+    // With a certificate that is not valid yet, a node may renew and do nothing else.
+    let other = cluster.path("future");
+    equip(&ca, &other, "n2", None, Timestamp::now() + hours(48));
+    for path in ["/v1/node", "/v1/status"] {
+        let answer = ask(&cluster, &other, path).unwrap();
+        assert!(answer.contains("Q1430") && answer.ends_with("403"), "{path}: {answer}");
+    }
+    assert!(ask(&cluster, &other, "/v1/certificates").is_some_and(|answer| !answer.contains("Q1430")));
+}

@@ -1,7 +1,8 @@
-//! Accepts client certificates that have ended, for a while, so that a node that was off for long can renew its own.
+//! Accepts client certificates that have ended, for a while, so that a node that was off for long can renew its own; and those that are
+//! not valid yet, because a clock was ahead when they were signed.
 //!
-//! **Rule:** nothing but the end is overlooked: chain, usage and revocation hold as they did in the certificate's last second.
-//! Whoever answers such a connection lets it renew and nothing else.
+//! **Rule:** nothing but the validity period is overlooked: chain, usage and revocation hold as they do in the certificate's last or
+//! first second. Whoever answers such a connection lets it renew and nothing else.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +17,7 @@ use crate::read::Certificate;
 /// For how long an ended certificate may still be renewed with: as long again as it usually holds.
 pub const EXPIRED_DAYS_MAX: u32 = 90;
 
-/// The usual verifier, and patience with the end.
+/// The usual verifier, and tolerance of a validity period that has ended or has not begun.
 #[derive(Debug)]
 pub(crate) struct EndedVerifier {
     usual: Arc<dyn ClientCertVerifier>,
@@ -36,6 +37,25 @@ fn last_second(der: &[u8], now: UnixTime) -> Option<UnixTime> {
     (ago <= limit).then(|| UnixTime::since_unix_epoch(Duration::from_secs(until.saturating_sub(1))))
 }
 
+/// The first second of a certificate that is not valid yet. How far ahead it lies is a matter of the clock that was wrong.
+fn first_second(der: &[u8], now: UnixTime) -> Option<UnixTime> {
+    let from = u64::try_from(Certificate::parse(der).ok()?.life.from.as_second()).ok()?;
+    (from > now.as_secs()).then(|| UnixTime::since_unix_epoch(Duration::from_secs(from)))
+}
+
+/// The moment for which a refused certificate is verified again; `None`: it was refused for another reason.
+fn moment(refused: &Error, der: &[u8], now: UnixTime) -> Option<UnixTime> {
+    match refused {
+        Error::InvalidCertificate(CertificateError::Expired | CertificateError::ExpiredContext { .. }) => {
+            last_second(der, now)
+        }
+        Error::InvalidCertificate(CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. }) => {
+            first_second(der, now)
+        }
+        _ => None,
+    }
+}
+
 impl ClientCertVerifier for EndedVerifier {
     fn verify_client_cert(
         &self,
@@ -47,12 +67,8 @@ impl ClientCertVerifier for EndedVerifier {
             Ok(verified) => return Ok(verified),
             Err(refused) => refused,
         };
-        let ended = matches!(
-            refused,
-            Error::InvalidCertificate(CertificateError::Expired | CertificateError::ExpiredContext { .. })
-        );
         // An intermediate may be what has ended; our own authorities sign without any.
-        match last_second(end_entity, now).filter(|_| ended && intermediates.is_empty()) {
+        match moment(&refused, end_entity, now).filter(|_| intermediates.is_empty()) {
             Some(then) => self.usual.verify_client_cert(end_entity, intermediates, then),
             None => Err(refused),
         }

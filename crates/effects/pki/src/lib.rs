@@ -40,7 +40,7 @@ pub use issue::{Asked, BACKDATED, LEAF_DAYS, Policy, issue, read_requests};
 pub use passphrase::{ENVIRONMENT, Passphrase};
 pub use preflight::{PreflightInput, preflight};
 pub use quorate_plan::certificates::{Authority, CsrBundle, NodeNames, Role, RotationPhase, SignedBundle};
-pub use read::{Certificate, covers, has_ended, node_name, read_certificates};
+pub use read::{Certificate, covers, is_current, node_name, read_certificates};
 pub use request::{Keys, MadeRequests, ensure_requests};
 pub use revoke::{
     IssuedCertificate, RevocationLists, crl_file, ensure_list_expected, ensure_lists, ensure_newer_lists,

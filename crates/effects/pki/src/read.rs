@@ -3,7 +3,6 @@
 //! **Invariant:** no bytes panic, and an unreadable certificate is an answer of its own.
 
 use std::net::IpAddr;
-use std::ops::Not;
 use std::path::Path;
 
 use aws_lc_rs::signature::{ECDSA_P256_SHA256_ASN1, UnparsedPublicKey};
@@ -161,9 +160,9 @@ pub fn node_name(der: &[u8], token: &str) -> Option<String> {
     node_of(&Certificate::parse(der).ok()?, token)
 }
 
-/// Whether a certificate, which has been verified, has ended. One that cannot be read has.
-pub fn has_ended(der: &[u8], now: Timestamp) -> bool {
-    Certificate::parse(der).is_ok_and(|certificate| certificate.life.until > now).not()
+/// Whether a certificate, which has been verified, is within its validity period. One that cannot be read is not.
+pub fn is_current(der: &[u8], now: Timestamp) -> bool {
+    Certificate::parse(der).is_ok_and(|certificate| certificate.life.from <= now && now < certificate.life.until)
 }
 
 /// Whether a certificate, which has been verified, is for this host.

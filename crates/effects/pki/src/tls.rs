@@ -45,7 +45,7 @@ pub struct ClientFiles {
 pub enum Admit {
     /// Only clients with a certificate.
     Certified,
-    /// The same, and those whose certificate ended at most [`EXPIRED_DAYS_MAX`] days ago and holds otherwise; whoever answers
+    /// The same, and those whose certificate is not valid yet or ended at most [`EXPIRED_DAYS_MAX`] days ago, and holds otherwise; whoever answers
     /// looks at that, and lets them renew and nothing else.
     CertifiedOrEnded,
     /// Clients without one too; whoever answers looks at who asks.

@@ -1,5 +1,7 @@
 //! What a follower does with a store, each as one blocking step.
 
+use std::time::Duration;
+
 use jiff::Timestamp;
 use quorate_backup::catalog::Catalog;
 use quorate_backup::spool::Segment;
@@ -25,11 +27,24 @@ pub(super) fn newest_full(store: &Store, epoch: u64) -> Result<Option<(u64, i64)
     Ok(names.filter(|name| name.epoch == epoch).map(|name| (name.last, name.created_ms)).max())
 }
 
+/// How the store's own time is observed.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum StoreTime {
+    /// By writing an object for it.
+    Probe,
+    /// By when the store recorded the full that was just uploaded. Other programs read the store, and must find no names in it that they
+    /// do not know.
+    OfFull {
+        /// Since its upload began, by a clock that nobody sets. A store may record the begin of an upload as its time.
+        since: Duration,
+    },
+}
+
 /// What is known of other clocks.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Times {
-    /// The store's own time is asked for, by writing an object.
-    pub(super) probe: bool,
+    /// How the store's own time is observed.
+    pub(super) store: StoreTime,
     /// How far this clock is ahead of the other agents', where any has answered.
     pub(super) peers_ahead_ms: Option<i64>,
 }
@@ -49,6 +64,17 @@ pub(super) struct Pruned {
     pub(super) locked: Vec<String>,
 }
 
+/// When the store recorded an object, by its own clock.
+fn recorded_ms(store: &Store, catalog: &Catalog, name: &str) -> Result<Option<i64>> {
+    let index = catalog.objects.iter().position(|object| object.name == name);
+    let parts = index.map(|index| catalog.handles[index].parts.as_slice()).unwrap_or_default();
+    let mut newest = None;
+    for part in parts {
+        newest = newest.max(store.head(part)?.map(|seen| seen.modified_ms));
+    }
+    Ok(newest)
+}
+
 /// Removes what the policy gives up. `proven` is the full that was just read back: the newest chain must begin with it.
 /// What is of another lineage than these clusters is not even looked at.
 pub(super) fn prune(store: &Store, policy: &Policy, proven: &str, clusters: &[u64], times: Times) -> Result<Pruned> {
@@ -57,9 +83,12 @@ pub(super) fn prune(store: &Store, policy: &Policy, proven: &str, clusters: &[u6
         catalog.narrow(&mine);
     }
     let finals: Vec<usize> = (0..catalog.handles.len()).filter(|index| catalog.handles[*index].is_final).collect();
-    let store_ms = match times.probe {
-        true => Some(clock::observe_time(store)?),
-        false => None,
+    let store_ms = match times.store {
+        StoreTime::Probe => Some(clock::observe_time(store)?),
+        StoreTime::OfFull { since } => {
+            let passed = i64::try_from(since.as_millis()).unwrap_or(i64::MAX);
+            recorded_ms(store, &catalog, proven)?.map(|recorded| recorded.saturating_add(passed))
+        }
     };
     let now_ms = Timestamp::now().as_millisecond();
     let others_ms =

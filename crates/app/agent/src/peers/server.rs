@@ -134,13 +134,14 @@ fn listen_to(api: &Api, headers: &HeaderMap) {
     }
 }
 
-/// A node that was off for longer than its certificates hold may renew them, and do nothing else.
+/// A node that was off for longer than its certificates hold, or whose certificates were signed by a clock that was ahead, may renew
+/// them, and do nothing else.
 fn admit_ended(asked: &Asked<'_>) -> Result<(), No> {
     let ended = asked.peer.is_some_and(Peer::has_ended);
     match ended && asked.path != certificates::PATH {
         false => Ok(()),
         true => {
-            let why = "the certificate has ended: it may be renewed with, and nothing else";
+            let why = "the certificate has ended or is not valid yet: it may be renewed with, and nothing else";
             Err(refuse(StatusCode::FORBIDDEN, Code::RenewalOnly, why, None))
         }
     }

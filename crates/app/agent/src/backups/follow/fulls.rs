@@ -20,7 +20,7 @@ use super::patience::{Patience, in_words};
 use super::{Again, Ending, Run};
 use crate::backups::full::{self, Cuts, NoCuts, Order, Taken};
 use crate::backups::metrics::Kind;
-use crate::backups::objects::Times;
+use crate::backups::objects::{StoreTime, Times};
 use crate::backups::{compact, objects, size};
 
 /// Clocks are set and machines sleep, so that the schedule is looked at at least this often.
@@ -50,7 +50,8 @@ impl Fulls {
         let mut patience = Patience::new(Duration::from_secs(1), Duration::from_secs(300));
         let (mut wanted, mut last_ms, mut turn) = (now, last_ms, 0);
         let mut compacted: Option<Instant> = None;
-        let mut proven: Option<(String, Instant)> = None;
+        // The full that was taken last, since when, and when removing was last tried.
+        let mut proven: Option<(String, Instant, Instant)> = None;
         loop {
             let now_ms = Timestamp::now().as_millisecond();
             let schedule = &self.run.settings.full_schedule;
@@ -65,11 +66,11 @@ impl Fulls {
                 match self.take(&why, turn).await {
                     Ok(taken) => {
                         last_ms = Some(taken.manifest.created_ms);
-                        proven = Some((taken.name.clone(), Instant::now()));
+                        proven = Some((taken.name.clone(), began, Instant::now()));
                         if let Some(failures) = patience.worked() {
                             info!(failures, "fulls can be taken again");
                         }
-                        self.prune(&taken.name).await;
+                        self.prune(&taken.name, began).await;
                     }
                     Err(_) if self.quit.is_cancelled() => return,
                     Err(fault) => {
@@ -96,11 +97,11 @@ impl Fulls {
                 compacted = Some(Instant::now());
                 self.compact().await;
             }
-            if let Some((name, at)) = proven.as_mut().filter(|_| self.clock_was_ahead())
+            if let Some((name, began, at)) = proven.as_mut().filter(|_| self.clock_was_ahead())
                 && at.elapsed() > PRUNE_AGAIN
             {
                 *at = Instant::now();
-                self.prune(name).await;
+                self.prune(name, *began).await;
             }
             if wanted.is_none() {
                 wait = wait.min(self.until_due(last_ms));
@@ -165,13 +166,16 @@ impl Fulls {
     }
 
     /// Removes what need not be kept, now that a new full is proven.
-    async fn prune(&self, proven: &str) {
+    async fn prune(&self, proven: &str, taken: Instant) {
         let Some(policy) = self.run.settings.keep else { return };
         let (run, base) = (Arc::clone(&self.run), proven.to_owned());
         let position = &self.run.metrics.position;
         let peers_ahead_ms = Some(position.peers_ahead_ms.load(Ordering::Relaxed)).filter(|ahead| *ahead != 0);
-        // Others read a store of their layout, and find no names in it that they do not know.
-        let times = Times { probe: self.run.layout == Layout::Quorate, peers_ahead_ms };
+        let store = match self.run.layout {
+            Layout::Quorate => StoreTime::Probe,
+            Layout::Gardener => StoreTime::OfFull { since: taken.elapsed() },
+        };
+        let times = Times { store, peers_ahead_ms };
         let began = Instant::now();
         let work =
             tokio::task::spawn_blocking(move || objects::prune(&run.store, &policy, &base, &run.clusters, times));
