@@ -39,6 +39,44 @@ fn join(inviter: &Machine, node: &Machine, line: &str) {
 }
 
 #[test]
+fn compares_every_flag_of_an_external_etcd_and_needs_its_files() {
+    let root = tempfile::tempdir().unwrap();
+    let hosts = Hosts::in_network([10, 0, 0], 1);
+    let n1 = machine(&hosts, 0, root.path());
+    let base = "quorate run --standalone --once --name n1 --listen 10.0.0.1 --etcd-endpoints https://10.0.0.9:2379";
+    for name in ["ca.pem", "other.pem", "own.pem", "own.key", "pass"] {
+        n1.write(name, b"x\n");
+    }
+    for flags in [
+        "--etcd-ca no.pem",
+        "--etcd-ca ca.pem --etcd-cert no.pem --etcd-key own.key",
+        "--etcd-ca ca.pem --etcd-user u --etcd-password-file no",
+    ] {
+        let missing = n1.run(&format!("{base} {flags}"), &[]);
+        assert_eq!(missing.status.code(), Some(64), "{flags}: {}", text(&missing));
+        assert!(text(&missing).contains("cannot be read; nothing was written"), "{}", text(&missing));
+        assert!(!n1.run("test -e /var/lib/quorate/n1", &[]).status.success(), "{flags}: something was written");
+    }
+    let right = "--etcd-ca ca.pem --etcd-cert own.pem --etcd-key own.key --etcd-user u --etcd-password-file pass \
+                 --etcd-namespace quorate/blue/";
+    n1.run(&format!("timeout 10 {base} {right}"), &[]);
+    n1.must("test -e /var/lib/quorate/n1/cluster.yaml", &[]);
+    for (flag, from, to) in [
+        ("--etcd-ca", "ca.pem", "other.pem"),
+        ("--etcd-cert", "own.pem", "other.pem"),
+        ("--etcd-key", "own.key", "other.pem"),
+        ("--etcd-user", "u", "other"),
+        ("--etcd-password-file", "pass", "other.pem"),
+        ("--etcd-namespace", "quorate/blue/", "quorate/"),
+    ] {
+        let corrected = right.replace(&format!("{flag} {from}"), &format!("{flag} {to}"));
+        let said = n1.run(&format!("{base} {corrected}"), &[]);
+        assert_eq!(said.status.code(), Some(64), "{flag}: {}", text(&said));
+        assert!(text(&said).contains(&format!("`{flag} ")), "{flag}: {}", text(&said));
+    }
+}
+
+#[test]
 fn rejoins_after_a_detach_and_writes_nothing_before_flags_are_valid() {
     let root = tempfile::tempdir().unwrap();
     let hosts = Hosts::in_network([10, 0, 0], 3);
@@ -49,6 +87,10 @@ fn rejoins_after_a_detach_and_writes_nothing_before_flags_are_valid() {
     let wrong = n1.run("quorate run --standalone --name n1 --listen 'no address'", &[]);
     assert!(!wrong.status.success(), "{}", text(&wrong));
     assert!(!n1.run("test -e /var/lib/quorate/n1", &[]).status.success(), "something was written");
+    let missing = n1.run("quorate run --standalone --name n1 --listen 10.0.0.1 --etcd-binary /usr/bin/no-etcd", &[]);
+    assert_eq!(missing.status.code(), Some(64), "{}", text(&missing));
+    assert!(text(&missing).contains("`--etcd-binary /usr/bin/no-etcd` cannot be read"), "{}", text(&missing));
+    assert!(!n1.run("test -e /var/lib/quorate/n1", &[]).status.success(), "something was written");
     let first = "quorate run --standalone --name n1 --listen 10.0.0.1 --box off";
     let agent = n1.start(first, &[]);
     wait_for(n1, "quorate status", "n1 serving");
@@ -56,6 +98,11 @@ fn rejoins_after_a_detach_and_writes_nothing_before_flags_are_valid() {
     let said = text(&differs);
     assert_eq!(differs.status.code(), Some(64), "{said}");
     assert!(said.contains("--listen 10.0.0.7") && said.contains("10.0.0.1") && said.contains("cluster.yaml"), "{said}");
+
+    let second = n1.run("quorate run --standalone --name other --listen 10.0.0.1", &[]);
+    assert_eq!(second.status.code(), Some(64), "{}", text(&second));
+    assert!(text(&second).contains("the node of this machine is `n1`"), "{}", text(&second));
+    n1.must("quorate status", &[]);
 
     // A detach and a join again are one command each.
     let again = "quorate peer join --name n2 --listen 10.0.0.2";

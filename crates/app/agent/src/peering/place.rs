@@ -78,10 +78,21 @@ pub fn find(state_dir: &Path, name: Option<&str>) -> Result<Option<(Place, Local
         let place = at(checked(name)?);
         return Ok(place.local()?.map(|state| (place, state)));
     }
+    let mut found = all(state_dir)?;
+    match found.len() {
+        0 | 1 => Ok(found.pop()),
+        several => Err(Fault::new(Code::Usage, format!("`{}` holds {several} nodes", state_dir.display()))
+            .hint("say which one: `--name NAME`")),
+    }
+}
+
+/// Every node of this machine.
+pub(super) fn all(state_dir: &Path) -> Result<Vec<(Place, LocalState)>, Fault> {
+    let at = |name: &str| Place { state_dir: state_dir.to_owned(), name: name.to_owned() };
     let mut found = Vec::new();
     let entries = match std::fs::read_dir(state_dir) {
         Ok(entries) => entries,
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(found),
         Err(error) => return Err(Fault::io(format!("cannot list `{}`", state_dir.display()), error)),
     };
     for entry in entries.flatten() {
@@ -95,11 +106,7 @@ pub fn find(state_dir: &Path, name: Option<&str>) -> Result<Option<(Place, Local
             found.push((place, state));
         }
     }
-    match found.len() {
-        0 | 1 => Ok(found.pop()),
-        several => Err(Fault::new(Code::Usage, format!("`{}` holds {several} nodes", state_dir.display()))
-            .hint("say which one: `--name NAME`")),
-    }
+    Ok(found)
 }
 
 /// A name that can be a folder and stand in a certificate.

@@ -17,10 +17,10 @@ use quorate_plan::peering::{
     ExternalFile, GLUSTERD_TOKEN, GlusterdPlaces, Imported, LocalState, Mode, Newcomer, Role, StandaloneFile,
     glusterd_text, read_glusterd, standalone_text, with_member,
 };
-use quorate_plan::spec::{duration_text, for_member};
+use quorate_plan::spec::{ExternalTls, duration_text, for_member};
 
 use super::facts::own_address;
-use super::place::{Place, checked, find, hostname};
+use super::place::{Place, all, checked, find, hostname};
 use super::store::keep_own;
 use crate::turn::{now_ms, stamp};
 use crate::{certificates, cluster_file};
@@ -49,6 +49,8 @@ pub struct StandaloneSettings {
     pub glusterd_dir: PathBuf,
     /// Where etcd is, if it is somebody else's.
     pub external: Option<ExternalFile>,
+    /// What keys begin with there, where the operator says so.
+    pub namespace: Option<String>,
 }
 
 /// A node that has a file and a role.
@@ -66,6 +68,9 @@ pub struct Stands {
 pub fn ensure_standalone(settings: &StandaloneSettings) -> Result<Stands, Fault> {
     let known = find(&settings.state_dir, settings.name.as_deref())?;
     let (mut notes, mut detached) = (Vec::new(), None);
+    if known.is_none() {
+        no_other_on(settings)?;
+    }
     if let Some((place, state)) = known {
         match state.role {
             Role::Standalone | Role::Server | Role::External => {
@@ -133,7 +138,56 @@ fn checked_text(settings: &StandaloneSettings, place: &Place) -> Result<String, 
     let text = standalone_text(&file(settings, place)?);
     let (spec, _) = cluster_file::parse(text.as_bytes(), "the flags of `quorate run --standalone`")?;
     NodeNames::of(&spec, spec.local(Some(&place.name), "the cluster file")?)?;
+    files_exist(settings)?;
     Ok(text)
+}
+
+/// The files that flags name can be read: the node would fail later, on a file that it has written down by then.
+fn files_exist(settings: &StandaloneSettings) -> Result<(), Fault> {
+    let mut named: Vec<(&str, PathBuf)> = Vec::new();
+    named.extend(settings.etcd_binary.clone().map(|path| ("--etcd-binary", path)));
+    if let Some(ExternalFile { external, user }) = &settings.external {
+        let tls = external.tls.as_ref();
+        named.extend(tls.map(|tls| ("--etcd-ca", PathBuf::from(&tls.trusted_ca_file))));
+        named.extend(tls.and_then(|tls| tls.cert_file.as_ref()).map(|path| ("--etcd-cert", PathBuf::from(path))));
+        named.extend(tls.and_then(|tls| tls.key_file.as_ref()).map(|path| ("--etcd-key", PathBuf::from(path))));
+        named.extend(user.as_ref().map(|(_, file)| ("--etcd-password-file", PathBuf::from(file))));
+    }
+    for (flag, path) in named {
+        let attempt = format!("`{flag} {}` cannot be read; nothing was written", path.display());
+        let seen = std::fs::File::open(&path).and_then(|file| file.metadata());
+        match seen {
+            Ok(meta) if meta.is_file() => {}
+            Ok(_) => return Err(Fault::new(Code::Usage, attempt).hint("name a file").caused_by("it is no file")),
+            Err(error) => {
+                return Err(Fault::new(Code::Usage, attempt)
+                    .hint("correct the path, and run it again")
+                    .caused_by(error));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// No other node of this machine has the same data dir: a second name would be a second node on it.
+fn no_other_on(settings: &StandaloneSettings) -> Result<(), Fault> {
+    let wanted = std::path::absolute(data_dir(settings)?).unwrap_or(data_dir(settings)?);
+    for (place, _) in all(&settings.state_dir)? {
+        if !place.file().is_file() {
+            continue;
+        }
+        let (spec, _) = cluster_file::read(&place.file())?;
+        let same = spec.member(&place.name).is_some_and(|member| Path::new(&member.data_dir) == wanted);
+        if same {
+            let (name, data) = (&place.name, wanted.display());
+            let hint = format!(
+                "leave `--name` out, or run it with `--name {name}`; a second node needs a `--data-dir` and a `--state-dir` of its own"
+            );
+            let attempt = format!("the node of this machine is `{name}`, and `{data}` is its data dir");
+            return Err(Fault::new(Code::Usage, attempt).hint(hint));
+        }
+    }
+    Ok(())
 }
 
 /// Flags that contradict the file of a node that exists are an error: neither is ignored.
@@ -158,6 +212,22 @@ fn must_agree(settings: &StandaloneSettings, place: &Place) -> Result<(), Fault>
     let endpoints = |external: &quorate_plan::spec::External| external.endpoints.join(",");
     let given = settings.external.as_ref().map(|given| endpoints(&given.external));
     compare("--etcd-endpoints", given, spec.external.as_ref().map(endpoints));
+    let namespace = spec.external.as_ref().map(|external| external.namespace.clone());
+    compare("--etcd-namespace", settings.namespace.clone(), namespace);
+    let given = settings.external.as_ref();
+    let (given_tls, tls) = (
+        given.and_then(|given| given.external.tls.clone()),
+        spec.external.as_ref().and_then(|known| known.tls.clone()),
+    );
+    let ca = |tls: &Option<ExternalTls>| tls.as_ref().map(|tls| tls.trusted_ca_file.clone());
+    compare("--etcd-ca", ca(&given_tls), ca(&tls));
+    let cert = |tls: &Option<ExternalTls>| tls.as_ref().and_then(|tls| tls.cert_file.clone());
+    compare("--etcd-cert", cert(&given_tls), cert(&tls));
+    let key = |tls: &Option<ExternalTls>| tls.as_ref().and_then(|tls| tls.key_file.clone());
+    compare("--etcd-key", key(&given_tls), key(&tls));
+    let user = given.and_then(|given| given.user.clone());
+    compare("--etcd-user", user.as_ref().map(|(name, _)| name.clone()), spec.agent.etcd_user.clone());
+    compare("--etcd-password-file", user.map(|(_, file)| file), spec.agent.etcd_password_file.clone());
     if differ.is_empty() {
         return Ok(());
     }

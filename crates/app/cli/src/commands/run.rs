@@ -227,6 +227,7 @@ fn whose(args: &Args, printer: &mut Printer) -> Result<NodeArgs, Fault> {
             box_level: by_hand.box_level.clone(),
             glusterd_dir: by_hand.glusterd_dir.clone(),
             external: by_hand.external.file()?,
+            namespace: by_hand.external.etcd_namespace.clone(),
         })?;
         for note in &stands.notes {
             printer.note(note);
