@@ -3,7 +3,7 @@
 CARGO ?= cargo
 FUZZ_SECONDS ?= 20
 SIM_RUNS ?= 200000
-CHANGE_TESTS ?= cluster_grow cluster_shrink cluster_replace cluster_apply cluster_bad_days cluster_clock cluster_recover ca_rotate
+CHANGE_TESTS ?= cluster_grow cluster_shrink cluster_replace cluster_apply cluster_bad_days cluster_clock cluster_recover ca_rotate corruption_checks cluster_upgrade upgrade_old_entries
 PG_TESTS ?= $(patsubst crates/app/cli/tests/%.rs,%,$(wildcard crates/app/cli/tests/pg_*.rs))
 FUZZ_TARGETS ?= $(patsubst fuzz/fuzz_targets/%.rs,%,$(wildcard fuzz/fuzz_targets/*.rs))
 

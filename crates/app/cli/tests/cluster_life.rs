@@ -294,7 +294,7 @@ fn members_that_hold_other_data_are_shown_and_left_alone() {
     }
     // One more key in the database of one member, behind etcd's back.
     let database = cluster.data(1).join("member/snap/db");
-    forge(&cluster, &database);
+    cluster_support::forge(&database);
     cluster.start_all();
     cluster.wait_serving();
     wait_until("it is shown", LIMIT, || {
@@ -317,20 +317,6 @@ fn members_that_hold_other_data_are_shown_and_left_alone() {
     assert!(said.contains("`n2` is not well: it holds other data") && !said.contains("remove `n3`"), "{said}");
     let said = planned(1);
     assert!(said.contains("remove `n2`") && !said.contains("not well"), "{said}");
-}
-
-/// Puts another value into a database, offline: the same length, so that nothing else moves.
-fn forge(cluster: &Declared, database: &std::path::Path) {
-    use std::os::unix::fs::FileExt;
-    let bytes = std::fs::read(database).unwrap();
-    let file = std::fs::OpenOptions::new().write(true).open(database).unwrap();
-    // mvcc values are protobuf: field 5 is the value. `k` -> `v` becomes `k` -> `w` in every copy of the page.
-    let needle = [0x2a, 0x01, b'v'];
-    let places: Vec<usize> = (0..bytes.len() - 3).filter(|at| bytes[*at..at + 3] == needle).collect();
-    assert!(!places.is_empty(), "{}", cluster.root.path().display());
-    for place in places {
-        file.write_all_at(b"w", place as u64 + 2).unwrap();
-    }
 }
 
 #[test]

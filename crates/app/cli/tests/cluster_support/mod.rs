@@ -448,3 +448,17 @@ pub(crate) fn answered(
         std::thread::sleep(Duration::from_millis(50));
     }
 }
+
+/// Puts another value into a database, offline: the same length, so that nothing else moves.
+pub(crate) fn forge(database: &Path) {
+    use std::os::unix::fs::FileExt;
+    let bytes = std::fs::read(database).unwrap();
+    let file = std::fs::OpenOptions::new().write(true).open(database).unwrap();
+    // mvcc values are protobuf: field 5 is the value. `k` -> `v` becomes `k` -> `w` in every copy of the page.
+    let needle = [0x2a, 0x01, b'v'];
+    let places: Vec<usize> = (0..bytes.len() - 3).filter(|at| bytes[*at..at + 3] == needle).collect();
+    assert!(!places.is_empty(), "no value `v` in `{}`", database.display());
+    for place in places {
+        file.write_all_at(b"w", place as u64 + 2).unwrap();
+    }
+}
