@@ -1,5 +1,7 @@
 //! What a stolen certificate and a hostile owner of the database can do to a group.
 
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on says so by panicking")]
+
 mod pg_support;
 
 use std::path::{Path, PathBuf};

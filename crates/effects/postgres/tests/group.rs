@@ -81,7 +81,7 @@ async fn story(majors: &[u32]) {
     a_second_bootstrap_changes_nothing(&servers, &seats).await;
     the_schema_has_one_way_in(&servers, &seats).await;
     the_gate_is_closed_until_it_is_opened(&servers, &seats).await;
-    conflicts_converge_and_are_kept(&seats).await;
+    conflicts_converge_and_are_kept(&servers, &seats).await;
     what_differs_is_repaired_without_echo(&seats).await;
     an_error_stops_a_link_until_it_is_mended(&seats).await;
 }
@@ -136,7 +136,7 @@ async fn the_schema_has_one_way_in(servers: &Servers, seats: &[Seat]) {
 }
 
 async fn the_gate_is_closed_until_it_is_opened(servers: &Servers, seats: &[Seat]) {
-    let app = servers.nodes[0].app().await;
+    let (app, own) = (servers.nodes[0].app().await, servers.nodes[0].own(DATABASE).await);
     let write = "INSERT INTO shop.load DEFAULT VALUES";
     let far = 4_102_444_800_000;
     for (writers, open) in [
@@ -146,7 +146,8 @@ async fn the_gate_is_closed_until_it_is_opened(servers: &Servers, seats: &[Seat]
         (Some(Writers::Until(far)), true),
     ] {
         if let Some(writers) = writers {
-            ensure_gate(&seats[0].client, writers).await.unwrap();
+            ensure_gate(&own, writers).await.unwrap();
+            assert!(ensure_gate(&seats[0].client, writers).await.is_err(), "other nodes open none");
         }
         let written = app.execute(write, &[]).await;
         assert_eq!(written.is_ok(), open, "{writers:?}: {written:?}");
@@ -159,7 +160,7 @@ async fn the_gate_is_closed_until_it_is_opened(servers: &Servers, seats: &[Seat]
     );
     assert_eq!(end_sessions(&servers.nodes[0].own("postgres").await, LIMIT).await.unwrap(), 1);
     assert!(app.execute(write, &[]).await.is_err());
-    ensure_gate(&seats[0].client, Writers::Closed).await.unwrap();
+    ensure_gate(&own, Writers::Closed).await.unwrap();
 }
 
 /// Lets links go on that an error has stopped, as agents do.
@@ -177,13 +178,13 @@ async fn keep_links(seats: &[Seat]) {
 }
 
 /// All nodes insert and then change the same row while no link runs.
-async fn conflicts_converge_and_are_kept(seats: &[Seat]) {
+async fn conflicts_converge_and_are_kept(servers: &Servers, seats: &[Seat]) {
     let every = |word: &'static str| async move {
-        for seat in seats {
-            let names: Vec<String> =
-                seat.client.values("SELECT subname::text FROM pg_subscription", &[]).await.unwrap();
+        for node in &servers.nodes {
+            let client = node.own(DATABASE).await;
+            let names: Vec<String> = client.values("SELECT subname::text FROM pg_subscription", &[]).await.unwrap();
             for name in names {
-                seat.client.batch(&format!("ALTER SUBSCRIPTION {name} {word}")).await.unwrap();
+                client.batch(&format!("ALTER SUBSCRIPTION {name} {word}")).await.unwrap();
             }
         }
     };

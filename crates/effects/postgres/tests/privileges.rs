@@ -1,5 +1,7 @@
 //! What other nodes may do on a server, and what the owner of its database may not have it do.
 
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on says so by panicking")]
+
 mod support;
 
 use quorate_faults::Code;

@@ -126,7 +126,7 @@ pub fn render_conf(config: &ServerConfig, version: ServerVersion) -> String {
             lines.push(("ssl_cert_file", quoted(&tls.cert.display().to_string())));
             lines.push(("ssl_key_file", quoted(&tls.key.display().to_string())));
             lines.push(("ssl_ca_file", quoted(&tls.ca.display().to_string())));
-            // One that is named has to exist and to hold a list of every authority: without it nobody is accepted.
+            // Only where the file holds a list of every authority: the server rejects all other certificates.
             if let Some(revoked) = &config.revoked {
                 lines.push(("ssl_crl_file", quoted(&revoked.display().to_string())));
             }
