@@ -306,6 +306,7 @@ fn idle(log_dir: &Path) -> ShimSpec {
         program: "/bin/sleep".into(),
         args: vec!["600".to_owned()],
         env: vec![],
+        env_files: vec![],
         dir: "/".into(),
         log_dir: log_dir.to_owned(),
         rotation: Rotation::default(),

@@ -327,7 +327,9 @@ mod tests {
             for thread in 0..4 {
                 let dir = dir.path();
                 scope.spawn(move || {
-                    (0..10).for_each(|n| try_record(dir, &entry(&format!("{thread}-{n}")), 2000).unwrap());
+                    for n in 0..10 {
+                        try_record(dir, &entry(&format!("{thread}-{n}")), 2000).unwrap();
+                    }
                 });
             }
         });
