@@ -188,10 +188,10 @@ fn runs_no_program_that_the_file_names_unless_asked_to() {
     let mark = dir.path().join("mark");
     let file = format!(
         "token: t\nbootstrap: {{id: 1}}\nplaintext: true\n\
-         source: {{uri: \"exec+shell:touch {}; echo n1=http://127.0.0.1:1\", size: 1}}\n\
-         agent: {{data-dir: {}}}\n",
+         source: {{uri: \"exec+shell:touch {}; echo 'n1: http://127.0.0.1:1'\", size: 1}}\n\
+         agent: {{state-dir: {}}}\n",
         mark.display(),
-        dir.path().join("data").display()
+        dir.path().join("state").display()
     );
     let said = check(&file, &[]);
     assert_eq!(said.status.code(), Some(0), "{said:?}");

@@ -281,7 +281,7 @@ mod tests {
     fn variables_of_processes_are_in_no_answer() {
         let read = |text: &str| cluster_file::parse(text.as_bytes(), "c.yaml").unwrap().0;
         let before = "token: t\nplaintext: true\nmembers:\n  - {name: n1, address: 10.0.0.1}\n";
-        let (env, after) = ("  a: {executable: /a, env: {PASSWORD: geheim}}\n", "agent: {data-dir: /d}\n");
+        let (env, after) = ("  a: {executable: /a, env: {PASSWORD: geheim}}\n", "agent: {state-dir: /d}\n");
         for (section, key) in [("processes:\n", "b"), ("\"processes\":\n# why\n\n", "c")] {
             let text = format!("{before}{section}{env}  {key}: {{executable: /b}}\n{after}");
             let shown = without_variables(&text, &read(&text)).unwrap();

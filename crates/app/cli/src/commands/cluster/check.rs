@@ -20,7 +20,7 @@ Examples:
   quorate cluster check cluster.yaml
   quorate cluster check cluster.yaml --name n1     and what that member uses
   quorate cluster check cluster.yaml --defaults    and every key's default
-  quorate cluster check cluster.yaml --resolve     and the members that its source names
+  quorate cluster check cluster.yaml --resolve     and what its source names
   quorate cluster check cluster.yaml --output json
 
 The file is only read: no program that it names is run, no server is queried, and nothing
