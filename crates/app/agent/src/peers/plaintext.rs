@@ -102,14 +102,10 @@ fn is_private(path: &Path, file: &std::fs::Metadata, state: &Path) -> Result<(),
 fn read(state: &Path) -> Result<AgentToken, Fault> {
     let path = state.join(FILE);
     let fail = |error: std::io::Error| {
-        let hint = match error.kind() {
-            std::io::ErrorKind::NotFound => {
-                "the agent makes it when it starts: start that agent with this release, on this machine"
-            }
-            _ => "run this as the user that the agent runs as, or as root",
-        };
         let what = format!("cannot read the token of an agent in clear text, `{}`", path.display());
-        Fault::new(Code::AgentTokenRefused, what).hint(hint).caused_by(error)
+        Fault::new(Code::AgentTokenRefused, what)
+            .hint("run this as the user that the agent runs as, or as root")
+            .caused_by(error)
     };
     let flags = i32::try_from((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits()).unwrap_or_default();
     let file = std::fs::File::options().read(true).custom_flags(flags).open(&path).map_err(fail)?;
@@ -190,7 +186,16 @@ impl Tokens {
             return Err(Fault::new(Code::AgentTokenRefused, format!("`{}` is no name of a node", peer.escape_debug())));
         }
         let state = PathBuf::from(for_member(&self.state_dirs, peer));
-        Ok(Challenge { token: read(&state)?, nonce: nonce()?, file: state.join(FILE) })
+        let file = state.join(FILE);
+        if std::fs::symlink_metadata(&file).is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound) {
+            let why = format!("it has not written its token `{}`", file.display());
+            return Err(Fault::new(
+                Code::PeerSilent,
+                format!("no answer from the agent of `{peer}` at `{url}`: {why}"),
+            )
+            .hint("start it with this release, on this machine: `quorate explain Q1472`"));
+        }
+        Ok(Challenge { token: read(&state)?, nonce: nonce()?, file })
     }
 }
 
