@@ -27,6 +27,8 @@ type Attempt = fn(&Surroundings) -> io::Result<()>;
 struct Surroundings {
     data: PathBuf,
     foreign: PathBuf,
+    /// The folder of a node's certificates; what the program itself needs of it lies elsewhere.
+    pki: PathBuf,
     pid: i32,
     bind: u16,
     connect: u16,
@@ -41,6 +43,10 @@ const ATTEMPTS: &[(&str, Attempt)] = &[
     ("read `/etc/shadow`", |_| read(Path::new("/etc/shadow"))),
     ("read another tenant's data", |near| read(&near.foreign.join("data"))),
     ("read another tenant's key", |near| read(&near.foreign.join("key"))),
+    ("read the issuing key of an authority", |near| read(&near.pki.join("peer-ca.key"))),
+    ("read the agent's key", |near| read(&near.pki.join("agent.key"))),
+    ("read an operator's key", |near| read(&near.pki.join("admin.key"))),
+    ("list the folder of certificates", |near| std::fs::read_dir(&near.pki).map(drop)),
     ("list another tenant's directory", |near| std::fs::read_dir(&near.foreign).map(drop)),
     ("write into another tenant's directory", |near| make(&near.foreign.join("planted"))),
     ("write into `/etc`", |_| make(Path::new("/etc/quorate-probe"))),
@@ -90,6 +96,7 @@ pub(crate) fn run(names: &[OsString]) -> ExitCode {
     let near = Surroundings {
         data: value("PROBE_DATA").into(),
         foreign: value("PROBE_FOREIGN").into(),
+        pki: value("PROBE_PKI").into(),
         pid: value("PROBE_PID").parse().unwrap_or(0),
         bind: value("PROBE_BIND").parse().unwrap_or(0),
         connect: value("PROBE_CONNECT").parse().unwrap_or(0),

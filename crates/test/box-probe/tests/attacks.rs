@@ -37,6 +37,7 @@ type Seen = BTreeMap<String, String>;
 fn spec(arena: &Arena, level: Level) -> BoxSpec {
     let mut spec = BoxSpec::new(level);
     spec.writes = vec![arena.data()];
+    spec.reads = vec![arena.copies()];
     spec.ports.bind = vec![arena.own_port()];
     spec.limits.memory_bytes = Some(128 << 20);
     spec.limits.pids = Some(64);

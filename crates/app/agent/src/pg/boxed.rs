@@ -47,6 +47,11 @@ pub(super) fn server_box(
     config: &server::ServerConfig,
 ) -> Result<Option<BoxPlan>, Fault> {
     let mut spec = server::box_spec(installation, &here.data_dir(), config, level(here)?, &here.pg.user);
+    if here.owner()?.is_none() {
+        // Links of earlier releases name the node's own files.
+        let own = here.files()?;
+        spec.reads.extend([&own.cert, &own.key, &own.ca].map(|file| text(file)));
+    }
     spec.limits = here.pg.limits.limits();
     spec.escapes.clone_from(&here.pg.escapes);
     if spec.level == Level::Strict {

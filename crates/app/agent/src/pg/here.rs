@@ -136,12 +136,9 @@ impl Here {
         })
     }
 
-    /// The same as server, pooler and links see them: below a root agent copies of their user's own, since the user that etcd
-    /// runs as has the files themselves.
+    /// The same as server, pooler and links see them: copies of their user's own in a directory with nothing else, so that no box
+    /// of theirs has the directory of the authorities' keys.
     pub(super) fn given_files(&self) -> Result<TlsFiles, Fault> {
-        if self.owner()?.is_none() {
-            return self.files();
-        }
         let dir = self.run_dir().join("tls");
         Ok(TlsFiles { cert: dir.join("node.crt"), key: dir.join("node.key"), ca: dir.join("ca.crt") })
     }
@@ -167,9 +164,7 @@ impl Here {
         for (from, to) in [(from.ca, to.ca), (from.cert, to.cert), (from.key, to.key)] {
             let text = std::fs::read_to_string(&from);
             let text = text.map_err(|error| Fault::io(format!("cannot read `{}`", from.display()), error))?;
-            if owner.is_some() {
-                ensure_file(&to, &text, owner)?;
-            }
+            ensure_file(&to, &text, owner)?;
             texts.push(text);
         }
         let print = hash(&texts.iter().map(String::as_str).collect::<Vec<_>>());

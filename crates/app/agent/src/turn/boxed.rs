@@ -13,6 +13,7 @@ use quorate_host::shim::Running;
 use quorate_plan::boxes::{BoxPlan, BoxSpec, Level, List, Machine, Offer, Part, Ports, Refused, Syscalls, plan_box};
 use quorate_plan::spec::{Calls, TlsFiles, for_member};
 
+use super::etcd_tls;
 use super::node::Node;
 use super::status::Notice;
 
@@ -50,6 +51,9 @@ pub(super) fn ensure_box(node: &Node, joining: bool) -> Result<Option<BoxPlan>, 
     let owner = user.map(owners::find_user).transpose()?;
     spec.writes = ensure_data(node, owner, joining)?;
     spec.reads = readable(node, owner)?;
+    if etcd_tls::is_used(node) {
+        etcd_tls::ensure(node, owner)?;
+    }
     planned(&spec, &machine).map(Some)
 }
 
@@ -175,26 +179,14 @@ fn parent_of_wal(wal: &Path, owner: Option<Owner>) -> Result<Option<PathBuf>, Fa
     Ok(Some(parent))
 }
 
-/// What etcd reads: its settings, and the certificates with the directories that they lie in.
+/// What etcd reads: its settings, and its copies of the certificates.
 fn readable(node: &Node, owner: Option<Owner>) -> Result<Vec<String>, Fault> {
     let config = node.etcd_config();
     if let Some(owner) = owner {
         ensure_may(&config, owner, May::Read)?;
     }
-    let mut found = vec![config];
-    for file in certificate_files(node) {
-        if let Some(owner) = owner {
-            ensure_may(&file, owner, May::Read)?;
-        }
-        match folder(node, &file, owner)? {
-            Some(dir) if leads_into(&file, &dir) => found.push(dir),
-            Some(dir) => found.extend([dir, file]),
-            None => found.push(file),
-        }
-    }
-    found.sort();
-    found.dedup();
-    found.iter().map(|path| text(path)).collect()
+    let copies = etcd_tls::is_used(node).then(|| etcd_tls::dir(node));
+    [config].into_iter().chain(copies).map(|path| text(&path)).collect()
 }
 
 /// The files that etcd reads by the cluster file.
@@ -207,31 +199,6 @@ fn certificate_files(node: &Node) -> Vec<PathBuf> {
     files.sort();
     files.dedup();
     files
-}
-
-/// The directory of a file, if etcd is to see all of it: then files that are replaced are seen at once.
-fn folder(node: &Node, file: &Path, owner: Option<Owner>) -> Result<Option<PathBuf>, Fault> {
-    let Some(dir) = file.parent() else { return Ok(None) };
-    let ours = node.spec.tls_files().and_then(|tls| tls.dir.as_deref());
-    let ours = ours.is_some_and(|ours| Path::new(&for_member(ours, node.name())) == dir);
-    // `/etc` and the like hold more than certificates, and so does a directory that the member itself lies in.
-    let own = [node.state_path(), node.target.data_dir()].into_iter().chain(node.target.wal_dir());
-    if (dir.components().count() <= 2 && !ours) || own.into_iter().any(|own| own.starts_with(dir)) {
-        return Ok(None);
-    }
-    match owner {
-        Some(owner) if ours => ensure_may(dir, owner, May::Enter).map(|_| Some(dir.to_owned())),
-        Some(owner) => Ok(owners::may(dir, owner, May::Enter).unwrap_or(false).then(|| dir.to_owned())),
-        None => Ok(Some(dir.to_owned())),
-    }
-}
-
-/// Whether a file lies in a directory, wherever its links lead.
-fn leads_into(file: &Path, dir: &Path) -> bool {
-    match (file.canonicalize(), dir.canonicalize()) {
-        (Ok(file), Ok(dir)) => file.starts_with(dir),
-        _ => true,
-    }
 }
 
 fn text(path: &Path) -> Result<String, Fault> {
@@ -269,18 +236,15 @@ pub(super) fn notices(node: &Node, running: &Running) -> Vec<Notice> {
     if !warnings.is_empty() {
         found.push(Notice::new(Code::BoxWeaker, format!("etcd's box is not whole: {}", warnings.join("; "))));
     }
-    let single: Vec<String> = certificate_files(node)
-        .iter()
-        .filter(|file| {
-            let dir = file.parent().map(|dir| dir.display().to_string()).unwrap_or_default();
-            plan.spec.reads.contains(&file.display().to_string()) && !plan.spec.reads.contains(&dir)
-        })
-        .map(|file| format!("`{}`", file.display()))
-        .collect();
-    if let Some(first) = single.first().filter(|_| plan.has(Part::Root)) {
-        let more = if single.len() > 1 { format!(" and {} more", single.len() - 1) } else { String::new() };
-        let text = format!("etcd sees {first}{more} as it was at its start: its directory is not in the box");
-        found.push(Notice::new(Code::BoxCertificates, text));
+    if let Some(dir) = other_certificates(node, plan).filter(|_| plan.has(Part::Root) || plan.has(Part::Files)) {
+        let text = format!("etcd's box has `{dir}` and every key in it before its next start");
+        found.push(Notice::new(Code::BoxEarlier, text));
     }
     found
+}
+
+/// What an earlier release put into the box: certificates with the directory that they lie in.
+fn other_certificates<'a>(node: &Node, plan: &'a BoxPlan) -> Option<&'a String> {
+    let files = certificate_files(node);
+    plan.spec.reads.iter().find(|path| files.iter().any(|file| file.starts_with(path)))
 }

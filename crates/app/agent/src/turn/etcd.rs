@@ -26,7 +26,7 @@ use sha2::{Digest, Sha256};
 use tokio::task::JoinHandle;
 
 use super::node::Node;
-use super::{boxed, data, remembered, trusting};
+use super::{boxed, data, etcd_tls, remembered, trusting};
 
 /// What of our environment etcd gets: nothing that holds secrets, nothing that etcd reads as a setting.
 const ENVIRONMENT: [&str; 9] =
@@ -237,20 +237,21 @@ fn hash_of(node: &Node, text: &str, mark: &str) -> String {
 /// The same for a member that joins. Whom it joins matters to its first start alone, and is not part of the hash.
 fn joining_config(node: &Node, program: &Program, join: Option<String>) -> Result<Config, Fault> {
     let trust = trusting::observe(node)?;
-    let text = |join| {
-        let config = EtcdConfig { spec: &node.spec, member: &node.member, join };
-        render_for(&config, &program.binary.version).map(|text| text + &trust.lines)
+    let text = |spec, join, lists: &str| {
+        let config = EtcdConfig { spec, member: &node.member, join };
+        render_for(&config, &program.binary.version).map(|text| text + lists)
     };
-    let hash = hash_of(node, &text(None)?, &trust.mark);
+    // Which copies of its certificates etcd is given is no setting: no member is restarted for that.
+    let hash = hash_of(node, &text(&node.spec, None, &trust.lines)?, &trust.mark);
     let (_, plain) = declared_config(node, &program.binary.version)?;
-    Ok(Config { text: text(join)?, hash, plain })
+    Ok(Config { text: text(&etcd_tls::shown(node), join, &trust.shown)?, hash, plain })
 }
 
 /// The same text with etcd's own comparisons of data. They are not part of the hash: no member is restarted for them.
 fn checked_text(node: &Node, program: &Program, join: Option<String>, at_start: bool) -> Result<String, Fault> {
     let trust = trusting::observe(node)?;
-    let config = EtcdConfig { spec: &node.spec, member: &node.member, join };
-    render_checked_for(&config, &program.binary.version, at_start).map(|text| text + &trust.lines)
+    let config = EtcdConfig { spec: &etcd_tls::shown(node), member: &node.member, join };
+    render_checked_for(&config, &program.binary.version, at_start).map(|text| text + &trust.shown)
 }
 
 /// What is kept of its log is the shim's affair, and part of the settings all the same.

@@ -22,6 +22,7 @@ mod connections;
 mod data;
 mod drift;
 mod etcd;
+mod etcd_tls;
 mod execute;
 mod external;
 mod first_word;
@@ -254,6 +255,7 @@ impl Life<'_> {
         };
         let served = self.serve(&api, &stop).await?;
         tokio::spawn(certificates::keep(keep_certificates(&api), stop.clone()));
+        tokio::spawn(stop.clone().run_until_cancelled_owned(etcd_tls::keep(Arc::clone(&api.node))));
         let watched = connections::watch_clients(Arc::clone(&api.node), Arc::clone(&api.shared));
         tokio::spawn(stop.clone().run_until_cancelled_owned(watched));
         if !once {

@@ -4,7 +4,7 @@
 //! there and is gone, or cannot be looked at, is a reason not to start, since etcd without any lets everybody in that was called
 //! back; and whatever of it changes makes the settings others, so that the member is started again in its turn.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use quorate_faults::Fault;
 use quorate_pki::{ensure_list_expected, observe_list, trust_hash};
@@ -12,6 +12,7 @@ use quorate_plan::etcd_config::revocations;
 use quorate_plan::spec::{Tls, for_member};
 use tracing::warn;
 
+use super::etcd_tls;
 use super::node::Node;
 use super::publish::Shared;
 
@@ -23,24 +24,35 @@ const DIGITS: usize = 16;
 
 /// What trust adds to the settings.
 pub(super) struct Trust {
-    /// Lines for etcd's file.
+    /// Lines for etcd's file, as the hash of the settings has them.
     pub(super) lines: String,
+    /// The same lines as etcd is given them: in a box, with its copies of the lists.
+    pub(super) shown: String,
     /// The end of the hash of the settings; empty where nothing is encrypted.
     pub(super) mark: String,
 }
 
 /// Looks at the files.
 pub(super) fn observe(node: &Node) -> Result<Trust, Fault> {
-    let Some(tls) = node.spec.tls_files() else { return Ok(Trust { lines: String::new(), mark: String::new() }) };
-    let authorities = authorities(node, tls);
-    // Only what `quorate ca` keeps there is ours to name.
-    let list = |authority: &Path| if tls.dir.is_some() { observe_list(authority) } else { Ok(None) };
-    let [client, peer] = &authorities;
-    let lists = [list(client)?, list(peer)?];
-    let [client, peer] = lists.each_ref().map(|list| list.as_ref().map(|list| list.display().to_string()));
+    let Some(tls) = node.spec.tls_files() else {
+        return Ok(Trust { lines: String::new(), shown: String::new(), mark: String::new() });
+    };
+    let (authorities, lists) = (authorities(node, tls), lists(node)?);
+    let text = |list: &Option<PathBuf>| list.as_ref().map(|list| list.display().to_string());
+    let [client, peer] = lists.each_ref().map(text);
+    let copy = |list: &Option<PathBuf>, which| text(&list.as_ref().map(|list| etcd_tls::shown_list(node, which, list)));
+    let shown = revocations(copy(&lists[0], "client").as_deref(), copy(&lists[1], "peer").as_deref());
     let files = authorities.iter().chain(lists.iter().flatten()).map(PathBuf::as_path);
     let hash: String = trust_hash(files).chars().take(DIGITS).collect();
-    Ok(Trust { lines: revocations(client.as_deref(), peer.as_deref()), mark: format!("{MARK}{hash}") })
+    Ok(Trust { lines: revocations(client.as_deref(), peer.as_deref()), shown, mark: format!("{MARK}{hash}") })
+}
+
+/// The lists of revoked certificates that there are, of clients and of peers.
+pub(super) fn lists(node: &Node) -> Result<[Option<PathBuf>; 2], Fault> {
+    // Only what `quorate ca` keeps there is ours to name.
+    let Some(tls) = node.spec.tls_files().filter(|tls| tls.dir.is_some()) else { return Ok([None, None]) };
+    let [client, peer] = authorities(node, tls);
+    Ok([observe_list(&client)?, observe_list(&peer)?])
 }
 
 /// The files of etcd's authorities, of clients and of peers.

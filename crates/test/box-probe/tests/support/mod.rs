@@ -72,6 +72,18 @@ impl Arena {
         write(&dir.path().join("foreign/data"), "data");
         write(&dir.path().join("foreign/key"), "key");
         open(&dir.path().join("foreign/key"), 0o600);
+        // The keys of a node, and the copies of its own ones that etcd's box has.
+        for (folder, keys) in
+            [("pki", &["peer-ca.key", "agent.key", "admin.key", "peer.key"][..]), ("copies", &["peer.key"])]
+        {
+            let folder = dir.path().join(folder);
+            std::fs::create_dir(&folder).unwrap();
+            for key in keys {
+                write(&folder.join(key), "key");
+                open(&folder.join(key), 0o600);
+            }
+            open(&folder, 0o700);
+        }
         // The checkout may lie where only its owner gets to. Another process copies: a file that this one writes could be
         // held open for a moment by what another thread is just starting, and could not be executed then.
         run(Command::new("cp").arg(PROBE).arg(dir.path().join("probe")));
@@ -79,8 +91,13 @@ impl Arena {
         if is_root() {
             // The other tenant is the same user.
             let owner = Some(rustix::fs::Uid::from_raw(NOBODY));
-            for name in ["data", "foreign", "foreign/data", "foreign/key"] {
+            for name in ["data", "foreign", "foreign/data", "foreign/key", "pki", "copies"] {
                 rustix::fs::chown(dir.path().join(name), owner, None).unwrap();
+            }
+            for folder in ["pki", "copies"] {
+                for entry in std::fs::read_dir(dir.path().join(folder)).unwrap() {
+                    rustix::fs::chown(entry.unwrap().path(), owner, None).unwrap();
+                }
             }
         }
         pass_small_numbers();
@@ -112,6 +129,11 @@ impl Arena {
         self.dir.path().join("foreign").display().to_string()
     }
 
+    /// What a box of etcd has of the certificates.
+    pub(crate) fn copies(&self) -> String {
+        self.dir.path().join("copies").display().to_string()
+    }
+
     pub(crate) fn own_port(&self) -> u16 {
         self.own.number()
     }
@@ -128,6 +150,7 @@ impl Arena {
         vec![
             ("PROBE_DATA", self.data()),
             ("PROBE_FOREIGN", self.foreign()),
+            ("PROBE_PKI", self.dir.path().join("pki").display().to_string()),
             ("PROBE_PID", self.bystander.id().to_string()),
             ("PROBE_BIND", self.other_port().to_string()),
             ("PROBE_CONNECT", self.listening_port().to_string()),
