@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use cluster_support::{Declared, LIMIT, Wire};
 use quorate_agent::peers::{FileRequest, PeerError};
-use quorate_testkit::wait_until;
+use quorate_testkit::{run, wait_until};
 
 /// What the config exit code is.
 const CONFIG_INVALID: i32 = 4;
@@ -139,7 +139,7 @@ fn a_token_file_that_others_may_read_is_refused() {
         ("mode 0644", &(|| set_mode(&path, 0o644)) as &dyn Fn()),
         ("mode 0620", &|| set_mode(&path, 0o620)),
         ("not a regular file", &|| {
-            std::fs::rename(&path, cluster.path("moved")).unwrap();
+            run(Command::new("mv").arg(&path).arg(cluster.path("moved")));
             std::os::unix::fs::symlink(&other, &path).unwrap();
         }),
     ] {
@@ -265,7 +265,7 @@ fn a_cluster_of_an_earlier_release_goes_on_after_an_upgrade_of_its_agents() {
     for at in 0..3 {
         cluster.stop(at);
         // Earlier releases made none.
-        std::fs::rename(token_file(&cluster, at), cluster.path(&format!("token-{at}"))).unwrap();
+        run(Command::new("mv").arg(token_file(&cluster, at)).arg(cluster.path(&format!("token-{at}"))));
     }
     cluster.start_all();
     cluster.wait_serving();
