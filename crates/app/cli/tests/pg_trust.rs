@@ -1,6 +1,6 @@
 //! What a stolen certificate and a hostile owner of the database can do to a group.
 
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on says so by panicking")]
+#![expect(clippy::unwrap_used, reason = "a failed step panics")]
 
 mod pg_support;
 
@@ -16,7 +16,7 @@ use quorate_postgres::group::Member;
 use quorate_postgres::server::TlsFiles;
 use quorate_postgres::sql::{Client, Limits, Place};
 
-/// Certificates of a node, signed once more: what somebody has who took them from its disk.
+/// Certificates of a node, signed once more: as good as those that were copied from its disk.
 fn signed_for(group: &Group, ca: &str, node: &str, dir: &str) -> TlsFiles {
     let (ca, dir, now) = (group.path(ca), group.path(dir), Timestamp::now());
     if !ca.exists() {
@@ -112,7 +112,7 @@ fn revoked_certificates_are_refused_without_a_restart_and_their_sessions_end() {
         assert!(!accepted(&group, at, &stolen));
     }
     assert_eq!(started(&group, &runtime), before, "no server was restarted");
-    // A server that is started anew has the list before it accepts the first connection.
+    // A server that is restarted has the list before it accepts the first connection.
     group.kill_node(0);
     group.start(0, &[]);
     group.wait_ready();
@@ -120,7 +120,7 @@ fn revoked_certificates_are_refused_without_a_restart_and_their_sessions_end() {
     during_a_rotation(&group, &runtime, &stolen);
 }
 
-/// Two authorities, and a list of one: nobody else is locked out, and what is revoked gets no session that lasts.
+/// Two authorities, and a list of one: other certificates are accepted, and a revoked one gets no session that lasts.
 fn during_a_rotation(group: &Group, runtime: &tokio::runtime::Runtime, stolen: &TlsFiles) {
     let renewed = signed_for(group, "next-ca", "n3", "renewed");
     let next: PathBuf = group.path("renewed/peer-ca.crt");

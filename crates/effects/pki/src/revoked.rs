@@ -1,10 +1,10 @@
 //! The list of revoked certificates, as a server reads it that checks certificates with OpenSSL, such as PostgreSQL.
 //!
 //! OpenSSL refuses every certificate whose authority has no list once it was given one, and every list from the future. While
-//! authorities are rotated there are two of them and one list, so the list alone is not enough: whoever runs such a server also ends
+//! authorities are rotated there are two of them and one list, so the list alone is not enough: the agent of such a server also ends
 //! sessions by their serial numbers.
 //!
-//! **Invariant:** a list that is complete locks out nobody but revoked certificates.
+//! **Invariant:** a server that is given a complete list rejects revoked certificates and no others.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -130,13 +130,17 @@ mod tests {
         assert!(revoked.list.is_some_and(|pem| pem.starts_with("-----BEGIN X509 CRL-----\n")));
         assert_eq!(revoked.serials, ["256".to_owned()].into());
         let early = read_revoked(&file, now - jiff::SignedDuration::from_secs(1)).unwrap();
-        assert_eq!((early.list, early.serials.len()), (None, 1), "a list from the future would lock everybody out");
+        assert_eq!(
+            (early.list, early.serials.len()),
+            (None, 1),
+            "a server rejects every certificate by a list from the future"
+        );
         put(&[old.as_slice(), new.as_slice()].concat());
         let rotating = read_revoked(&file, now).unwrap();
         assert_eq!(
             (rotating.list, rotating.serials.len()),
             (None, 1),
-            "an authority without a list would be locked out"
+            "a server rejects every certificate of an authority without a list"
         );
         std::fs::remove_file(node.join("peer-ca.crl")).unwrap();
         assert_eq!(read_revoked(&file, now).unwrap_err().code(), Code::RevocationsMissing);

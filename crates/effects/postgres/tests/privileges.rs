@@ -1,6 +1,6 @@
-//! What other nodes may do on a server, and what the owner of its database may not have it do.
+//! The rights of other nodes on a server, and functions of the database's owner that its sessions do not call.
 
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on says so by panicking")]
+#![expect(clippy::unwrap_used, reason = "a failed step panics")]
 
 mod support;
 
@@ -11,7 +11,7 @@ use quorate_postgres::schema::{self, Ddl, Order};
 use quorate_postgres::sql::{Client, Limits, Place};
 use support::{DATABASE, LIMIT, Node, PASSWORD, Servers};
 
-/// What a superuser can do and a node has no need of.
+/// Statements that a superuser can run and another node has no need of.
 const FORBIDDEN: [&str; 19] = [
     "COPY (SELECT 1) TO PROGRAM 'true'",
     "COPY (SELECT 1) TO '/tmp/quorate-test-stolen'",
@@ -85,7 +85,7 @@ async fn a_certificate_of_another_node_is_no_superuser() {
         assert_eq!(node.own(DATABASE).await.value::<i64>(owned, &[]).await.unwrap(), 0);
         assert!(node.prepare(&servers.members()).await.is_empty(), "and then nothing is left to do");
     }
-    // It goes on as a mesh: changes of the schema, rows, and subscriptions that are dropped and made.
+    // The mesh still works: changes of the schema, rows, and subscriptions that are dropped and made.
     let seats = servers.seats().await;
     let sql = "ALTER TABLE cfsb.plans ADD COLUMN more text; CREATE TABLE later (id int4 PRIMARY KEY)";
     let ddl = Ddl { version: 2, name: "later".to_owned(), sql: sql.to_owned() };

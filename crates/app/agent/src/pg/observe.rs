@@ -127,7 +127,7 @@ async fn instances(here: &Here, client: &Client, rows: &Client) -> Result<Vec<Po
     if names.is_empty() {
         return Ok(Vec::new());
     }
-    let sql = "SELECT i.dbname, i.dbuser, i.dbpass FROM pg_catalog.unnest($1::text[], $2::text[], $3::text[]) AS i (dbname, dbuser, dbpass) \
+    let sql = "SELECT i.dbname, i.dbuser, i.dbpass FROM unnest($1::text[], $2::text[], $3::text[]) AS i (dbname, dbuser, dbpass) \
                JOIN pg_catalog.pg_database d ON d.datname = i.dbname \
                JOIN pg_catalog.pg_authid u ON u.rolname = i.dbuser AND u.rolpassword = i.dbpass WHERE d.datallowconn AND NOT d.datistemplate AND u.rolcanlogin AND NOT u.rolsuper \
                AND NOT u.rolcreaterole AND NOT u.rolreplication AND NOT u.rolbypassrls AND NOT EXISTS (SELECT FROM pg_catalog.pg_roles g \

@@ -1,4 +1,4 @@
--- The rights of the role that other nodes connect with. May be run again; also takes back what earlier releases gave: there it was a
+-- The rights of the role that other nodes connect with. May be run again; also revokes what earlier releases granted: there it was a
 -- superuser, and owned subscriptions, publication, functions and tables of ours. One transaction with the role's change.
 DO $$
 DECLARE o record; us text := quote_ident(current_user);
@@ -47,7 +47,7 @@ GRANT USAGE ON SCHEMA mesh, mesh_sync TO quorate;
 GRANT USAGE, CREATE ON SCHEMA public TO quorate;
 REVOKE ALL ON ALL TABLES IN SCHEMA mesh FROM quorate;
 GRANT SELECT ON ALL TABLES IN SCHEMA mesh TO quorate;
--- Which members there are, and which slots are kept for whom.
+-- The members, and the slots of each.
 GRANT INSERT, UPDATE, DELETE ON mesh.nodes, mesh.slots TO quorate;
 -- The journal of schema versions; tables that every link has; a node that leaves; rows that lost.
 GRANT INSERT ON mesh.ddl_log TO quorate;
@@ -58,7 +58,7 @@ GRANT EXECUTE ON FUNCTION mesh.is_published(text), mesh.publish(text), mesh.guar
   mesh.stamp(), mesh.keep(), mesh.purge(interval), mesh.subscribe(int4, text),
   mesh.unsubscribe(text), mesh.pause(text), mesh.resume(text), mesh.revive(text), mesh.skip(text, pg_lsn), mesh.start_at(text, pg_lsn) TO quorate;
 
--- How far subscriptions are, whom the server accepts, and the origin under which repairs are written.
+-- Positions of subscriptions, names that the server accepts, and the origin under which repairs are written.
 GRANT pg_monitor, pg_signal_backend TO quorate;
 GRANT SELECT ON pg_catalog.pg_replication_origin_status, pg_catalog.pg_ident_file_mappings TO quorate;
 GRANT EXECUTE ON FUNCTION pg_catalog.pg_show_replication_origin_status(), pg_catalog.pg_ident_file_mappings(),

@@ -206,7 +206,7 @@ mod tests {
         let alone = render_conf(&isolated, ServerVersion { major: 18, minor: 4 });
         assert!(alone.contains("listen_addresses = ''\n") && alone.contains("max_logical_replication_workers = 0\n"));
         assert!(conf.contains("listen_addresses = '10.0.0.1'\n") && conf.contains("ssl_ca_file = '/pki/ca.crt'\n"));
-        assert!(!conf.contains("ssl_crl_file"), "a file without a list would lock everybody out");
+        assert!(!conf.contains("ssl_crl_file"), "the server does not start with a file that holds no list");
         let revoking = ServerConfig { revoked: Some(file("revoked.pem")), ..config.clone() };
         let revoking = render_conf(&revoking, ServerVersion { major: 18, minor: 4 });
         assert!(revoking.contains("ssl_crl_file = '/pki/revoked.pem'\n"));
