@@ -4,6 +4,7 @@
 
 use quorate_etcd_formats::delta::quorate::ROOT;
 use quorate_etcd_formats::hex::hex;
+use quorate_etcd_formats::membership::ClusterId;
 use quorate_faults::Result;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
@@ -23,6 +24,9 @@ pub struct Claim {
     pub node: String,
     /// When, in RFC 3339.
     pub at: String,
+    /// The cluster that comes of it. None in claims of earlier releases.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cluster: Option<ClusterId>,
 }
 
 impl Claim {
@@ -70,6 +74,7 @@ pub fn list(store: &Store, token: &str) -> Result<Vec<Claim>> {
             nonce: 0,
             node: "an unknown node".to_owned(),
             at: "an unknown time".to_owned(),
+            cluster: None,
         };
         claims.push(read.filter(|claim| claim.generation == generation && claim.token == token).unwrap_or_else(unread));
     }
@@ -91,6 +96,7 @@ mod tests {
             nonce,
             node: "n1".to_owned(),
             at: "2026-11-18T02:00:00Z".to_owned(),
+            cluster: None,
         };
         assert!(list(&store, "t").unwrap().is_empty());
         assert!(take(&store, &claim(1, 7, "t")).unwrap());

@@ -160,7 +160,7 @@ impl World {
         let second = self.choose(config, voters, other, without(claimed[1]))?;
         for (at, (begins, generation)) in [first, second].into_iter().enumerate().filter(|(at, _)| claimed[*at]) {
             let node = self.nodes[begins].name.clone();
-            let seen = [ClaimSeen { generation, node, at: "now".to_owned() }];
+            let seen = [ClaimSeen { generation, node, at: "now".to_owned(), cluster: None }];
             let with_store = Claims { seen: &seen, without_store: false };
             if self.choose(config, voters, &partition.sides[1 - at], with_store).is_some() {
                 self.break_rule("a cluster is recovered though another recovery claimed the generation".to_owned());

@@ -129,20 +129,8 @@ impl Work<'_> {
         Ok((Target::new(&data, wal.as_deref())?, renames))
     }
 
-    /// The new cluster, of this node alone. The same order leads to the same one. A generation that was claimed in the
-    /// store has an id in the lower half, and any other one in the upper half: so every node can tell which one wins.
     fn founding(&self) -> Result<Founding, Fault> {
-        let Order { generation, nonce, claimed, .. } = self.order;
-        let fail = |error: String| Fault::new(Code::RosterBadId, error).hint("run it again: ids are drawn anew");
-        for round in 0..DRAWS {
-            let token = format!("{}-recovered-{generation}-{nonce:016x}-{round}", self.node.spec.token);
-            let members = vec![(self.node.name().to_owned(), self.node.member.peer_urls.clone())];
-            let founding = Founding::new(members, &token).map_err(|error| fail(error.to_string()))?;
-            if is_claimed(founding.cluster_id) == *claimed {
-                return Ok(founding);
-            }
-        }
-        Err(fail("no id of the wanted half was drawn".to_owned()))
+        founding(self.node, self.order)
     }
 
     /// Makes the new data dir, beside the old one, and proves it. Returns its revision.
@@ -336,6 +324,22 @@ impl Work<'_> {
     fn tidy(&self) -> Result<(), Fault> {
         Ok(RealDisk.remove_partial(&self.copy())?)
     }
+}
+
+/// The new cluster, of this node alone. The same order leads to the same one. A generation that was claimed in the
+/// store has an id in the lower half, and any other one in the upper half: so every node can tell which one wins.
+pub(super) fn founding(node: &Node, order: &Order) -> Result<Founding, Fault> {
+    let Order { generation, nonce, claimed, .. } = order;
+    let fail = |error: String| Fault::new(Code::RosterBadId, error).hint("run it again: ids are drawn anew");
+    for round in 0..DRAWS {
+        let token = format!("{}-recovered-{generation}-{nonce:016x}-{round}", node.spec.token);
+        let members = vec![(node.name().to_owned(), node.member.peer_urls.clone())];
+        let founding = Founding::new(members, &token).map_err(|error| fail(error.to_string()))?;
+        if is_claimed(founding.cluster_id) == *claimed {
+            return Ok(founding);
+        }
+    }
+    Err(fail("no id of the wanted half was drawn".to_owned()))
 }
 
 /// Whether the database of the copy holds the log to its last entry. From 3.5 on etcd writes the index of every entry into it;

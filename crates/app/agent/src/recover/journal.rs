@@ -20,6 +20,7 @@ use quorate_plan::check::{RecoveryParts, check_recovery};
 use quorate_plan::ledger::{Ledger, LedgerSeen, State};
 use serde::{Deserialize, Serialize};
 
+use super::carry::founding;
 use super::probe::{ProbeAnswer, members_of, observe_absent};
 use crate::turn::{Book, Node};
 
@@ -265,6 +266,7 @@ pub(crate) fn claim(node: &Node, order: &Order) -> Result<(), Fault> {
         nonce: order.nonce,
         node: node.name().to_owned(),
         at: jiff::Timestamp::now().to_string(),
+        cluster: Some(founding(node, order)?.cluster_id),
     };
     let unread = |fault: Fault| refuse(format!("the store does not answer ({fault})"));
     let store = Store::open(&backup.store, false).map_err(unread)?;

@@ -396,7 +396,7 @@ impl<'a> Case<'a> {
     fn claimed_elsewhere(&self) -> Option<ChangeHalt> {
         let known = self.generations().max().unwrap_or(0);
         let newest = self.claims().max_by_key(|claim| claim.generation)?;
-        if newest.generation <= known || self.answered(&newest.node) {
+        if self.answered(&newest.node) || (newest.generation <= known && !self.is_foreign(newest, known)) {
             return None;
         }
         let why = format!(
@@ -405,6 +405,16 @@ impl<'a> Case<'a> {
         );
         let way_out = "bring its nodes back, and let these join it: `quorate data reset`; or recover beside it: `--without-store`";
         Some(refused(Code::GenerationClaimed, why, way_out))
+    }
+
+    /// Whether a claimed generation that is not newer than the known one is another cluster: a recovery beside the store made the same number,
+    /// or a later one. Numbers alone do not tell.
+    fn is_foreign(&self, claim: &ClaimSeen, known: u64) -> bool {
+        let Evidence { belongs, left, .. } = self.evidence;
+        claim.cluster.is_some_and(|cluster| {
+            let superseded = claim.generation < known && left.contains(&cluster);
+            !belongs.contains(&cluster) && !superseded
+        })
     }
 
     /// Enough whole data for the members to go on by themselves.

@@ -5,6 +5,7 @@
 
 use std::fmt;
 
+use quorate_etcd_formats::membership::ClusterId;
 use quorate_faults::Code;
 use serde::{Deserialize, Serialize};
 
@@ -87,6 +88,10 @@ pub struct Evidence<'a> {
     pub uploaded: u64,
     /// How far the store reaches at its end, where the state of an earlier point is wanted.
     pub newest: Option<u64>,
+    /// The clusters that the nodes which answer belong to, and those that these were restored from.
+    pub belongs: &'a [ClusterId],
+    /// The clusters that these nodes left by a reset.
+    pub left: &'a [ClusterId],
 }
 
 impl StoreWatch {
@@ -106,6 +111,8 @@ pub struct ClaimSeen {
     pub node: String,
     /// When.
     pub at: String,
+    /// The cluster that comes of it. None in claims of earlier releases.
+    pub cluster: Option<ClusterId>,
 }
 
 impl Evidence<'_> {

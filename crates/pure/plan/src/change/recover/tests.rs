@@ -296,7 +296,10 @@ fn a_point_is_recovered_from_the_backup_also_while_a_quorum_serves() {
 fn a_generation_that_was_claimed_elsewhere_is_neither_made_again_nor_passed() {
     let rows = [silent(1), row(2, holds(survivor(2, 120, 100))), silent(3)];
     let fenced = ["n1".to_owned(), "n3".to_owned()];
-    let claim = |node: &str| [ClaimSeen { generation: 1, node: node.to_owned(), at: "today".to_owned() }];
+    let claim = |node: &str| {
+        let (node, at) = (node.to_owned(), "today".to_owned());
+        [ClaimSeen { generation: 1, node, at, cluster: None }]
+    };
     let plan = |claims: &[ClaimSeen], without_store| {
         let said = Said { fenced: &fenced, without_store, ..Said::default() };
         let evidence = Evidence { claims, ..Evidence::default() };
@@ -377,4 +380,40 @@ fn what_waits_in_spools_is_uploaded_first_or_named_also_for_a_point() {
     assert_eq!((code(&revision), from(&revision), &revision.steps[0]), (None, backup(140), &upload));
     let gap = plan(Point::Revision(140), &store(130), &[part(133, 150)]);
     assert_eq!((code(&gap), gap.source), (Some(Code::RecoverNothing), None));
+}
+
+/// This side made generation 1 beside the store, while another one claimed it. Now this side is recovered again, with the store.
+#[test]
+fn a_claim_of_the_same_number_by_another_cluster_is_not_skipped() {
+    let (own, other) = (ClusterId(0xc1), ClusterId(0xd1));
+    let fenced = ["n1".to_owned(), "n3".to_owned()];
+    let plan = |generation,
+                cluster: Option<ClusterId>,
+                (belongs, left): (&[ClusterId], &[ClusterId]),
+                without_store| {
+        let rows =
+            [silent(1), row(2, holds(Survivor { generation, newest: generation, ..survivor(2, 120, 100) })), silent(3)];
+        let claims = [ClaimSeen { generation: 1, node: "n1".to_owned(), at: "today".to_owned(), cluster }];
+        let evidence = Evidence { claims: &claims, belongs, left, ..Evidence::default() };
+        let said = Said { fenced: &fenced, without_store, ..Said::default() };
+        plan_recovery(&spec(&[1, 2, 3], ""), &rows, &StoreNewest::Empty, evidence, said)
+    };
+    let refused = plan(1, Some(other), (&[own], &[]), false);
+    assert_eq!(code(&refused), Some(Code::GenerationClaimed));
+    assert!(refused.halt.unwrap().halt.why.contains("`n1` claimed generation 1"));
+    // Beside the store once more: still nobody here belongs to what was claimed.
+    assert_eq!(code(&plan(2, Some(other), (&[own], &[]), false)), Some(Code::GenerationClaimed));
+    // A node of it that was reset and joined here left one that may still serve.
+    assert_eq!(code(&plan(1, Some(other), (&[own], &[other]), false)), Some(Code::GenerationClaimed));
+    // Its own claim, one that an earlier release wrote, what it was restored from, and what a later generation came of.
+    for (generation, cluster, clusters) in [
+        (1, Some(own), (&[own][..], &[][..])),
+        (1, None, (&[own], &[])),
+        (1, Some(other), (&[own, other], &[])),
+        (2, Some(other), (&[own], &[other])),
+    ] {
+        let next = plan(generation, cluster, clusters, false);
+        assert_eq!((code(&next), next.generation), (None, generation + 1), "{cluster:?} {clusters:?}");
+    }
+    assert_eq!(code(&plan(1, Some(other), (&[own], &[]), true)), None, "the operator does without the store");
 }

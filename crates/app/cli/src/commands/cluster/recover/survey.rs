@@ -84,7 +84,7 @@ pub(super) fn survey(
 fn claims(spec: &Spec, without_store: bool) -> Vec<ClaimSeen> {
     let Some(backup) = spec.backup.as_ref().filter(|_| !without_store) else { return Vec::new() };
     let listed = Store::open(&backup.store, false).and_then(|store| claims::list(&store, &spec.token));
-    let seen = |claim: Claim| ClaimSeen { generation: claim.generation, node: claim.node, at: claim.at };
+    let seen = |Claim { generation, node, at, cluster, .. }: Claim| ClaimSeen { generation, node, at, cluster };
     listed.unwrap_or_default().into_iter().map(seen).collect()
 }
 
