@@ -7,6 +7,7 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use quorate_backup::catalog::Catalog;
 use quorate_backup::claims::{self, Claim};
 use quorate_backup::store::Store;
 use quorate_etcd::aside::ensure_file;
@@ -22,7 +23,7 @@ use serde::{Deserialize, Serialize};
 
 use super::carry::founding;
 use super::probe::{ProbeAnswer, members_of, observe_absent};
-use crate::turn::{Book, Node};
+use crate::turn::{Book, Node, own_clusters};
 
 /// The file's name in the state dir.
 const FILE: &str = "recovery.json";
@@ -245,6 +246,14 @@ pub(crate) fn is_to_a_point(order: &Order) -> bool {
     matches!(order.role, Role::Begin(Source::Point(_)))
 }
 
+/// The highest revision that a store has seen of these clusters. Where none is known, all of a store counts that holds one lineage.
+fn highest_in(store: &Store, own: &[u64]) -> Result<u64, Fault> {
+    let all = Catalog::read(store)?.lineages(&[]);
+    let only = own.is_empty() && all.len() == 1;
+    let ours = all.iter().filter(|lineage| only || lineage.has_any(own));
+    Ok(ours.map(|lineage| lineage.highest_revision).max().unwrap_or(0))
+}
+
 /// Claims the generation of an order in the store, or returns why it cannot be had.
 pub(crate) fn claim(node: &Node, order: &Order) -> Result<(), Fault> {
     let refuse = |why: String| {
@@ -260,6 +269,15 @@ pub(crate) fn claim(node: &Node, order: &Order) -> Result<(), Fault> {
     if !order.claimed {
         return Err(refuse("the order does not say so, and a store is declared".to_owned()));
     }
+    let unread = |fault: Fault| refuse(format!("the store does not answer ({fault})"));
+    let store = Store::open(&backup.store, false).map_err(unread)?;
+    // A cluster that is brought back to an earlier state may serve until it is stopped, and its backups go on.
+    if let Some(known) = order.above.filter(|_| !is_to_a_point(order)) {
+        let stored = highest_in(&store, &own_clusters(node)).map_err(unread)?;
+        if stored > known {
+            return Err(refuse(format!("the store has seen revision {stored}, and the survey knew of {known}")));
+        }
+    }
     let claim = Claim {
         token: node.spec.token.clone(),
         generation: order.generation,
@@ -268,8 +286,6 @@ pub(crate) fn claim(node: &Node, order: &Order) -> Result<(), Fault> {
         at: jiff::Timestamp::now().to_string(),
         cluster: Some(founding(node, order)?.cluster_id),
     };
-    let unread = |fault: Fault| refuse(format!("the store does not answer ({fault})"));
-    let store = Store::open(&backup.store, false).map_err(unread)?;
     let others = claims::list(&store, &claim.token).map_err(unread)?;
     let newer = others.iter().find(|it| it.generation >= claim.generation && it.nonce != claim.nonce);
     if let Some(Claim { generation, node, at, .. }) = newer {

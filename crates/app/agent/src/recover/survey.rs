@@ -51,6 +51,15 @@ pub struct Remains {
     /// The clusters that its cluster was restored from: their backups are its own.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub was: Vec<ClusterId>,
+    /// The clusters that this node left by a reset: their backups may be its own.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub left: Vec<ClusterId>,
+    /// The cluster of its ledger, which may have lost its data.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cluster: Option<ClusterId>,
+    /// The highest revision that its ledger has recorded.
+    #[serde(default)]
+    pub highest: u64,
     /// The last recovery that was ordered here.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub recovery: Option<RecoveryNow>,
@@ -185,8 +194,9 @@ pub(crate) async fn observe_remains(node: &Arc<Node>, ledger: &LedgerSeen, saw: 
     let generation = readable.then_some(known.generation);
     let outdated_by = known.is_outdated().then(|| known.newest().number);
     let uploaded = observe_uploaded(node, ledger);
-    let (name, was) = (node.name().to_owned(), known.ancestors());
-    Remains { name, generation, outdated_by, seen, was, recovery, spool, uploaded }
+    let (name, cluster, highest) = (node.name().to_owned(), known.cluster(), known.highest_revision());
+    let Ledger { was, left, .. } = known;
+    Remains { name, generation, outdated_by, seen, was, left, cluster, highest, recovery, spool, uploaded }
 }
 
 /// Whose the data is, by its WAL.

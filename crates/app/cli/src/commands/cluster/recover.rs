@@ -100,7 +100,7 @@ impl Args {
 /// Recovers.
 pub(crate) fn run(args: &Args, printer: &mut Printer) -> Result<Exit, Fault> {
     let cluster = Cluster::open(&args.cluster.file()?, args.cluster.name.as_deref(), printer)?;
-    let found = survey(&cluster, args.from.as_deref(), args.point(), args.without_store)?;
+    let found = survey(&cluster, args.point(), args.without_store)?;
     if let Some((founder, order)) = under_way(&found) {
         printer.note(&format!("a recovery of generation {} was ordered at `{founder}`; going on", order.generation));
         return follow(&cluster, &founder, &order, args.wait, printer);
@@ -144,7 +144,8 @@ fn plan(spec: &Spec, found: &Survey, args: &Args) -> Result<Recovery, Fault> {
     let rows: Vec<SurveyRow> = found.rows.iter().map(only).collect();
     let store = if from == "backup" { &found.store } else { &StoreNewest::NotDeclared };
     let mut plan = plan_recovery(spec, &rows, store, found.evidence(), said);
-    plan.loses.extend(best.source.map(|source| format!("what was not chosen: {source} reaches furthest")));
+    let not_chosen = best.source.filter(|best| plan.source.as_ref() != Some(best));
+    plan.loses.extend(not_chosen.map(|source| format!("what was not chosen: {source} reaches furthest")));
     Ok(plan)
 }
 

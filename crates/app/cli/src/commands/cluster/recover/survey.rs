@@ -4,15 +4,16 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use quorate_agent::recover::{ProbeAnswer, ProbeRequest, Remains, Seen, Standing};
 use quorate_backup::claims::{self, Claim};
-use quorate_backup::session::Session;
+use quorate_backup::session::{Session, Whose};
 use quorate_backup::store::Store;
 use quorate_etcd_formats::membership::ClusterId;
-use quorate_faults::Fault;
+use quorate_faults::{Code, Fault};
 use quorate_plan::chain::Target;
 use quorate_plan::change::recover::{
     ClaimSeen, Evidence, Point, Probe, RecoverStep, Recovery, Reply, RowSeen, Source, SpoolPart, SpoolSeen,
     StoreNewest, StoreWatch, SurveyRow, Survivor, WatchLine,
 };
+use quorate_plan::lineage::Lineage;
 use quorate_plan::spec::Spec;
 use quorate_plan::start::Verdict;
 use serde::Serialize;
@@ -25,6 +26,10 @@ pub(super) struct Survey {
     pub(super) answers: BTreeMap<String, Result<Remains, String>>,
     pub(super) rows: Vec<SurveyRow>,
     pub(super) store: StoreNewest,
+    /// How far the store reaches, whatever point is wanted.
+    pub(super) end: Option<u64>,
+    /// The token and the clusters of the backups in it that are used.
+    pub(super) lineage: Option<String>,
     /// What the survivors received from members whose agents are silent.
     pub(super) probes: Vec<Probe>,
     /// What they saw in the store since the first survey.
@@ -33,6 +38,10 @@ pub(super) struct Survey {
     pub(super) spools: Vec<SpoolSeen>,
     /// Generations that recoveries claimed in the store.
     pub(super) claims: Vec<ClaimSeen>,
+    /// The clusters that the nodes belong to, and those that these were restored from.
+    pub(super) belongs: Vec<ClusterId>,
+    /// Those that they left by a reset.
+    pub(super) left: Vec<ClusterId>,
     /// A store is declared.
     pub(super) has_store: bool,
     /// The highest revision that any node or the store has seen.
@@ -43,8 +52,13 @@ impl Survey {
     /// What is known of the members that do not answer.
     pub(super) fn evidence(&self) -> Evidence<'_> {
         let uploaded = self.answers.values().flatten().filter_map(|remains| remains.uploaded).max().unwrap_or(0);
-        let Survey { probes, watches, spools, claims, .. } = self;
-        Evidence { probes, watches, spools, claims, uploaded, ..Evidence::default() }
+        let Survey { probes, watches, spools, claims, belongs, left, .. } = self;
+        Evidence { probes, watches, spools, claims, uploaded, newest: self.end, belongs, left }
+    }
+
+    /// Whose backups are used.
+    fn title(&self) -> String {
+        self.lineage.as_ref().map_or_else(String::new, |lineage| format!(" ({lineage})"))
     }
 
     /// How far the data of a node reaches.
@@ -56,28 +70,27 @@ impl Survey {
     }
 }
 
-/// Asks all of them. `from`: where a node was named, the store is not asked to agree. `point`: an earlier state is wanted.
-pub(super) fn survey(
-    cluster: &Cluster,
-    from: Option<&str>,
-    point: Option<Point>,
-    without_store: bool,
-) -> Result<Survey, Fault> {
+/// Queries all of them, and the store, also where the operator named a node: revisions go on above what the store has seen. `point`: an
+/// earlier state is wanted.
+pub(super) fn survey(cluster: &Cluster, point: Option<Point>, without_store: bool) -> Result<Survey, Fault> {
     let names: Vec<String> = cluster.spec.members.iter().map(|member| member.name.clone()).collect();
     let answers = cluster.order_all::<(), Remains>(&names, "/v1/remains", &());
     let answers: BTreeMap<String, Result<Remains, String>> =
         answers.into_iter().map(|(name, answer)| (name, answer.map_err(|fault| fault.to_string()))).collect();
     let (probes, watches) = probe(cluster, &answers);
-    let (store, claimed) = match from {
-        _ if without_store => (StoreNewest::NotDeclared, 0),
-        None | Some("backup") => ask_store(&cluster.spec, &answers, point)?,
-        Some(_) => (StoreNewest::NotDeclared, 0),
+    let StoreSurvey { newest: store, highest: claimed, end, lineage } = match without_store {
+        true => StoreSurvey::without(StoreNewest::NotDeclared),
+        false => ask_store(&cluster.spec, &answers, point)?,
     };
     let rows = answers.iter().map(|(node, answer)| SurveyRow { node: node.clone(), seen: row(answer, &store) });
     let spools = answers.values().flatten().filter_map(spool).collect();
     let above = highest(&answers).max(claimed);
     let (has_store, claims) = (cluster.spec.backup.is_some(), claims(&cluster.spec, without_store));
-    Ok(Survey { rows: rows.collect(), store, probes, watches, spools, claims, has_store, above, answers })
+    let (rows, remains) = (rows.collect(), || answers.values().flatten());
+    let (own, _) = own_clusters(&answers);
+    let belongs = own.into_iter().map(ClusterId).chain(remains().flat_map(|it| it.was.iter().copied())).collect();
+    let left = remains().flat_map(|it| it.left.iter().copied()).collect();
+    Ok(Survey { rows, store, end, lineage, probes, watches, spools, claims, belongs, left, has_store, above, answers })
 }
 
 /// What was claimed in the store. The agent that begins reads it again, and refuses where the store is silent.
@@ -96,7 +109,7 @@ fn highest(answers: &BTreeMap<String, Result<Remains, String>>) -> u64 {
             Seen::Absent | Seen::Damaged { .. } | Seen::Unknown { .. } => 0,
         };
         let waits = remains.spool.iter().flat_map(|spool| &spool.parts).map(|part| part.1).max();
-        held.max(waits.unwrap_or(0))
+        held.max(waits.unwrap_or(0)).max(remains.highest)
     };
     answers.values().flatten().map(of).max().unwrap_or(0)
 }
@@ -210,46 +223,104 @@ fn reach(standing: &Standing, newest: Option<u64>) -> Option<u64> {
     }
 }
 
-/// What the store proves, and the highest revision that anything in it claims.
+/// What the store holds of this cluster.
+struct StoreSurvey {
+    /// What it proves.
+    newest: StoreNewest,
+    /// The highest revision that anything in it mentions.
+    highest: u64,
+    /// How far it reaches, whatever point is wanted.
+    end: Option<u64>,
+    /// The token and the clusters of these backups.
+    lineage: Option<String>,
+}
+
+impl StoreSurvey {
+    fn without(newest: StoreNewest) -> StoreSurvey {
+        StoreSurvey { newest, highest: 0, end: None, lineage: None }
+    }
+}
+
+/// The clusters that the nodes belong to, and all those whose backups may be theirs.
+fn own_clusters(answers: &BTreeMap<String, Result<Remains, String>>) -> (Vec<u64>, Vec<u64>) {
+    let (mut current, mut known) = (Vec::new(), Vec::new());
+    for remains in answers.values().flatten() {
+        current.extend(remains.cluster.map(|cluster| cluster.0));
+        if let Seen::There(standing) = &remains.seen {
+            current.push(standing.cluster.0);
+        }
+        known.extend(remains.was.iter().chain(&remains.left).map(|cluster| cluster.0));
+    }
+    known.extend(&current);
+    (current, known)
+}
+
+/// The backups of these nodes: those of a cluster that one of them belongs to come before those of one that it came from.
+fn lineage_of<'a>(all: &'a [Lineage], answers: &BTreeMap<String, Result<Remains, String>>) -> Option<&'a Lineage> {
+    let (current, known) = own_clusters(answers);
+    let of = |clusters: &[u64]| all.iter().find(|lineage| lineage.has_any(clusters));
+    of(&current).or_else(|| of(&known))
+}
+
+/// Queries the store.
 fn ask_store(
     spec: &Spec,
     answers: &BTreeMap<String, Result<Remains, String>>,
     point: Option<Point>,
-) -> Result<(StoreNewest, u64), Fault> {
-    let Some(backup) = &spec.backup else { return Ok((StoreNewest::NotDeclared, 0)) };
+) -> Result<StoreSurvey, Fault> {
+    let Some(backup) = &spec.backup else { return Ok(StoreSurvey::without(StoreNewest::NotDeclared)) };
     let mut session = match Session::open(&backup.store, &std::env::temp_dir()) {
         Ok(session) => session,
-        Err(fault) => return Ok((StoreNewest::Unknown(fault.to_string()), 0)),
+        Err(fault) => return Ok(StoreSurvey::without(StoreNewest::Unknown(fault.to_string()))),
     };
-    let mut own: Vec<u64> = Vec::new();
-    for remains in answers.values().flatten() {
-        own.extend(remains.was.iter().map(|cluster| cluster.0));
-        if let Seen::There(standing) = &remains.seen {
-            own.push(standing.cluster.0);
-        }
-    }
+    let (_, known) = own_clusters(answers);
+    let all = session.catalog.lineages(&[]);
     // What the store holds of other clusters is nothing to recover from.
-    if let Some(mine) = session.catalog.lineages(&[]).into_iter().find(|lineage| lineage.has_any(&own)) {
-        session.catalog.narrow(&mine);
-    }
+    let lineage = match lineage_of(&all, answers) {
+        Some(mine) => {
+            session.catalog.narrow(mine);
+            Some(mine.clone())
+        }
+        None if known.is_empty() => session.narrow(&Whose::TheOnly)?,
+        None => match session.narrow(&Whose::Of(known.clone())) {
+            Err(fault) if fault.code() == Code::LineageMissing => {
+                return Ok(StoreSurvey::without(StoreNewest::Empty));
+            }
+            narrowed => narrowed?,
+        },
+    };
+    let own = all.iter().filter(|lineage| lineage.has_any(&known)).map(|lineage| lineage.highest_revision);
     let catalog = &session.catalog;
-    let claimed = catalog.objects.iter().map(|object| object.last).max().unwrap_or(0);
-    let target = match point {
+    let highest = own.max().unwrap_or(0).max(catalog.highest_revision());
+    let end = catalog.decide(Target::Newest).chain.map(|chain| chain.reach);
+    let wanted = match point {
         None => Target::Newest,
         Some(Point::Time(ms)) => Target::Time(ms),
         Some(Point::Revision(revision)) => Target::Revision(revision),
     };
-    if point.is_some() {
-        session.reach(target)?;
-    }
-    let Some(chain) = catalog.decide(target).chain else { return Ok((StoreNewest::Empty, claimed)) };
+    let waits = answers.values().flatten().filter_map(|remains| remains.spool.as_ref());
+    let waits = waits.flat_map(|spool| &spool.parts).map(|part| part.1).max().unwrap_or(0);
+    // The store may lead there once a spool was uploaded.
+    let target = match point {
+        Some(Point::Revision(revision)) if end.is_some_and(|end| end < revision) && revision <= waits => Target::Newest,
+        Some(_) => {
+            session.reach(wanted)?;
+            wanted
+        }
+        None => wanted,
+    };
+    let lineage = lineage.map(|lineage| lineage.title());
+    let Some(chain) = catalog.decide(target).chain else {
+        return Ok(StoreSurvey { newest: StoreNewest::Empty, highest, end, lineage });
+    };
     let id = catalog.objects.get(chain.base).map_or(0, |object| object.cluster_id);
     let cluster = (id != 0).then_some(ClusterId(id));
     // The backups of the cluster that a cluster was restored from are its own.
-    let was = |remains: &Remains| cluster.is_some_and(|cluster| remains.was.contains(&cluster));
+    let was = |remains: &Remains| cluster.is_some_and(|it| remains.was.contains(&it) || remains.left.contains(&it));
     let ours = answers.values().flatten().any(was);
     let (revision, epoch) = (chain.reach, catalog.newest_epoch());
-    Ok((StoreNewest::Newest { cluster: cluster.filter(|_| !ours), revision, epoch }, claimed))
+    let newest = StoreNewest::Newest { cluster: cluster.filter(|_| !ours), revision, epoch };
+    Ok(StoreSurvey { newest, highest, end, lineage })
 }
 
 /// Whether a node joins what another one begins. What could not be looked at is left as it is.
@@ -340,14 +411,19 @@ impl Shown {
             nodes: found.answers.iter().map(node).collect(),
             backup: match &found.store {
                 StoreNewest::NotDeclared if spec.backup.is_none() => "no store of backups is declared".to_owned(),
-                StoreNewest::NotDeclared => "the store of backups was not asked: a node was named".to_owned(),
+                StoreNewest::NotDeclared => "the store of backups was not queried: `--without-store`".to_owned(),
                 StoreNewest::Unknown(why) => format!("the store of backups does not answer: {why}"),
                 StoreNewest::Empty => "the store of backups holds nothing that can be proven".to_owned(),
-                StoreNewest::Newest { revision, .. } => format!("the store of backups reaches revision {revision}"),
+                StoreNewest::Newest { revision, .. } => {
+                    format!("the store of backups reaches revision {revision}{}", found.title())
+                }
             },
             absent: absent(found),
             generation: plan.generation,
-            source: plan.source.as_ref().map(ToString::to_string),
+            source: plan.source.as_ref().map(|source| match source {
+                Source::Backup { .. } => format!("{source}{}", found.title()),
+                Source::Survivor { .. } => source.to_string(),
+            }),
             loses: plan.loses.clone(),
             steps: steps(found, plan),
             unconfirmed: plan.unconfirmed.clone(),
@@ -401,5 +477,52 @@ impl Report for Shown {
         for (at, step) in self.steps.iter().enumerate() {
             page.line(format!("  {}. {step}", at + 1));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn lineage(clusters: &[u64]) -> Lineage {
+        Lineage {
+            clusters: clusters.to_vec(),
+            newest_cluster: clusters.last().copied().unwrap_or(0),
+            tokens: Vec::new(),
+            epochs: Vec::new(),
+            objects: Vec::new(),
+            highest_revision: 0,
+        }
+    }
+
+    fn answers(remains: serde_json::Value) -> BTreeMap<String, Result<Remains, String>> {
+        [("n1".to_owned(), Ok(serde_json::from_value(remains).unwrap()))].into()
+    }
+
+    #[test]
+    fn the_ledger_tells_whose_backups_are_used_where_all_data_is_lost() {
+        let all = [lineage(&[0xa]), lineage(&[0xb, 0xc])];
+        let chosen = |remains| lineage_of(&all, &answers(remains)).map(|lineage| lineage.clusters.clone());
+        let lost = |more: serde_json::Value| {
+            let mut remains = json!({"name": "n1", "generation": 0, "seen": {"state": "absent"}});
+            remains.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+            remains
+        };
+        assert_eq!(chosen(lost(json!({"cluster": "c"}))), Some(vec![0xb, 0xc]));
+        // The cluster that it belongs to counts more than one that it left.
+        assert_eq!(chosen(lost(json!({"cluster": "c", "left": ["a"]}))), Some(vec![0xb, 0xc]));
+        assert_eq!(chosen(lost(json!({"cluster": "d", "was": ["a"]}))), Some(vec![0xa]));
+        assert_eq!(chosen(lost(json!({"cluster": "d"}))), None);
+        assert_eq!(chosen(lost(json!({}))), None);
+    }
+
+    #[test]
+    fn revisions_go_on_above_what_any_ledger_has_recorded() {
+        let remains = json!({"name": "n1", "generation": 0, "seen": {"state": "absent"}, "highest": 70});
+        assert_eq!(highest(&answers(remains)), 70);
+        let earlier = json!({"name": "n1", "generation": 0, "seen": {"state": "absent"}});
+        assert_eq!(highest(&answers(earlier)), 0);
     }
 }
