@@ -356,14 +356,15 @@ fn a_store_that_grew_by_what_survivors_hold_or_uploaded_is_no_sign_of_a_quorum()
 /// No delta was uploaded for an hour, and what was written a minute ago is to be undone.
 #[test]
 fn what_waits_in_spools_is_uploaded_first_or_named_also_for_a_point() {
-    let rows = [row(1, holds(survivor(1, 120, 160))), row(2, holds(survivor(2, 120, 160)))];
+    let blank = row(3, RowSeen::Blank { generation: 0 });
+    let rows = [row(1, holds(survivor(1, 120, 160))), row(2, holds(survivor(2, 120, 160))), blank];
     let store = |revision| StoreNewest::Newest { cluster: Some(ClusterId(0xc1)), revision, epoch: 1 };
     let part = |first, last| SpoolPart { first, last, epoch: 1, cluster: 0xc1 };
     let plan = |point, store: &StoreNewest, parts: &[SpoolPart]| {
         let spools = [SpoolSeen { node: "n2".to_owned(), parts: parts.to_vec(), unread: None }];
         let evidence = Evidence { spools: &spools, newest: Some(130), ..Evidence::default() };
         let said = Said { point: Some(point), ..Said::default() };
-        plan_recovery(&spec(&[1, 2], ""), &rows, store, evidence, said)
+        plan_recovery(&spec(&[1, 2, 3], ""), &rows, store, evidence, said)
     };
     let upload = RecoverStep::Upload { node: "n2".to_owned(), first: 131, last: 150 };
     let from = |plan: &Recovery| plan.source.as_ref().map(ToString::to_string);
