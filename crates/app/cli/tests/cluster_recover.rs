@@ -8,12 +8,16 @@ mod cluster_support;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use std::time::{Duration, Instant};
 
 use change_support::Net;
 use cluster_support::{Declared, LIMIT, Wire};
 use quorate_plan::ledger::Ledger;
 use quorate_testkit::{VERSIONS, project_root, quorate, wait_until};
 use serde_json::Value;
+
+/// An operator waits for no refusal longer than this.
+const REFUSED_WITHIN: Duration = Duration::from_secs(15);
 
 /// A cluster that serves, with some keys.
 fn serving(version: &str, wire: Wire, more: &str) -> Declared {
@@ -33,7 +37,11 @@ fn serving(version: &str, wire: Wire, more: &str) -> Declared {
 fn recover(cluster: &Declared, more: &[&str]) -> Output {
     let mut command = Command::new("setsid");
     command.arg("--wait").arg(quorate()).args(["cluster", "recover", "--wait", "90s", "--config"]);
-    command.arg(cluster.path("cluster.yaml")).args(more).output().unwrap()
+    let began = Instant::now();
+    let output = command.arg(cluster.path("cluster.yaml")).args(more).output().unwrap();
+    let refused = output.status.code() == Some(5);
+    assert!(!refused || began.elapsed() < REFUSED_WITHIN, "refused after {:?}: {output:?}", began.elapsed());
+    output
 }
 
 #[track_caller]
@@ -364,15 +372,65 @@ fn a_recovery_from_the_backup_has_what_waited_in_the_spool_of_a_survivor() {
     cluster.start(writer);
     let dead: Vec<String> = (0..3).filter(|at| *at != writer).map(|at| format!("n{}", at + 1)).collect();
     let flags = ["--fenced", &dead[0], "--fenced", &dead[1], "--yes"];
-    let mut said = String::new();
+    let mut shown = Value::Null;
     wait_until("the agent to answer", LIMIT, || {
-        let output = recover(&cluster, &flags);
-        said = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
-        output.status.success() || !said.contains("Q1063")
+        shown = cluster.json(&["cluster", "recover", "--config", &path(&cluster), "--dry-run"]);
+        shown["nodes"][writer]["state"] == "no data"
     });
-    assert!(said.contains("which wait in its spool") && said.contains("recovered: generation 1"), "{said}");
+    assert!(
+        shown["backup"].as_str().is_some_and(|line| line.contains("token `") && line.contains("cluster ")),
+        "{shown:#}"
+    );
+    // The spool is uploaded, and then the node cannot write the order down.
+    let journal = cluster.state(writer).join("recovery.json");
+    std::fs::create_dir(&journal).unwrap();
+    let failed = recover(&cluster, &flags);
+    let said = String::from_utf8_lossy(&failed.stdout).into_owned() + &String::from_utf8_lossy(&failed.stderr);
+    assert!(!failed.status.success() && said.contains("which wait in its spool"), "{said}");
+    assert_eq!(spooled(&cluster, writer), 0, "it was uploaded");
+    std::fs::remove_dir(&journal).unwrap();
+    // The store grew by that alone, which is no sign of another quorum: the same command is repeated at once.
+    let said = succeeds(&recover(&cluster, &flags));
+    assert!(!said.contains("which wait in its spool") && said.contains("recovered: generation"), "{said}");
     cluster.wait_phase(writer, "serving");
     holds(&cluster, writer, 26);
+}
+
+/// The operator names a node that was off for a while. What only the backup has is lost, and no client sees a revision twice.
+#[test]
+fn a_recovery_from_a_named_node_goes_on_above_what_the_store_has_seen() {
+    let store = tempfile::tempdir().unwrap();
+    let more = format!("backup: {{store: \"file://{}\", delta-period: 200ms}}\n", store.path().display());
+    let mut cluster = serving("3.5.30", Wire::Clear, &more);
+    cluster.power_off(0);
+    for at in 0..60 {
+        wait_until("a write", LIMIT, || cluster.try_ctl(1, &["put", "later", &format!("v{at}")]).is_ok());
+    }
+    let stored = cluster.revision(1);
+    wait_until("the backup", LIMIT, || {
+        (1..3).any(|at| cluster.status(at)["backup"]["stored_revision"].as_u64() >= Some(stored))
+    });
+    cluster.power_off(1);
+    cluster.power_off(2);
+    cluster.start(0);
+    let config = path(&cluster);
+    let words =
+        ["cluster", "recover", "--config", &config, "--from", "n1", "--fenced", "n2", "--fenced", "n3", "--dry-run"];
+    let mut shown = Value::Null;
+    wait_until("n1 to answer", LIMIT, || {
+        shown = cluster.json(&words);
+        shown["nodes"][0]["state"] == "no quorum"
+    });
+    let lost = shown["loses"].as_array().unwrap();
+    assert!(lost.iter().any(|line| line.as_str().unwrap().contains("what was not chosen: the backup")), "{shown:#}");
+    assert!(shown["backup"].as_str().unwrap().contains("reaches revision"), "{shown:#}");
+    let flags = ["--from", "n1", "--fenced", "n2", "--fenced", "n3", "--yes"];
+    succeeds(&recover(&cluster, &flags));
+    cluster.wait_phase(0, "serving");
+    holds(&cluster, 0, 20);
+    let ledger = Ledger::decode(&std::fs::read(cluster.state(0).join("ledger")).unwrap()).unwrap();
+    let began = ledger.recovered.unwrap().revision;
+    assert!(began >= stored + 1_000_000_000, "it begins at {began}, and the store has {stored}");
 }
 
 #[test]
@@ -524,6 +582,35 @@ fn who_joins_while_no_agent_can_tell_the_generation_keeps_its_vote() {
     holds(&cluster, 1, 20);
 }
 
+/// The other two are a quorum that no URL reaches from the survivor. All three can reach the store.
+#[test]
+fn refuses_while_members_that_no_url_reaches_write_to_the_store() {
+    let mut net = Net::new("3.5.30", 3);
+    let store = net.path("store");
+    std::fs::create_dir(&store).unwrap();
+    net.more = format!("backup: {{store: \"file://{}\", delta-period: 200ms}}\n", store.display());
+    net.found(&[0, 1, 2]);
+    net.try_ctl(0, &["put", "k", "v"]).unwrap();
+    net.hosts.partition(0, &[1, 2]);
+    net.wait(0, "loss of the quorum", |status| status["phase"] == "waiting");
+    let file = net.shown("n1.yaml");
+    let words = ["cluster", "recover", "--config", &file, "--name", "n1", "--yes"];
+    let said = |flag: &'static str| [&words[..], &[flag, "n2", flag, "n3"]].concat();
+    // From here on the survivor watches the store.
+    fails(&net.quorate(0, &said("--confirm-dead")), 5, &["Q1421", "--fenced n2", "no URL answers"]);
+    wait_until("the two take writes", LIMIT, || net.try_ctl(1, &["put", "behind", "v"]).is_ok());
+    let shown: Value = serde_json::from_str(&net.try_ctl(1, &["get", "behind", "--write-out=json"]).unwrap()).unwrap();
+    let written = shown["header"]["revision"].as_u64();
+    wait_until("the backup", LIMIT, || {
+        [1, 2].into_iter().any(|at| net.status(at)["backup"]["stored_revision"].as_u64() >= written)
+    });
+    fails(&net.quorate(0, &said("--fenced")), 5, &["Q1422", "find the members that still serve"]);
+    assert!(!net.state(0).join("recovery.json").exists(), "no order was taken");
+    net.hosts.heal();
+    net.wait(0, "serving", |status| status["phase"] == "serving");
+    assert!(net.try_ctl(0, &["get", "behind"]).unwrap().contains('v'));
+}
+
 /// Waits until a member runs without a quorum.
 fn wait_alone(net: &Net, at: usize) {
     let (file, name) = (net.shown(&format!("n{}.yaml", at + 1)), format!("n{}", at + 1));
@@ -616,10 +703,22 @@ fn of_two_isolated_recoveries_one_stops_and_exports_its_writes() {
         5,
         &["Q1424", "`n2`, generation 1", "`n3`, generation 1", "writes-of-generation-1-"],
     );
+    let status = |net: &Net| {
+        let output = net.quorate(0, &["cluster", "status", "--config", &files[0], "--name", "n1"]);
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        (output.status.code(), text.lines().next().unwrap_or_default().to_owned(), text)
+    };
+    let (code, first, text) = status(&net);
+    assert_eq!(code, Some(5), "{text}");
+    assert!(first.contains("n2: two recoveries made generation 1"), "{text}");
     net.done(0, &[&resolve[..], &["--yes"]].concat());
     for at in [1, 2] {
         net.wait(at, "serving", |status| status["phase"] == "serving");
     }
+    wait_until("a healthy cluster", LIMIT, || {
+        let (code, first, _) = status(&net);
+        code == Some(0) && first.ends_with(": healthy")
+    });
     net.assert_voters(&[0, 1, 2]);
     assert!(net.try_ctl(1, &["get", "third"]).unwrap().contains('3'));
 }

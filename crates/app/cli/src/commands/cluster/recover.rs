@@ -4,6 +4,7 @@
 //! followed to its end, or gone on with by the same command.
 
 mod follow;
+mod store;
 mod survey;
 
 use std::time::Duration;

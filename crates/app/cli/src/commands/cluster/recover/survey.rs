@@ -1,24 +1,22 @@
-//! Asks every agent what is left, and the store what it can prove.
+//! Asks every agent what is left.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use quorate_agent::recover::{ProbeAnswer, ProbeRequest, Remains, Seen, Standing};
 use quorate_backup::claims::{self, Claim};
-use quorate_backup::session::{Session, Whose};
 use quorate_backup::store::Store;
 use quorate_etcd_formats::membership::ClusterId;
-use quorate_faults::{Code, Fault};
-use quorate_plan::chain::Target;
+use quorate_faults::Fault;
 use quorate_plan::change::recover::{
     ClaimSeen, Evidence, Point, Probe, RecoverStep, Recovery, Reply, RowSeen, Source, SpoolPart, SpoolSeen,
     StoreNewest, StoreWatch, SurveyRow, Survivor, WatchLine,
 };
-use quorate_plan::lineage::Lineage;
 use quorate_plan::spec::Spec;
 use quorate_plan::start::Verdict;
 use serde::Serialize;
 
 use super::super::ask::Cluster;
+use super::store::{StoreSurvey, ask_store, own_clusters};
 use crate::render::{Page, Report};
 
 /// What was found.
@@ -70,7 +68,7 @@ impl Survey {
     }
 }
 
-/// Queries all of them, and the store, also where the operator named a node: revisions go on above what the store has seen. `point`: an
+/// Queries all of them, and the store, also where the operator named a node: the recovered cluster begins above its revisions. `point`: an
 /// earlier state is wanted.
 pub(super) fn survey(cluster: &Cluster, point: Option<Point>, without_store: bool) -> Result<Survey, Fault> {
     let names: Vec<String> = cluster.spec.members.iter().map(|member| member.name.clone()).collect();
@@ -221,106 +219,6 @@ fn reach(standing: &Standing, newest: Option<u64>) -> Option<u64> {
         Some(newest) if most < newest => Some(most),
         Some(_) | None => None,
     }
-}
-
-/// What the store holds of this cluster.
-struct StoreSurvey {
-    /// What it proves.
-    newest: StoreNewest,
-    /// The highest revision that anything in it mentions.
-    highest: u64,
-    /// How far it reaches, whatever point is wanted.
-    end: Option<u64>,
-    /// The token and the clusters of these backups.
-    lineage: Option<String>,
-}
-
-impl StoreSurvey {
-    fn without(newest: StoreNewest) -> StoreSurvey {
-        StoreSurvey { newest, highest: 0, end: None, lineage: None }
-    }
-}
-
-/// The clusters that the nodes belong to, and all those whose backups may be theirs.
-fn own_clusters(answers: &BTreeMap<String, Result<Remains, String>>) -> (Vec<u64>, Vec<u64>) {
-    let (mut current, mut known) = (Vec::new(), Vec::new());
-    for remains in answers.values().flatten() {
-        current.extend(remains.cluster.map(|cluster| cluster.0));
-        if let Seen::There(standing) = &remains.seen {
-            current.push(standing.cluster.0);
-        }
-        known.extend(remains.was.iter().chain(&remains.left).map(|cluster| cluster.0));
-    }
-    known.extend(&current);
-    (current, known)
-}
-
-/// The backups of these nodes: those of a cluster that one of them belongs to come before those of one that it came from.
-fn lineage_of<'a>(all: &'a [Lineage], answers: &BTreeMap<String, Result<Remains, String>>) -> Option<&'a Lineage> {
-    let (current, known) = own_clusters(answers);
-    let of = |clusters: &[u64]| all.iter().find(|lineage| lineage.has_any(clusters));
-    of(&current).or_else(|| of(&known))
-}
-
-/// Queries the store.
-fn ask_store(
-    spec: &Spec,
-    answers: &BTreeMap<String, Result<Remains, String>>,
-    point: Option<Point>,
-) -> Result<StoreSurvey, Fault> {
-    let Some(backup) = &spec.backup else { return Ok(StoreSurvey::without(StoreNewest::NotDeclared)) };
-    let mut session = match Session::open(&backup.store, &std::env::temp_dir()) {
-        Ok(session) => session,
-        Err(fault) => return Ok(StoreSurvey::without(StoreNewest::Unknown(fault.to_string()))),
-    };
-    let (_, known) = own_clusters(answers);
-    let all = session.catalog.lineages(&[]);
-    // What the store holds of other clusters is nothing to recover from.
-    let lineage = match lineage_of(&all, answers) {
-        Some(mine) => {
-            session.catalog.narrow(mine);
-            Some(mine.clone())
-        }
-        None if known.is_empty() => session.narrow(&Whose::TheOnly)?,
-        None => match session.narrow(&Whose::Of(known.clone())) {
-            Err(fault) if fault.code() == Code::LineageMissing => {
-                return Ok(StoreSurvey::without(StoreNewest::Empty));
-            }
-            narrowed => narrowed?,
-        },
-    };
-    let own = all.iter().filter(|lineage| lineage.has_any(&known)).map(|lineage| lineage.highest_revision);
-    let catalog = &session.catalog;
-    let highest = own.max().unwrap_or(0).max(catalog.highest_revision());
-    let end = catalog.decide(Target::Newest).chain.map(|chain| chain.reach);
-    let wanted = match point {
-        None => Target::Newest,
-        Some(Point::Time(ms)) => Target::Time(ms),
-        Some(Point::Revision(revision)) => Target::Revision(revision),
-    };
-    let waits = answers.values().flatten().filter_map(|remains| remains.spool.as_ref());
-    let waits = waits.flat_map(|spool| &spool.parts).map(|part| part.1).max().unwrap_or(0);
-    // The store may lead there once a spool was uploaded.
-    let target = match point {
-        Some(Point::Revision(revision)) if end.is_some_and(|end| end < revision) && revision <= waits => Target::Newest,
-        Some(_) => {
-            session.reach(wanted)?;
-            wanted
-        }
-        None => wanted,
-    };
-    let lineage = lineage.map(|lineage| lineage.title());
-    let Some(chain) = catalog.decide(target).chain else {
-        return Ok(StoreSurvey { newest: StoreNewest::Empty, highest, end, lineage });
-    };
-    let id = catalog.objects.get(chain.base).map_or(0, |object| object.cluster_id);
-    let cluster = (id != 0).then_some(ClusterId(id));
-    // The backups of the cluster that a cluster was restored from are its own.
-    let was = |remains: &Remains| cluster.is_some_and(|it| remains.was.contains(&it) || remains.left.contains(&it));
-    let ours = answers.values().flatten().any(was);
-    let (revision, epoch) = (chain.reach, catalog.newest_epoch());
-    let newest = StoreNewest::Newest { cluster: cluster.filter(|_| !ours), revision, epoch };
-    Ok(StoreSurvey { newest, highest, end, lineage })
 }
 
 /// Whether a node joins what another one begins. What could not be looked at is left as it is.
@@ -486,36 +384,8 @@ mod tests {
 
     use super::*;
 
-    fn lineage(clusters: &[u64]) -> Lineage {
-        Lineage {
-            clusters: clusters.to_vec(),
-            newest_cluster: clusters.last().copied().unwrap_or(0),
-            tokens: Vec::new(),
-            epochs: Vec::new(),
-            objects: Vec::new(),
-            highest_revision: 0,
-        }
-    }
-
     fn answers(remains: serde_json::Value) -> BTreeMap<String, Result<Remains, String>> {
         [("n1".to_owned(), Ok(serde_json::from_value(remains).unwrap()))].into()
-    }
-
-    #[test]
-    fn the_ledger_tells_whose_backups_are_used_where_all_data_is_lost() {
-        let all = [lineage(&[0xa]), lineage(&[0xb, 0xc])];
-        let chosen = |remains| lineage_of(&all, &answers(remains)).map(|lineage| lineage.clusters.clone());
-        let lost = |more: serde_json::Value| {
-            let mut remains = json!({"name": "n1", "generation": 0, "seen": {"state": "absent"}});
-            remains.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
-            remains
-        };
-        assert_eq!(chosen(lost(json!({"cluster": "c"}))), Some(vec![0xb, 0xc]));
-        // The cluster that it belongs to counts more than one that it left.
-        assert_eq!(chosen(lost(json!({"cluster": "c", "left": ["a"]}))), Some(vec![0xb, 0xc]));
-        assert_eq!(chosen(lost(json!({"cluster": "d", "was": ["a"]}))), Some(vec![0xa]));
-        assert_eq!(chosen(lost(json!({"cluster": "d"}))), None);
-        assert_eq!(chosen(lost(json!({}))), None);
     }
 
     #[test]
