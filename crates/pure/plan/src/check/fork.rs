@@ -68,7 +68,7 @@ fn loses_to(ledger: &Ledger, reports: &[Report], other: Generation) -> bool {
         return false;
     }
     // Only what the own cluster was restored from is its past. Being left by a reset excuses no cluster.
-    if ledger.was.iter().any(|restored_from| *restored_from == rival) {
+    if ledger.was.contains(&rival) {
         return false;
     }
     // One of the own members has stopped for it.
