@@ -209,7 +209,7 @@ fn files(beside: &Beside, heard: &Heard) -> Option<Notice> {
 /// Members that have a hash in common, each with its hash.
 type Groups = Vec<(u32, Vec<MemberId>)>;
 
-/// What there is to say, and whose data is wrong.
+/// The warning about members that hold different data, and whose data is in doubt: by evidence, never by majority.
 fn told(survey: &Survey, groups: (i64, Groups), rolled_back: &BTreeSet<MemberId>) -> (Vec<Notice>, Vec<MemberId>) {
     let (revision, groups) = groups;
     if groups.len() < 2 {
@@ -217,31 +217,41 @@ fn told(survey: &Survey, groups: (i64, Groups), rolled_back: &BTreeSet<MemberId>
     }
     let name =
         |id: &MemberId| survey.members.iter().find(|(member, _)| member.id == id.0).map(|(member, _)| &*member.name);
-    let shown = |(hash, who): &(u32, Vec<MemberId>)| format!("{} {hash:08x}", names(who.iter().filter_map(name)));
-    let shown = groups.iter().map(shown).collect::<Vec<_>>().join(", ");
-    // Who was put back to an older copy is known; without that, the smaller group is doubted.
+    let shown = |(hash, group): &(u32, Vec<MemberId>)| {
+        let newest = group.iter().filter_map(|id| revision_of(survey, *id)).max();
+        let newest = newest.map_or(String::new(), |newest| format!(", now at revision {newest}"));
+        let count = if group.len() == 1 { "1 member".to_owned() } else { format!("{} members", group.len()) };
+        format!("{count} ({}) with hash {hash:08x}{newest}", names(group.iter().filter_map(name)))
+    };
+    let shown = groups.iter().map(shown).collect::<Vec<_>>().join("; ");
     let evident: Vec<MemberId> =
-        groups.iter().flat_map(|(_, who)| who.iter().copied()).filter(|id| rolled_back.contains(id)).collect();
+        groups.iter().flat_map(|(_, group)| group.iter().copied()).filter(|id| rolled_back.contains(id)).collect();
     let mut text = format!("members hold other data at revision {revision}: {shown}");
-    if !evident.is_empty() {
-        text += &format!("; put back to an older copy: {}", names(evident.iter().filter_map(name)));
-    }
+    text += &match evident.is_empty() {
+        true => "; nothing shows which of them is wrong".to_owned(),
+        false => format!("; put back to an older copy: {}", names(evident.iter().filter_map(name))),
+    };
     let notice = Notice::new(Code::HashesDiffer, text)
-        .way_out("see which one is wrong before anything else: `quorate explain Q0981`");
-    if !evident.is_empty() {
-        return (vec![notice], evident);
-    }
-    let groups: Vec<Vec<MemberId>> = groups.into_iter().map(|(_, who)| who).collect();
-    (vec![notice], differing(&groups).into_iter().collect())
+        .way_out("find out which data is wrong before anything else: `quorate explain Q0981`");
+    let groups: Vec<Vec<MemberId>> = groups.into_iter().map(|(_, group)| group).collect();
+    (vec![notice], differing(&groups, rolled_back).into_iter().collect())
+}
+
+/// The revision that a member reported.
+fn revision_of(survey: &Survey, id: MemberId) -> Option<i64> {
+    let (_, status) = survey.members.iter().find(|(member, _)| member.id == id.0)?;
+    status.as_ref().ok()?.header.as_ref().map(|header| header.revision)
 }
 
 /// Compares what members hold at one revision. `None`: it could not be told this time.
 async fn hashes(beside: &Beside, survey: &Survey) -> Option<(i64, Groups)> {
+    // etcd computes no hash on a learner. One that replaces a wrong member is promoted once its voters agree.
+    let voters = || survey.members.iter().filter(|(member, _)| !member.is_learner);
     // What every member has by now.
-    let revisions = survey.members.iter().filter_map(|(_, status)| status.as_ref().ok()?.header.as_ref());
+    let revisions = voters().filter_map(|(_, status)| status.as_ref().ok()?.header.as_ref());
     let revision = revisions.map(|header| header.revision).min().filter(|revision| *revision > 1)?;
     let mut asked = JoinSet::new();
-    for (member, status) in &survey.members {
+    for (member, status) in voters() {
         let (id, url) = (MemberId(member.id), member.client_urls.first().cloned()?);
         // How keys are hashed is a matter of the minor version.
         let version = Minor::parse(&status.as_ref().ok()?.version);
@@ -262,4 +272,45 @@ async fn hashes(beside: &Beside, survey: &Survey) -> Option<(i64, Groups)> {
     // Hashes of other compactions cannot be compared.
     let differ = by_compaction.into_values().find(|hashes| hashes.len() > 1).unwrap_or_default();
     Some((revision, differ.into_iter().map(|(hash, who)| (hash, who.into_iter().collect())).collect()))
+}
+
+#[cfg(test)]
+mod tests {
+    use quorate_etcd::client::messages::{Member, ResponseHeader, StatusResponse};
+
+    use super::*;
+
+    /// Three members at the given revisions.
+    fn survey(revisions: [i64; 3]) -> Survey {
+        let member = |(id, revision): (u64, i64)| {
+            let header = ResponseHeader { revision, ..ResponseHeader::default() };
+            let status = StatusResponse { header: Some(header), ..StatusResponse::default() };
+            (Member { id, name: format!("n{id}"), ..Member::default() }, Ok(status))
+        };
+        let (cluster, me, leader) = (ClusterId(7), MemberId(1), MemberId(1));
+        Survey { cluster, me, leader, revision: 60, members: (1..).zip(revisions).map(member).collect() }
+    }
+
+    fn ids(numbers: &[u64]) -> Vec<MemberId> {
+        numbers.iter().copied().map(MemberId).collect()
+    }
+
+    /// Two of three were put back and hold 48 of 50 keys.
+    #[test]
+    fn a_majority_that_was_put_back_is_not_trusted() {
+        let survey = survey([52, 52, 51]);
+        let groups = || (49, vec![(0xaa, ids(&[1, 2])), (0xbb, ids(&[3]))]);
+        let (notices, doubted) = told(&survey, groups(), &BTreeSet::new());
+        assert_eq!(doubted, ids(&[1, 2, 3]), "nothing shows who is wrong");
+        let text = &notices[0].text;
+        assert!(text.contains("2 members (`n1` and `n2`) with hash 000000aa, now at revision 52"), "{text}");
+        assert!(text.contains("1 member (`n3`) with hash 000000bb, now at revision 51"), "{text}");
+        assert!(text.contains("nothing shows which"), "{text}");
+        let (notices, doubted) = told(&survey, groups(), &ids(&[1, 2]).into_iter().collect());
+        assert_eq!(doubted, ids(&[1, 2]), "both were put back");
+        assert!(notices[0].text.contains("put back to an older copy: `n1` and `n2`"), "{}", notices[0].text);
+        let (notices, doubted) = told(&survey, groups(), &ids(&[1]).into_iter().collect());
+        assert_eq!(doubted, ids(&[1, 2]), "`n2` holds what `n1` holds");
+        assert!(notices[0].text.ends_with("put back to an older copy: `n1`"), "{}", notices[0].text);
+    }
 }

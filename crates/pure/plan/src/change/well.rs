@@ -30,13 +30,20 @@ pub fn corrupt_in(errors: &[String]) -> BTreeSet<MemberId> {
     errors.iter().filter_map(one).collect()
 }
 
-/// Whose data is wrong, where members were found with other hashes at one revision: those who are not of a majority. Without one
-/// it cannot be told, and nobody is trusted.
-pub fn differing(groups: &[Vec<MemberId>]) -> BTreeSet<MemberId> {
-    let all: usize = groups.iter().map(Vec::len).sum();
-    let trusted = groups.iter().position(|group| group.len() * 2 > all);
-    let wrong = groups.iter().enumerate().filter(|(at, _)| groups.len() > 1 && Some(*at) != trusted);
-    wrong.flat_map(|(_, group)| group.iter().copied()).collect()
+/// Members whose data is in doubt, where members hold different data at one revision. `rolled_back`: members that are known to run on
+/// an older copy. A majority proves nothing: two of three members that were put back agree with each other. So every member is in
+/// doubt, but for the only group without a rolled-back member, where there are rolled-back ones.
+pub fn differing(groups: &[Vec<MemberId>], rolled_back: &BTreeSet<MemberId>) -> BTreeSet<MemberId> {
+    if groups.len() < 2 {
+        return BTreeSet::new();
+    }
+    let mut intact = groups.iter().enumerate().filter(|(_, group)| group.iter().all(|id| !rolled_back.contains(id)));
+    let trusted = match (intact.next(), intact.next()) {
+        (Some((at, _)), None) => Some(at),
+        (None, _) | (Some(_), Some(_)) => None,
+    };
+    let doubted = groups.iter().enumerate().filter(|(at, _)| Some(*at) != trusted);
+    doubted.flat_map(|(_, group)| group.iter().copied()).collect()
 }
 
 /// Members whose data is known to be damaged are not counted on; `but` is asked for its vote alone.
@@ -54,7 +61,7 @@ pub(super) fn unwell(view: &ClusterView) -> BTreeMap<MemberId, String> {
     let why = |member: &ListedMember| {
         let differs = || {
             let differs = view.differing.contains(&member.id);
-            differs.then(|| "it holds other data than the others at one revision".to_owned())
+            differs.then(|| "members hold different data at one revision".to_owned())
         };
         corrupt_why(&view.corrupt, member.id).or_else(differs).or_else(|| far_behind(view, member))
     };
@@ -96,12 +103,18 @@ mod tests {
     }
 
     #[test]
-    fn who_stands_against_a_majority_is_wrong_and_without_one_nobody_is_trusted() {
+    fn evidence_alone_tells_whose_data_is_wrong() {
         let group = |one: &&[u64]| one.iter().map(|id| MemberId(*id)).collect();
-        let differing = |all: &[&[u64]]| differing(&all.iter().map(group).collect::<Vec<Vec<MemberId>>>());
-        assert_eq!(differing(&[&[1, 3], &[2]]), ids(&[2]));
-        assert_eq!(differing(&[&[2], &[1, 3], &[4, 5, 6, 7]]), ids(&[1, 2, 3]));
-        assert_eq!(differing(&[&[1], &[2]]), ids(&[1, 2]));
-        assert_eq!(differing(&[&[1, 2, 3]]), ids(&[]));
+        let differing = |all: &[&[u64]], rolled_back: &[u64]| {
+            differing(&all.iter().map(group).collect::<Vec<Vec<MemberId>>>(), &ids(rolled_back))
+        };
+        assert_eq!(differing(&[&[1, 3], &[2]], &[]), ids(&[1, 2, 3]), "a majority proves nothing");
+        assert_eq!(differing(&[&[1], &[2]], &[]), ids(&[1, 2]));
+        assert_eq!(differing(&[&[1, 3], &[2]], &[2]), ids(&[2]));
+        assert_eq!(differing(&[&[1, 3], &[2]], &[1, 3]), ids(&[1, 3]), "most members were put back");
+        assert_eq!(differing(&[&[1, 3], &[2]], &[1]), ids(&[1, 3]), "who holds the same is in doubt with it");
+        assert_eq!(differing(&[&[1, 3], &[2]], &[1, 2]), ids(&[1, 2, 3]));
+        assert_eq!(differing(&[&[1], &[2], &[3]], &[1]), ids(&[1, 2, 3]), "two groups are left");
+        assert_eq!(differing(&[&[1, 2, 3]], &[1]), ids(&[]));
     }
 }
