@@ -141,7 +141,7 @@ impl Audit<'_> {
             Step::Start { .. } | Step::RepairTail | Step::TellPeers | Step::Promote => true,
             Step::Archive => !gone,
             Step::Validate(_) | Step::Write(_) | Step::WriteGeneration(_) | Step::WriteOutdated(_) => false,
-            Step::WriteRolledBack(_) | Step::Wait(_) | Step::Refuse(_) => false,
+            Step::WriteRolledBack(..) | Step::Wait(_) | Step::Refuse(_) => false,
         });
         self.rule(
             !hidden || !acts,

@@ -58,6 +58,7 @@ pub fn answer(ledger: &Ledger, asker: &str, member: Option<MemberId>, acknowledg
         generation_of: newest.cluster,
         forks: Some(ledger.forks.clone()),
         acknowledged: acknowledged.max(recorded.map(|recorded| recorded.index)),
+        acknowledged_term: recorded.map(|recorded| recorded.term),
         my_start: recorded.and_then(|recorded| recorded.start),
         rolled_back: recorded.and_then(|recorded| recorded.rolled_back),
         consumed: ledger.consumed.clone(),

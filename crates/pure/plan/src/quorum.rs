@@ -195,7 +195,7 @@ pub fn proofs(name: &str, seen: &Observed, plan: &StartPlan) -> Vec<(usize, Proo
         | Step::Write(_)
         | Step::WriteGeneration(_)
         | Step::WriteOutdated(_)
-        | Step::WriteRolledBack(_)
+        | Step::WriteRolledBack(..)
         | Step::TellPeers
         | Step::Start { .. }
         | Step::Wait(_)

@@ -108,6 +108,7 @@ impl World {
             Some(data) => DataSeen::There(DataFacts {
                 ids: Some((data.cluster, data.member)),
                 last_index: Some(data.log.len() as u64),
+                last_term: data.log.last().map(|entry| u64::from(entry.term)),
                 verdict: itself.checked.cloned().unwrap_or(Verdict::Unchecked),
                 readable: None,
                 reach: None,
@@ -286,7 +287,9 @@ impl World {
             let data = it.data.as_ref().filter(|data| it.runs && data.member == member.id)?;
             let start = it.ledger.as_ref().filter(|_| heard)?.last_start;
             let (index, revision) = (data.commit as u64, data.commit as u64);
-            let seen = Progress { member: member.id, index, term: 0, revision, start, rolled_back: None };
+            let term =
+                data.commit.checked_sub(1).and_then(|at| data.log.get(at)).map_or(0, |entry| u64::from(entry.term));
+            let seen = Progress { member: member.id, index, term, revision, start, rolled_back: None };
             self.reaches(node, member.node).then_some(seen)
         };
         // Not at every look, as agents do.

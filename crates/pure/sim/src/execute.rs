@@ -100,7 +100,7 @@ impl World {
             Step::Init { cluster, member } => self.init(node, *cluster, *member),
             Step::Write(state) => self.write(node, state.clone()),
             Step::WriteGeneration(number) => self.note(node, |ledger| *ledger = ledger.of_generation(*number)),
-            Step::WriteRolledBack(it) => self.note(node, |ledger| ledger.rolled_back = Some(*it)),
+            Step::WriteRolledBack(it, _) => self.note(node, |ledger| ledger.rolled_back = Some(*it)),
             Step::WriteOutdated(newer) => self.note(node, |ledger| *ledger = ledger.outdated_by(*newer)),
             Step::TellPeers => self.tell_peers(node),
             Step::RemoveMember(id) => self.change(node, Op::Remove(*id)).map_or_else(Did::Again, |_| Did::On),

@@ -141,6 +141,9 @@ pub struct Acknowledged {
     pub member: MemberId,
     /// The raft index.
     pub index: u64,
+    /// The term of an entry that it had applied by then. None from agents of earlier releases.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub term: Option<u64>,
     /// Its newest start that was heard of.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub start: Option<StartMark>,
@@ -233,6 +236,7 @@ impl NodeAnswer {
             generation_of: self.generation_of,
             forks: self.forks.clone(),
             acknowledged: acknowledged.map(|seen| seen.index),
+            acknowledged_term: acknowledged.and_then(|seen| seen.term),
             my_start: acknowledged.and_then(|seen| seen.start),
             rolled_back: acknowledged.and_then(|seen| seen.rolled_back),
             consumed: self.consumed.clone(),

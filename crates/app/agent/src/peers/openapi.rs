@@ -155,7 +155,7 @@ fn schemas() -> Value {
             })) },
             "confirmed": { "type": "object" },
             "acknowledged": { "type": "array", "items": object(&["member", "index"], json!({
-                "member": id, "index": number, "start": start, "rolled_back": rolled_back
+                "member": id, "index": number, "term": number, "start": start, "rolled_back": rolled_back
             })) },
             "start": start,
             "phase": text,

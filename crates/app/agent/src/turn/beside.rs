@@ -38,6 +38,7 @@ use super::recovering;
 use super::role::Leader;
 use super::silent_leader::{Silent, observe_leader};
 use super::status::Notice;
+use super::talk::LogPosition;
 use crate::peers::Peers;
 
 /// Between two surveys of a cluster that serves.
@@ -355,11 +356,11 @@ impl Beside {
             members,
         };
         self.shared.confirmed(&survey.members, survey.leader);
-        let indexes = survey
-            .members
-            .iter()
-            .map(|(member, status)| (MemberId(member.id), status.as_ref().ok().map(|status| status.raft_index)));
-        self.shared.saw_indexes(&indexes.collect::<Vec<_>>());
+        let positions = survey.members.iter().map(|(member, status)| {
+            let position = |status: &StatusResponse| LogPosition { index: status.raft_index, term: status.raft_term };
+            (MemberId(member.id), status.as_ref().ok().map(position))
+        });
+        self.shared.saw_positions(&positions.collect::<Vec<_>>());
         let answered = survey.members.iter().filter(|(_, status)| status.is_ok());
         self.shared.saw_members(answered.map(|(member, _)| MemberId(member.id)).collect());
         let leader = survey.members.iter().find(|(member, _)| MemberId(member.id) == survey.leader);

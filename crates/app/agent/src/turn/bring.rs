@@ -404,7 +404,7 @@ fn needs_program(step: &Step) -> bool {
         | Step::Write(_)
         | Step::WriteGeneration(_)
         | Step::WriteOutdated(_)
-        | Step::WriteRolledBack(_)
+        | Step::WriteRolledBack(..)
         | Step::TellPeers
         | Step::RemoveMember(_)
         | Step::AddLearner

@@ -97,6 +97,7 @@ pub(super) fn seen(heard: &Heard, me: &str, ledger: &LedgerSeen) -> BTreeMap<Str
             generation_of: newer.cluster,
             forks: None,
             acknowledged: None,
+            acknowledged_term: None,
             my_start: None,
             rolled_back: None,
             consumed: Vec::new(),

@@ -62,6 +62,8 @@ pub(super) struct Checked {
     pub(super) torn: Option<(PathBuf, u64)>,
     /// The last index in its WAL, where known.
     pub(super) last_index: Option<u64>,
+    /// The term of the entry at that index, where known.
+    pub(super) last_term: Option<u64>,
     /// The newest revision that can still be read, where it is damaged.
     pub(super) readable: Option<u64>,
     /// The highest revision that it can lead to, where it is whole.
@@ -93,10 +95,11 @@ pub(super) fn observe_data(target: &Target, checked: Option<&Checked>) -> DataSe
     let checked = checked.filter(|checked| checked.which == Which::of(target));
     let verdict = checked.map_or(Verdict::Unchecked, |checked| checked.verdict.clone());
     let last_index = checked.and_then(|checked| checked.last_index);
+    let last_term = checked.and_then(|checked| checked.last_term);
     let readable = checked.and_then(|checked| checked.readable);
     let reach = checked.and_then(|checked| checked.reach);
     let verdict = half.map_or(verdict, Verdict::Half);
-    DataSeen::There(DataFacts { ids: ids(&view), last_index, verdict, readable, reach })
+    DataSeen::There(DataFacts { ids: ids(&view), last_index, last_term, verdict, readable, reach })
 }
 
 /// Which of the two directories of a member hold something.
@@ -143,7 +146,7 @@ fn wal_alone(target: &Target, segments: &[PathBuf]) -> DataSeen {
     let metadata = first.and_then(|first| wal::head(&first).ok()?.metadata);
     let ids = metadata.map(|metadata| (ClusterId(metadata.cluster_id()), MemberId(metadata.node_id())));
     let verdict = Verdict::Half(half(wal, target.data_dir()));
-    DataSeen::There(DataFacts { ids, last_index: None, verdict, readable: None, reach: None })
+    DataSeen::There(DataFacts { ids, last_index: None, last_term: None, verdict, readable: None, reach: None })
 }
 
 /// Why these segments cannot be called idle.
@@ -183,12 +186,13 @@ pub(super) fn validate(target: &Target, mode: Mode) -> Result<Checked, Fault> {
     };
     let torn = torn.and_then(|torn| Some((place(target, &torn.place.file), torn.place.offset?)));
     let cut = report.unfinished.map(|unfinished| unfinished.to_string());
-    let last_index = last_index(&open.view());
+    let (last_index, last_term) = last_entry(&open.view()).unzip();
+    let last_term = last_term.flatten();
     let reach = match verdict {
         Verdict::Valid | Verdict::RepairableTail(_) => last_index.and_then(|last| reach(&open.view(), last)),
         Verdict::Unchecked | Verdict::Corrupt(_) | Verdict::Half(_) => None,
     };
-    Ok(Checked { which, verdict, cut, took: started.elapsed(), torn, last_index, readable, reach })
+    Ok(Checked { which, verdict, cut, took: started.elapsed(), torn, last_index, last_term, readable, reach })
 }
 
 /// Whether the data may be renamed or cut: nobody works on it. Asked right before, whatever was found minutes ago.
@@ -342,13 +346,15 @@ fn ids(view: &DataDir<'_>) -> Option<(ClusterId, MemberId)> {
     Some((ClusterId(metadata.cluster_id()), MemberId(metadata.node_id())))
 }
 
-/// The last index in the WAL: of its last entry, or the one before the first that the newest segment may hold.
-fn last_index(view: &DataDir<'_>) -> Option<u64> {
+/// The last index in the WAL, of its last entry, or the one before the first that the newest segment may hold; and the term of the
+/// entry there, where the log or a snapshot mark has it.
+fn last_entry(view: &DataDir<'_>) -> Option<(u64, Option<u64>)> {
     let named = view.wal_files();
     let files: Vec<WalFile<'_>> = named.iter().map(|file| WalFile { name: file.name, source: file.source }).collect();
     let newest = wal::scan_newest(&files, &ScanOptions::default()).ok()?;
     let before = newest.segments.last().map_or(0, |segment| segment.name.index.saturating_sub(1));
-    Some(newest.last_index().max(before))
+    let last = newest.last_index().max(before);
+    Some((last, newest.term_at(last)))
 }
 
 fn place(target: &Target, file: &str) -> PathBuf {
@@ -404,6 +410,7 @@ mod tests {
             took: Duration::ZERO,
             torn: None,
             last_index: Some(7),
+            last_term: None,
             readable: None,
             reach: None,
         };

@@ -20,7 +20,7 @@ use quorate_plan::ledger::{Ledger, LedgerSeen, State};
 use quorate_plan::phase::Phase;
 use quorate_plan::spec::duration_text;
 use quorate_plan::start::{Depth, Halt, Mode, Observed, StartPlan, Step, Verdict};
-use tracing::info;
+use tracing::{info, warn};
 
 use super::data::{self, in_words};
 use super::etcd::{self, Program};
@@ -80,13 +80,20 @@ impl Agent {
             Step::Archive => self.archive(restores_next).await,
             Step::Restore { revision, .. } => self.restore(*revision).await,
             Step::Init { cluster, member } => self.init(*cluster, *member).await,
-            Step::Write(state) => self.write(state.clone()).await.map(|()| None),
+            Step::Write(state) => {
+                self.write(state.clone()).await?;
+                if matches!(state, State::Inited(_)) {
+                    point("inited");
+                }
+                Ok(None)
+            }
             Step::WriteGeneration(number) => {
                 let number = *number;
                 self.write_beside(move |ledger| *ledger = ledger.of_generation(number)).await.map(|()| None)
             }
-            Step::WriteRolledBack(it) => {
+            Step::WriteRolledBack(it, why) => {
                 let it = *it;
+                warn!(member = %it.member, "the data of this member is an older copy: {why}");
                 self.write_beside(move |ledger| ledger.rolled_back = Some(it)).await.map(|()| None)
             }
             Step::WriteOutdated(newer) => {
@@ -396,7 +403,7 @@ impl Agent {
         if let Some(text) = words.text.or(words.last.filter(|_| by_itself)) {
             how = format!("{how}: {text}");
         }
-        tracing::warn!(code = %Code::EtcdEnded, "{how}");
+        warn!(code = %Code::EtcdEnded, "{how}");
         self.hindered = words.passing.map(Hindered::Passing);
         self.note_end(words.permanent.filter(|_| by_itself), &how, std::time::Duration::ZERO);
     }
@@ -439,7 +446,7 @@ fn found(
     };
     let done = init::ensure_member(&RealDisk, &node.target, Request { founding: &founding, local, form })?;
     for warning in done.warnings {
-        tracing::warn!(code = %warning.code, "{}", warning.text);
+        warn!(code = %warning.code, "{}", warning.text);
     }
     Ok(())
 }

@@ -34,11 +34,12 @@ impl Beside {
                 let id = MemberId(member.id);
                 let status = status.as_ref().ok()?;
                 let start = if id == survey.me { ledger.last_start } else { start_of(heard, id)? };
+                let position = self.shared.sure_position(id)?;
                 let revision = status.header.as_ref().and_then(|header| u64::try_from(header.revision).ok());
                 Some(Progress {
                     member: id,
-                    index: self.shared.sure_index(id)?,
-                    term: status.raft_term,
+                    index: position.index,
+                    term: position.term,
                     revision: revision.unwrap_or(0),
                     start,
                     rolled_back: None,
@@ -158,7 +159,10 @@ impl Agent {
         let shared = std::sync::Arc::clone(&self.shared);
         let recorded = self.write_beside(move |ledger| {
             for known in &mut ledger.progress {
-                known.index = known.index.max(shared.sure_index(known.member).unwrap_or(0));
+                let Some(position) = shared.sure_position(known.member) else { continue };
+                if position.index > known.index {
+                    (known.index, known.term) = (position.index, known.term.max(position.term));
+                }
             }
         });
         if let Err(fault) = recorded.await {

@@ -76,9 +76,17 @@ type Stored = (Option<(u64, u64)>, Option<u64>);
 #[derive(Debug, Clone, Copy, Default)]
 struct Seen {
     /// At the last look.
-    last: u64,
+    last: LogPosition,
     /// At the look before: what it told then has long been on its disk.
-    sure: u64,
+    sure: LogPosition,
+}
+
+/// How far a member has committed, and the term of the entry that it applied last. Both come from one status, in which etcd reports
+/// the term of an applied entry and not the newest term that it voted in.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct LogPosition {
+    pub(super) index: u64,
+    pub(super) term: u64,
 }
 
 impl Talk {
@@ -119,30 +127,32 @@ impl Shared {
     /// The highest index that each member was seen at, by this agent or by an earlier one that recorded it.
     pub(crate) fn acknowledged_with(&self, recorded: &[Progress]) -> Vec<Acknowledged> {
         let mut known: BTreeMap<MemberId, Acknowledged> = BTreeMap::new();
-        for Progress { member, index, start, rolled_back, .. } in recorded.iter().copied() {
-            known.insert(member, Acknowledged { member, index, start, rolled_back });
+        for Progress { member, index, term, start, rolled_back, .. } in recorded.iter().copied() {
+            known.insert(member, Acknowledged { member, index, term: Some(term), start, rolled_back });
         }
         for (member, seen) in lock(&self.talk.acknowledged).iter() {
-            let none = Acknowledged { member: *member, index: 0, start: None, rolled_back: None };
+            let none = Acknowledged { member: *member, index: 0, term: None, start: None, rolled_back: None };
             let known = known.entry(*member).or_insert(none);
-            known.index = known.index.max(seen.sure);
+            known.index = known.index.max(seen.sure.index);
+            known.term = known.term.max(Some(seen.sure.term).filter(|term| *term > 0));
         }
         known.into_values().collect()
     }
 
-    /// The index of a member that has long been on its disk.
-    pub(super) fn sure_index(&self, member: MemberId) -> Option<u64> {
-        lock(&self.talk.acknowledged).get(&member).map(|seen| seen.sure).filter(|index| *index > 0)
+    /// The position in the log of a member that has long been on its disk.
+    pub(super) fn sure_position(&self, member: MemberId) -> Option<LogPosition> {
+        lock(&self.talk.acknowledged).get(&member).map(|seen| seen.sure).filter(|sure| sure.index > 0)
     }
 
-    /// Members were seen at these indexes; whoever is not named is forgotten.
-    pub(super) fn saw_indexes(&self, seen: &[(MemberId, Option<u64>)]) {
+    /// Members were seen at these positions; those that are not listed are dropped.
+    pub(super) fn saw_positions(&self, seen: &[(MemberId, Option<LogPosition>)]) {
         let mut known = lock(&self.talk.acknowledged);
         known.retain(|member, _| seen.iter().any(|(listed, _)| listed == member));
-        for (member, index) in seen {
-            if let Some(index) = index {
+        for (member, position) in seen {
+            if let Some(position) = position {
                 let seen = known.entry(*member).or_default();
-                *seen = Seen { last: seen.last.max(*index), sure: seen.last };
+                let last = if position.index >= seen.last.index { *position } else { seen.last };
+                *seen = Seen { last, sure: seen.last };
             }
         }
     }

@@ -34,6 +34,9 @@ fn rolled_back(audit: &Audit<'_>, facts: &DataFacts) -> bool {
     let own = audit.ledger.progress_of(member).map(|known| known.index);
     let seen = audit.answers().filter_map(|(_, peer)| peer.acknowledged).chain(own).max();
     let behind = facts.last_index.is_some_and(|last| seen.is_some_and(|seen| last < seen));
+    let terms = audit.answers().filter_map(|(_, peer)| peer.acknowledged_term);
+    let term = terms.chain(audit.ledger.progress_of(member).map(|known| known.term)).max();
+    let stale = facts.last_term.zip(term).is_some_and(|(last, seen)| last < seen);
     let started = |peer: &crate::start::PeerAnswer| {
         peer.my_start.zip(audit.ledger.last_start).is_some_and(|(theirs, own)| {
             let newer = theirs.number > own.number || (theirs.number == own.number && theirs.nonce != own.nonce);
@@ -49,6 +52,7 @@ fn rolled_back(audit: &Audit<'_>, facts: &DataFacts) -> bool {
     recorded
         || told
         || behind
+        || stale
         || is_behind_store(audit, facts, member)
         || audit.answers().any(|(_, peer)| started(peer))
         || (fresh && listed)
@@ -94,7 +98,7 @@ impl Paper {
             Step::Validate(_)
             | Step::WriteGeneration(_)
             | Step::WriteOutdated(_)
-            | Step::WriteRolledBack(_)
+            | Step::WriteRolledBack(..)
             | Step::Wait(_)
             | Step::Refuse(_) => {}
             Step::RepairTail => {

@@ -49,7 +49,7 @@ impl Audit<'_> {
         let same = |step: &Step| match step {
             Step::WriteOutdated(it) => Some(*it).filter(|it| it.number == self.ledger.generation),
             Step::Validate(_) | Step::RepairTail | Step::Archive | Step::Restore { .. } | Step::Init { .. } => None,
-            Step::Write(_) | Step::WriteGeneration(_) | Step::WriteRolledBack(_) | Step::TellPeers => None,
+            Step::Write(_) | Step::WriteGeneration(_) | Step::WriteRolledBack(..) | Step::TellPeers => None,
             Step::RemoveMember(_) | Step::AddLearner | Step::Start { .. } | Step::Promote => None,
             Step::Wait(_) | Step::Refuse(_) => None,
         };

@@ -183,6 +183,8 @@ impl Foundings {
             _ => DataSeen::There(DataFacts {
                 ids: (!random.one_in(6)).then(|| (self.cluster(random), self.member(random))),
                 last_index: Some(5),
+                // As below, without a draw of its own.
+                last_term: random.0.is_multiple_of(2).then_some(random.0 >> 61),
                 verdict: random.of(&[
                     Verdict::Unchecked,
                     Verdict::Valid,
@@ -247,6 +249,7 @@ impl Foundings {
             generation_of: random.one_in(2).then(|| self.cluster(random)),
             forks: Some(self.forks(random)).filter(|forks| forks.len() < 2),
             acknowledged: random.one_in(4).then(|| random.below(9)),
+            acknowledged_term: random.0.count_ones().is_multiple_of(8).then_some(random.0 >> 61),
             my_start: None,
             rolled_back: None,
             consumed: if random.one_in(6) { vec![random.below(3)] } else { vec![] },

@@ -79,6 +79,8 @@ pub struct DataFacts {
     pub ids: Option<(ClusterId, MemberId)>,
     /// The last index in its WAL, where known.
     pub last_index: Option<u64>,
+    /// The term of the entry at that index, where known.
+    pub last_term: Option<u64>,
     /// What checking it gave.
     pub verdict: Verdict,
     /// The newest revision that can still be read of it, where it was found damaged.
@@ -215,6 +217,8 @@ pub struct PeerAnswer {
     pub forks: Option<Vec<Fork>>,
     /// The highest index that it knows this very member (not an earlier one of this node) to have acknowledged.
     pub acknowledged: Option<u64>,
+    /// The term of an entry that this member had applied by then. None where it is not recorded, and from agents of earlier releases.
+    pub acknowledged_term: Option<u64>,
     /// The newest start of this very member that it knows of.
     pub my_start: Option<StartMark>,
     /// It knows that this very member was started on an older copy of its data.

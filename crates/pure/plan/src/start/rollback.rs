@@ -50,6 +50,9 @@ impl<G: Guards> Case<'_, G> {
         {
             return evidence(seen, format!("its log ends at {last}, and {who} saw this member at {seen}"));
         }
+        if let Some(text) = self.stale_tail(member, facts) {
+            return evidence(last, text);
+        }
         let newer = self.answers().find_map(|(peer, answer)| {
             let (own, theirs) = (self.ledger.last_start?, answer.my_start?);
             theirs.is_unknown_to(&own).then_some((theirs.number, peer))
@@ -61,6 +64,17 @@ impl<G: Guards> Case<'_, G> {
         self.fresh_although_started(member)
             .and_then(|text| evidence(last, text))
             .or_else(|| self.behind_store(member, facts))
+    }
+
+    /// The log is long enough, but its last entry is of an older term than what this member had applied: its end was never committed,
+    /// and a committed entry of the newer term is missing. Terms only grow along a log.
+    fn stale_tail(&self, member: MemberId, facts: &DataFacts) -> Option<String> {
+        let last = facts.last_term?;
+        let by_peers =
+            self.answers().filter_map(|(peer, answer)| Some((answer.acknowledged_term?, format!("`{peer}`"))));
+        let own = self.ledger.progress_of(member).map(|known| (known.term, "this node".to_owned()));
+        let (term, observer) = by_peers.chain(own).max()?;
+        (last < term).then(|| format!("its log ends in term {last}, and {observer} saw this member in term {term}"))
     }
 
     /// The store has more of this cluster than the data of its only member leads to. Where there are others, a member may be behind
@@ -101,7 +115,7 @@ impl<G: Guards> Case<'_, G> {
         let recorded = RolledBack { member: *member, seen: *seen, last: *last, by_store: *by_store };
         // Whoever told it may be silent next time.
         let known = self.ledger.own_rollback().is_some_and(|known| !known.by_store || *by_store);
-        let record = (!known).then_some(Step::WriteRolledBack(recorded));
+        let record = (!known).then_some(Step::WriteRolledBack(recorded, text.clone()));
         let mut steps: Vec<Step> = record.into_iter().collect();
         if self.only_member() {
             let why = format!("the data of the only member was put back to an older copy: {text}");

@@ -40,8 +40,8 @@ pub enum Step {
     WriteGeneration(u64),
     /// Write down that there is this generation of the cluster, which is newer than the one that this node holds.
     WriteOutdated(Generation),
-    /// Write down that the data of this node's member is an older copy.
-    WriteRolledBack(RolledBack),
+    /// Record that the data of this node's member is an older copy, and what shows it.
+    WriteRolledBack(RolledBack, String),
     /// Have every declared peer write down durably that this node is about to start for the first time.
     TellPeers,
     /// Remove a member from the cluster.
@@ -129,8 +129,8 @@ impl std::fmt::Display for Step {
             Step::WriteOutdated(newer) => {
                 write!(f, "write down that there is generation {} of the cluster", newer.number)
             }
-            Step::WriteRolledBack(it) => {
-                write!(f, "record that the data of member `{}` is an older copy", it.member)
+            Step::WriteRolledBack(it, why) => {
+                write!(f, "record that the data of member `{}` is an older copy: {why}", it.member)
             }
             Step::TellPeers => f.write_str("have every peer write down that this node started"),
             Step::RemoveMember(id) => write!(f, "remove member `{id}` from the cluster"),

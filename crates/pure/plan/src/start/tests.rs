@@ -10,7 +10,7 @@ use crate::ledger::{
     StartMark, State, Tombstone,
 };
 
-fn spec(members: usize, extra: &str) -> Spec {
+pub(super) fn spec(members: usize, extra: &str) -> Spec {
     let mut text = format!("token: t\nplaintext: true\n{extra}\nmembers:\n");
     for number in 1..=members {
         text += &format!("  - {{name: n{number}, address: 10.0.0.{number}}}\n");
@@ -18,13 +18,13 @@ fn spec(members: usize, extra: &str) -> Spec {
     Spec::parse(text.as_bytes(), "c").map_err(|mistakes| mistakes.render()).unwrap().0
 }
 
-const FOUND: &str = "bootstrap: {id: 1}";
+pub(super) const FOUND: &str = "bootstrap: {id: 1}";
 
-fn ids(spec: &Spec) -> (ClusterId, MemberId) {
+pub(super) fn ids(spec: &Spec) -> (ClusterId, MemberId) {
     spec.founding_ids().map_or((ClusterId(0xc1), MemberId(0xa1)), |ids| (ids.cluster, ids.members["n1"]))
 }
 
-fn promise(spec: &Spec) -> Promise {
+pub(super) fn promise(spec: &Spec) -> Promise {
     let (cluster, member) = ids(spec);
     Promise {
         bootstrap: 1,
@@ -46,16 +46,17 @@ fn names(spec: &Spec) -> Vec<String> {
     spec.members.iter().map(|member| member.name.clone()).collect()
 }
 
-fn started(spec: &Spec) -> State {
+pub(super) fn started(spec: &Spec) -> State {
     let (cluster, member) = ids(spec);
     State::Started(Identity { cluster, member, origin: Origin::Founded })
 }
 
-fn there(spec: &Spec, verdict: Verdict) -> DataSeen {
-    DataSeen::There(DataFacts { ids: Some(ids(spec)), last_index: Some(50), verdict, readable: None, reach: None })
+pub(super) fn there(spec: &Spec, verdict: Verdict) -> DataSeen {
+    let ids = Some(ids(spec));
+    DataSeen::There(DataFacts { ids, last_index: Some(50), last_term: Some(2), verdict, readable: None, reach: None })
 }
 
-fn seen(data: DataSeen, state: State) -> Observed {
+pub(super) fn seen(data: DataSeen, state: State) -> Observed {
     Observed {
         data,
         place: PlaceState::NotCompared,
@@ -86,6 +87,7 @@ fn answer(founding: PeerFounding) -> PeerAnswer {
         generation_of: None,
         forks: None,
         acknowledged: None,
+        acknowledged_term: None,
         my_start: None,
         rolled_back: None,
         consumed: Vec::new(),
@@ -95,7 +97,7 @@ fn answer(founding: PeerFounding) -> PeerAnswer {
     }
 }
 
-fn listed(spec: &Spec, mine: Option<(MemberId, bool)>) -> ClusterSeen {
+pub(super) fn listed(spec: &Spec, mine: Option<(MemberId, bool)>) -> ClusterSeen {
     let other = |number: u64| ListedMember {
         id: MemberId(0xb0 + number),
         name: format!("n{number}"),
@@ -178,6 +180,7 @@ fn data_of_others_is_never_started() {
     foreign.data = DataSeen::There(DataFacts {
         ids: Some((ClusterId(0xdead), MemberId(1))),
         last_index: None,
+        last_term: None,
         verdict: Verdict::Valid,
         readable: None,
         reach: None,
@@ -266,6 +269,14 @@ fn data_that_was_put_back_is_replaced_or_waits() {
             with_ledger(&|ledger| ledger.progress = progress(51)),
             "its log ends at 50, and this node saw this member at 51",
         ),
+        (
+            told(good(), &|peer| peer.acknowledged_term = Some(3)),
+            "its log ends in term 2, and `n2` saw this member in term 3",
+        ),
+        (
+            with_ledger(&|ledger| ledger.progress = vec![Progress { term: 3, ..progress(40)[0] }]),
+            "its log ends in term 2, and this node saw this member in term 3",
+        ),
         (told(known.clone(), &|peer| peer.my_start = Some(mark(4, 2))), "`n2` knows of start 4"),
         (told(known.clone(), &|peer| peer.my_start = Some(mark(3, 2))), "`n2` knows of start 3"),
         (
@@ -281,7 +292,9 @@ fn data_that_was_put_back_is_replaced_or_waits() {
         assert!(replaced.contains(&format!("remove member `{member}`")), "{replaced}");
     }
     for fine in [
-        told(good(), &|peer| peer.acknowledged = Some(50)),
+        told(good(), &|peer| (peer.acknowledged, peer.acknowledged_term) = (Some(50), Some(2))),
+        // Agents of earlier releases recorded no term.
+        told(good(), &|peer| peer.acknowledged_term = Some(0)),
         with_ledger(&|ledger| ledger.progress = progress(50)),
         told(known.clone(), &|peer| peer.my_start = Some(mark(3, 1))),
         told(known.clone(), &|peer| peer.my_start = Some(mark(2, 9))),

@@ -193,7 +193,9 @@ impl Fixture {
         }
         let last_index = last.map(|last| last.parse().unwrap());
         let reach = parts.iter().find_map(|part| part.strip_prefix("leads to ")).map(|reach| reach.parse().unwrap());
-        DataSeen::There(DataFacts { ids: Some((ids.cluster, ids.member)), last_index, verdict, readable: None, reach })
+        let last_term = parts.iter().find_map(|part| part.strip_prefix("of term ")).map(|term| term.parse().unwrap());
+        let ids = Some((ids.cluster, ids.member));
+        DataSeen::There(DataFacts { ids, last_index, last_term, verdict, readable: None, reach })
     }
 
     fn ledger(&self, parts: &[&str]) -> LedgerSeen {
@@ -301,6 +303,7 @@ impl Fixture {
             generation_of: None,
             forks: None,
             acknowledged: None,
+            acknowledged_term: None,
             my_start: None,
             rolled_back: None,
             consumed: vec![],
@@ -324,6 +327,7 @@ impl Fixture {
                 }
                 ("recorded nothing", _) => answer.forks = Some(vec![]),
                 ("of cluster", number) => answer.generation_of = Some(self.cluster(number)),
+                ("acknowledged term", term) => answer.acknowledged_term = Some(term.parse().unwrap()),
                 ("acknowledged", index) => answer.acknowledged = Some(index.parse().unwrap()),
                 ("used", id) => answer.consumed.push(id.parse().unwrap()),
                 ("gave up", id) => {
