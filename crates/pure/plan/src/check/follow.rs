@@ -379,6 +379,9 @@ impl Paper {
         let there = self.members.iter().any(|member| is_mine(audit, member));
         audit.rule(!there, "who is a member already is not added again");
         let State::PendingAdd(add) = &self.ledger.state else { return };
+        let before = audit.ledger.ids().map(|(_, member)| member).or(add.replaces);
+        let elsewhere = before.map_or_else(|| audit.name_is_taken(), |id| audit.runs_elsewhere(id, false));
+        audit.rule(!elsewhere, "a node that runs on another machine is not added");
         // The id is not known before the cluster gave it; any will do on paper.
         let add = crate::ledger::PendingAdd { member: add.member.or(Some(MemberId(0))), ..add.clone() };
         self.ledger = self.ledger.with(State::PendingAdd(add));

@@ -26,6 +26,17 @@ impl Audit<'_> {
         others || agent || answers || (listed && connected && (removes || !own))
     }
 
+    /// Another machine holds the name of this node, or a server answers under it.
+    pub(super) fn name_is_taken(&self) -> bool {
+        let seen = &self.seen.sightings;
+        let leased = match &seen.leases {
+            LeasesSeen::Unknown(_) => false,
+            LeasesSeen::Held(held) => matches!(held.get(self.name), Some(Holder::Another(_))),
+        };
+        let agent = matches!(seen.agent, AgentSeen::Another(_));
+        leased || agent || seen.answering.iter().any(|one| one.name == self.name)
+    }
+
     /// The leases were read, and more than half of the voters said that they are not connected with this member.
     pub(super) fn heard_gone(&self, id: MemberId, members: &[ListedMember]) -> bool {
         let voters = || members.iter().filter(|member| !member.learner);

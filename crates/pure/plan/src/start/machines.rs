@@ -153,3 +153,69 @@ impl<G: Guards> Case<'_, G> {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use quorate_etcd_formats::membership::ClusterId;
+
+    use super::super::DataSeen;
+    use super::super::tests::{FOUND, ids, listed, seen, spec, started};
+    use super::*;
+
+    /// The last query before a member is removed, each time with one thing that was not there when the removal was planned.
+    #[test]
+    fn a_member_is_not_removed_when_it_is_seen_right_before_that() {
+        let three = spec(3, FOUND);
+        let (cluster, old) = ids(&three);
+        let mut gone = seen(DataSeen::Absent, started(&three));
+        gone.cluster = listed(&three, Some((old, true)));
+        let asked = |change: &dyn Fn(&mut Sightings)| {
+            let mut now = gone.clone();
+            change(&mut now.sightings);
+            objection_to_removal(&three, "n1", &now, old)
+        };
+        assert_eq!(asked(&|_| {}), None, "every source was queried, and none has it");
+        let machine = || "host-b at 10.0.0.9".to_owned();
+        let answers = |cluster: ClusterId| Answering {
+            url: "http://10.0.0.1:2379".to_owned(),
+            cluster,
+            member: old,
+            name: "n1".to_owned(),
+            peer_urls: Vec::new(),
+        };
+        let lease = |seen: &mut Sightings| {
+            seen.leases = LeasesSeen::Held([("n1".to_owned(), Holder::Another(machine()))].into());
+        };
+        let connected = |seen: &mut Sightings| {
+            seen.views.insert(MemberId(0xb2), BTreeSet::from([old]));
+        };
+        type Change<'a> = &'a dyn Fn(&mut Sightings);
+        let elsewhere: [(Change<'_>, &str); 4] = [
+            (&lease, "it holds the lease of this node: host-b at 10.0.0.9"),
+            (&|seen| seen.agent = AgentSeen::Another(machine()), "its agent answers at this node's address: host-b"),
+            (&|seen| seen.answering.push(answers(cluster)), "answers at `http://10.0.0.1:2379`"),
+            (&connected, "`n2` sees it take part"),
+        ];
+        for (change, why) in elsewhere {
+            let halt = asked(change).unwrap();
+            assert_eq!(halt.code, Code::AnotherMachine, "{}", halt.why);
+            assert!(halt.why.contains(why), "{}", halt.why);
+        }
+        // This machine took the lease a moment ago: that hides no member that runs elsewhere.
+        let halt = asked(&|seen| {
+            seen.leases = LeasesSeen::Held([("n1".to_owned(), Holder::ThisMachine)].into());
+            connected(seen);
+        });
+        assert_eq!(halt.map(|halt| halt.code), Some(Code::AnotherMachine));
+        let unknown: [Change<'_>; 3] = [
+            &|seen| seen.leases = LeasesSeen::Unknown("no quorum".to_owned()),
+            &|seen| drop(seen.views.remove(&MemberId(0xb2))),
+            &|seen| seen.views.clear(),
+        ];
+        for change in unknown {
+            assert_eq!(asked(change).map(|halt| halt.code), Some(Code::MachineUnknown), "silence is not absence");
+        }
+    }
+}
