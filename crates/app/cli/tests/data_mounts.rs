@@ -248,6 +248,65 @@ fn keeps_a_member_of_three_until_its_disk_is_mounted_and_replaces_it_on_another(
     });
 }
 
+/// Where the data was is compared only while there is none: data that is there is started.
+#[test]
+fn starts_data_on_another_file_system_and_without_its_marker() {
+    let (place, disk) = place_on(Kind::Bind, "");
+    let mut agent = place.start();
+    place.put("k", "last");
+    agent.stop();
+    let copy = place.path("copy");
+    run(Command::new("cp").arg("-a").arg(&disk.at).arg(&copy));
+    disk.unmount();
+    disk.assert_nothing_below();
+    // An operator copies the data into the mount point.
+    run(Command::new("cp").arg("-a").arg(copy.join(".")).arg(&disk.at));
+    let mut agent = place.start();
+    place.assert_holds("k", "last");
+    agent.stop();
+    let names = |dir: &Path| std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path()).collect::<Vec<_>>();
+    let parent = disk.at.parent().unwrap();
+    let markers = [names(&disk.at), names(parent)].concat();
+    let markers: Vec<PathBuf> =
+        markers.into_iter().filter(|path| path.display().to_string().ends_with(".quorate-marker")).collect();
+    assert!(!markers.is_empty(), "{:?}", names(&disk.at));
+    std::fs::create_dir(place.path("markers")).unwrap();
+    for (number, marker) in markers.iter().enumerate() {
+        mv(marker, &place.path(&format!("markers/{number}")));
+    }
+    let mut agent = place.start();
+    place.assert_holds("k", "last");
+    agent.stop();
+}
+
+#[test]
+fn a_recovery_counts_a_node_whose_disk_is_not_mounted_as_unknown() {
+    let mut cluster = Declared::new(VERSION, 3, Wire::Clear);
+    cluster.file_as("cluster.yaml", &cluster.text().replace("agent:\n", "agent:\n  ready-timeout: 2s\n"));
+    let disk = Disk::mounted(Kind::Bind, cluster.path("disk"), &cluster.data(1));
+    cluster.start_all();
+    cluster.wait_serving();
+    cluster.put(0, "k", "last");
+    let ids = cluster.ids(1);
+    cluster.stop(1);
+    cluster.power_off(2);
+    disk.unmount();
+    cluster.start(1);
+    cluster.wait_status(1, "a wait for the mount", |status| status["code"] == "Q1401");
+    cluster.wait_phase(0, "waiting");
+    let file = cluster.path("cluster.yaml").display().to_string();
+    let output = cluster.quorate(&["cluster", "recover", "--config", &file, "--fenced", "n3", "--yes"]);
+    assert_eq!(output.status.code(), Some(5), "{}", said(&output));
+    assert!(said(&output).contains("Q1071") && said(&output).contains("--pass-over n2"), "{}", said(&output));
+    disk.assert_nothing_below();
+    disk.mount();
+    for at in [0, 1] {
+        cluster.wait_phase(at, "serving");
+    }
+    assert_eq!(cluster.ids(1), ids, "the same member of the same cluster");
+    cluster.put(1, "k", "after");
+}
+
 /// Gives a member a WAL dir of its own in the cluster file.
 fn with_wal(text: &str, data: &Path, wal: &Path) -> String {
     let before = format!("data-dir: {}", data.display());
