@@ -120,6 +120,21 @@ fn a_member_that_runs_is_not_removed_for_a_machine_with_its_name_and_no_data() {
     assert_untouched(&net, &before);
     second.end();
 
+    // Its etcd is down, too: the lease alone tells, which its agent keeps through the other members.
+    let database = net.data(2).join("member/snap/db").display().to_string();
+    let locked = ["--no-fork", &database, "sleep", "600"].map(str::to_owned);
+    let mut lock = Running::start(std::path::Path::new("flock"), &locked, &[]);
+    net.kill_etcd(2);
+    net.wait(2, "end of etcd", |status| status["phase"] != "serving");
+    let second = Machine::start(&net, "n3", &text, &data);
+    second.waits(&address);
+    let cause = second.status()["cause"].to_string();
+    assert!(cause.contains("holds the lease of this node"), "{cause}");
+    assert_eq!(members(&net), before, "{}", net.logs());
+    second.end();
+    lock.kill();
+    net.wait(2, "service", |status| status["phase"] == "serving");
+
     // Only the agent is dead: its lease ends, and the other members still see the member.
     let pid = net.status(2)["etcd"]["pid"].clone();
     net.kill_agent(2);
@@ -160,16 +175,28 @@ fn a_copy_of_a_member_with_its_data_does_not_run_beside_it() {
     let address = net.address(2).to_string();
     // Copied while it is off.
     assert!(net.agents[2].take().unwrap().stop().success());
-    let (state, own) = places(&net);
-    run(Command::new("mkdir").arg("-p").arg(&state));
-    run(Command::new("cp").arg("-a").arg(net.state(2)).arg(state.join("n3")));
-    run(Command::new("cp").arg("-a").arg(net.data(2)).arg(&own));
+    let copy = net.path("copy");
+    run(Command::new("mkdir").arg("-p").arg(copy.join("state")));
+    run(Command::new("cp").arg("-a").arg(net.state(2)).arg(copy.join("state/n3")));
+    run(Command::new("cp").arg("-a").arg(net.data(2)).arg(copy.join("data")));
+    let second = net.path("second");
+    let clone = || run(Command::new("cp").arg("-a").arg(&copy).arg(&second));
+    clone();
     net.start(2);
     net.wait(2, "service", |status| status["phase"] == "serving");
     let second = Machine::start(&net, "n3", &text, &data);
     second.waits(&address);
     assert_untouched(&net, &before);
     second.end();
+
+    // It reaches nothing of the original.
+    clone();
+    net.hosts.partition(3, &[2]);
+    let second = Machine::start(&net, "n3", &text, &data);
+    second.waits(&address);
+    assert_untouched(&net, &before);
+    second.end();
+    net.hosts.heal();
 
     // A new node at the address of a member that runs: by a file that not everybody has.
     let text = text.replace("{name: n3,", "{name: n4,");
