@@ -5,15 +5,14 @@
 mod agent_support;
 mod cluster_support;
 
-use std::collections::BTreeMap;
 use std::io::Write as _;
 use std::path::Path;
 use std::process::Command;
 
 use agent_support::Place;
 use cluster_support::{Declared, LIMIT, Wire};
-use quorate_plan::ledger::{Ledger, Promise, State};
-use quorate_testkit::{run, wait_until};
+use quorate_plan::ledger::{Ledger, State};
+use quorate_testkit::{Running, VERSIONS, quorate, run, wait_until};
 use serde_json::Value;
 
 /// How many keys are written after the copy was taken.
@@ -45,6 +44,12 @@ fn copy(cluster: &mut Declared, at: usize) {
     cp(&cluster.state(at), &cluster.path("copy-state"));
 }
 
+/// Forgets what this ledger recorded of how far members are. Its agent must not run.
+fn clear_progress(state: &Path) {
+    let cleared = Ledger { progress: Vec::new(), ..ledger(state) };
+    std::fs::File::create(state.join("ledger")).unwrap().write_all(&cleared.encode()).unwrap();
+}
+
 /// Puts the copy of the data back, and that of the state dir where wanted.
 fn put_back(cluster: &Declared, at: usize, with_state: bool) {
     mv(&cluster.data(at), &cluster.path("newer-data"));
@@ -69,7 +74,11 @@ fn write_and_record(cluster: &Declared, of: usize, by: &[usize]) {
 }
 
 fn serving() -> Declared {
-    let mut cluster = Declared::new("3.5.16", 3, Wire::Clear);
+    serving_with("3.5.16")
+}
+
+fn serving_with(version: &str) -> Declared {
+    let mut cluster = Declared::new(version, 3, Wire::Clear);
     cluster.file();
     cluster.start_all();
     cluster.wait_serving();
@@ -143,9 +152,16 @@ fn a_disk_put_back_waits_by_what_its_own_node_recorded() {
     assert_replaced(&mut cluster, 2, &before);
 }
 
+/// Each release logs the panic in a form of its own.
 #[test]
 fn what_etcd_itself_finds_missing_is_recorded_and_replaced() {
-    let mut cluster = serving();
+    for version in VERSIONS {
+        what_etcd_finds_missing(version);
+    }
+}
+
+fn what_etcd_finds_missing(version: &str) {
+    let mut cluster = serving_with(version);
     let at = follower(&cluster);
     let others: Vec<usize> = (0..3).filter(|other| *other != at).collect();
     copy(&mut cluster, at);
@@ -167,62 +183,104 @@ fn what_etcd_itself_finds_missing_is_recorded_and_replaced() {
     assert_replaced(&mut cluster, at, &before);
 }
 
+/// The node that could be queried at the start had not seen how far the member was; the one that had comes later.
 #[test]
-fn a_member_started_while_nobody_could_tell_is_reported_at_first_contact() {
+fn a_member_started_while_nobody_could_tell_is_replaced_at_first_contact() {
     let mut cluster = serving();
     copy(&mut cluster, 2);
-    cluster.stop(0);
+    cluster.kill_agent(0);
     cluster.start(2);
     cluster.wait_phase(2, "serving");
+    let before = cluster.ids(2);
     write_and_record(&cluster, 2, &[1]);
     for at in [1, 2] {
         cluster.stop(at);
     }
+    // A leader that runs on remembers how far each member was.
+    cluster.power_off(0);
     put_back(&cluster, 2, true);
-    // The first one was away, and knows nothing of it.
     for at in [0, 2] {
         cluster.start(at);
     }
     cluster.wait_phase(2, "serving");
+    assert_eq!((cluster.ids(2), ledger(&cluster.state(2)).own_rollback()), (before.clone(), None), "nothing shows it");
     cluster.start(1);
-    cluster.wait_status(2, "it is reported", |status| {
-        let warnings = status["warnings"].as_array().cloned().unwrap_or_default();
-        let told = |warning: &Value| warning["code"] == "Q1412";
-        warnings.iter().any(told) || status["phase"] != "serving"
-    });
-    assert!(ledger(&cluster.state(2)).own_rollback().is_some());
-    let exit = cluster.quorate(&["cluster", "status", "--config", &cluster.path("cluster.yaml").display().to_string()]);
-    assert!(!exit.status.success(), "{}", cluster_support::said(&exit));
+    wait_until("it is reported", LIMIT, || cluster.log(2).contains("saw this member at"));
+    assert_replaced(&mut cluster, 2, &before);
 }
 
+/// A leader that was elected since does not know how far the member was: etcd runs without a panic.
 #[test]
-fn data_that_never_ran_of_a_member_that_started_is_replaced() {
+fn a_member_that_another_leader_lets_serve_is_replaced_at_first_contact() {
     let mut cluster = serving();
     copy(&mut cluster, 2);
     cluster.start(2);
     cluster.wait_phase(2, "serving");
     let before = cluster.ids(2);
-    write_and_record(&cluster, 2, &[0]);
+    write_and_record(&cluster, 2, &[0, 1]);
     cluster.stop(2);
-    put_back(&cluster, 2, true);
-    // The ledger of the time before the first start.
-    let started = ledger(&cluster.state(2));
-    let (cluster_id, member) = started.ids().unwrap();
-    let members = cluster.members.iter().map(|member| member.name.clone()).collect();
-    let promise = Promise {
-        bootstrap: 1,
-        declaration: String::new(),
-        cluster: cluster_id,
-        member,
-        members,
-        over: false,
-        nonce: None,
-        nonces: BTreeMap::new(),
+    let leads = |cluster: &Declared, at: usize| {
+        let status = cluster.try_ctl(at, &["endpoint", "status", "--write-out=json"]);
+        status.is_ok_and(|text| cluster_support::leads(&text))
     };
-    let fresh = Ledger { state: State::Inited(promise), ..Ledger::default() };
-    let mut file = std::fs::File::create(cluster.state(2).join("ledger")).unwrap();
-    file.write_all(&fresh.encode()).unwrap();
+    wait_until("a leader", LIMIT, || leads(&cluster, 0) || leads(&cluster, 1));
+    let (from, to) = if leads(&cluster, 0) { (0, 1) } else { (1, 0) };
+    let successor = cluster.ids(to).1;
+    for other in [0, 1] {
+        cluster.kill_agent(other);
+    }
+    cluster.ctl(from, &["move-leader", &successor]);
+    put_back(&cluster, 2, true);
     cluster.start(2);
+    cluster.wait_phase(2, "serving");
+    assert_eq!(cluster.ids(2), before, "it serves on the older copy: no agent could tell");
+    for other in [0, 1] {
+        cluster.start(other);
+    }
+    wait_until("it is reported", LIMIT, || cluster.log(2).contains("saw this member at"));
+    assert_replaced(&mut cluster, 2, &before);
+    let list = cluster.ctl(0, &["member", "list"]);
+    assert!(!list.contains(&before.1), "the member that was put back is the one that left: {list}");
+}
+
+/// Data and ledger are those of the time before the first start, and no ledger has recorded how far the member was: only the list of
+/// members shows that it ran.
+#[test]
+fn data_that_never_ran_of_a_member_that_started_is_replaced() {
+    let mut cluster = Declared::new("3.5.16", 3, Wire::Clear);
+    cluster.file();
+    for at in [0, 1] {
+        cluster.start(at);
+    }
+    // The third agent ends as by SIGKILL between the two steps.
+    let file = cluster.path("cluster.yaml").display().to_string();
+    let words = ["run", "--config", &file, "--name", "n3"];
+    let ends = [("QUORATE_END_AT".to_owned(), "inited".to_owned())];
+    let mut agent = Running::start(&quorate(), &words.map(str::to_owned), &ends);
+    wait_until("its end", LIMIT, || agent.ended().is_some());
+    assert!(matches!(ledger(&cluster.state(2)).state, State::Inited(_)), "{}", agent.log());
+    cp(&cluster.data(2), &cluster.path("copy-data"));
+    cp(&cluster.state(2), &cluster.path("copy-state"));
+    cluster.start(2);
+    cluster.wait_serving();
+    let before = cluster.ids(2);
+    for number in 0..KEYS {
+        cluster.put(0, &format!("k{number}"), &format!("v{number}"));
+    }
+    for at in 0..3 {
+        cluster.stop(at);
+    }
+    for at in [0, 1] {
+        clear_progress(&cluster.state(at));
+        cluster.start(at);
+    }
+    for at in [0, 1] {
+        cluster.wait_phase(at, "serving");
+    }
+    put_back(&cluster, 2, true);
+    cluster.start(2);
+    let why = "is an older copy: etcd never ran on it, and the cluster lists this member as started";
+    wait_until("the evidence is logged", LIMIT, || cluster.log(2).contains(why));
     assert_replaced(&mut cluster, 2, &before);
 }
 
@@ -324,4 +382,60 @@ fn the_only_member_refuses_data_that_the_store_is_ahead_of() {
     assert!(agent.stop().success());
     let _agent = place.start();
     place.assert_holds("k", "old");
+}
+
+/// All machines are put back at once, with their ledgers: no member can tell, and the store of backups can.
+#[test]
+fn a_cluster_that_is_put_back_as_a_whole_is_reported_by_the_store() {
+    let mut cluster = Declared::new("3.5.30", 3, Wire::Clear);
+    std::fs::create_dir(cluster.path("store")).unwrap();
+    cluster.more = format!("backup: {{store: \"file://{}\", delta-period: 200ms}}\n", cluster.path("store").display());
+    cluster.file();
+    cluster.start_all();
+    cluster.wait_serving();
+    cluster.put(0, "k", "old");
+    cluster.wait_backed_up();
+    for at in 0..3 {
+        cluster.stop(at);
+    }
+    let copies = |cluster: &Declared, at: usize| {
+        (cluster.path(&format!("copy-data-{at}")), cluster.path(&format!("copy-state-{at}")))
+    };
+    for at in 0..3 {
+        let (data, state) = copies(&cluster, at);
+        cp(&cluster.data(at), &data);
+        cp(&cluster.state(at), &state);
+    }
+    cluster.start_all();
+    cluster.wait_serving();
+    // More than the leases of the nodes write after the start.
+    for number in 0..2 * KEYS {
+        cluster.put(0, "k", &format!("new{number}"));
+    }
+    cluster.wait_backed_up();
+    for at in 0..3 {
+        cluster.stop(at);
+    }
+    for at in 0..3 {
+        let (data, state) = copies(&cluster, at);
+        mv(&cluster.data(at), &cluster.path(&format!("newer-data-{at}")));
+        mv(&cluster.state(at), &cluster.path(&format!("newer-state-{at}")));
+        mv(&data, &cluster.data(at));
+        mv(&state, &cluster.state(at));
+    }
+    cluster.start_all();
+    cluster.wait_serving();
+    cluster.assert_all_hold("k", "old");
+    let file = cluster.path("cluster.yaml").display().to_string();
+    let status = || cluster.quorate(&["cluster", "status", "--config", &file]);
+    wait_until("it is reported", LIMIT, || cluster_support::said(&status()).contains("Q0844"));
+    let output = status();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{text}");
+    let first: Vec<&str> = text.lines().take(3).collect();
+    assert!(first[0].contains("DEGRADED"), "{text}");
+    assert!(first.iter().any(|line| line.contains("Q0844")), "{text}");
+    // The newer backups are kept for the operator.
+    let list = cluster.json(&["backup", "list", "--store", &format!("file://{}", cluster.path("store").display())]);
+    assert!(list.to_string().len() > 2, "{list}");
 }
