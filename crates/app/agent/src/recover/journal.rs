@@ -271,7 +271,7 @@ pub(crate) fn claim(node: &Node, order: &Order) -> Result<(), Fault> {
     }
     let unread = |fault: Fault| refuse(format!("the store does not answer ({fault})"));
     let store = Store::open(&backup.store, false).map_err(unread)?;
-    // A cluster that is brought back to an earlier state may serve until it is stopped, and its backups go on.
+    // A cluster that is brought back to an earlier state may serve until it is stopped, and its backups continue.
     if let Some(known) = order.above.filter(|_| !is_to_a_point(order)) {
         let stored = highest_in(&store, &own_clusters(node)).map_err(unread)?;
         if stored > known {

@@ -1,6 +1,7 @@
 //! Uploads what waits in the spool of this node, so that a recovery from the backup has it.
 //!
-//! **Rule:** a spool that its writer works on is left to the writer, which is told to store what it recorded; a segment stays until the store has it.
+//! **Rule:** a spool that its writer works on is left to the writer, which receives the request to store what it recorded; a
+//! segment stays until the store has it.
 
 use std::path::Path;
 use std::time::{Duration, Instant};

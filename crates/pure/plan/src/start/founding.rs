@@ -449,7 +449,7 @@ impl<G: Guards> Case<'_, G> {
         StartPlan::new(Row::BackupExists, refuse(Code::StartBackupExists, why, &way_out))
     }
 
-    /// Data dirs of several members that are restored by hand are not of one cluster for their agents.
+    /// The agents of several members do not take restored data dirs for one cluster.
     fn back_from_backup(&self) -> &'static str {
         match self.spec.members.len() {
             0 | 1 => "`quorate backup restore` and then `quorate cluster adopt` bring it back",

@@ -402,7 +402,7 @@ fn a_claim_of_the_same_number_by_another_cluster_is_not_skipped() {
     let refused = plan(1, Some(other), (&[own], &[]), false);
     assert_eq!(code(&refused), Some(Code::GenerationClaimed));
     assert!(refused.halt.unwrap().halt.why.contains("`n1` claimed generation 1"));
-    // Beside the store once more: still nobody here belongs to what was claimed.
+    // Without the store once more: no node that answers belongs to the claimed cluster.
     assert_eq!(code(&plan(2, Some(other), (&[own], &[]), false)), Some(Code::GenerationClaimed));
     // A node of it that was reset and joined here left one that may still serve.
     assert_eq!(code(&plan(1, Some(other), (&[own], &[other]), false)), Some(Code::GenerationClaimed));
