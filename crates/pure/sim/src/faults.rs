@@ -235,7 +235,9 @@ impl World {
     }
 
     fn take_snapshot(&mut self, node: usize) {
-        if self.nodes[node].runs && self.swapped.is_none() {
+        // Also between the moment that its data was made and its first start.
+        let inited = matches!(self.state(node), State::Inited(_)) && self.nodes[node].data.is_some();
+        if (self.nodes[node].runs || inited) && self.swapped.is_none() {
             let mut copy = self.nodes[node].data.clone();
             if let Some(data) = &mut copy {
                 data.power_cut(false);
@@ -259,9 +261,14 @@ impl World {
             it.up && it.runs && self.linked(node, *other) && !it.ledger_unreadable && recorded(&it.ledger)
         };
         let it = &self.nodes[node];
-        // A ledger that says something else by now is not put back: what it forgets is another fault.
+        // A ledger that says something else by now is not put back: what it forgets is another fault. But for one of the time before
+        // the first start: its data is fresh, and the cluster lists the member as started.
+        let same_state = |then: &Ledger, now: &Ledger| match (&then.state, &now.state) {
+            (State::Inited(_), State::Started(_)) => then.ids() == now.ids(),
+            (then, now) => then == now,
+        };
         let comparable = |then: &Ledger, now: &Ledger| {
-            (&then.state, then.generation, &then.intent) == (&now.state, now.generation, &now.intent)
+            same_state(then, now) && (then.generation, &then.intent) == (now.generation, &now.intent)
         };
         let ledger = it.snapshot_ledger.clone().zip(it.ledger.as_ref());
         let ledger = ledger.filter(|(then, now)| comparable(then, now) && !it.ledger_unreadable).map(|(then, _)| then);
