@@ -1,7 +1,7 @@
 //! Stores of backups and the clusters that they are bound to: another cluster is refused, a restored one continues, and no
 //! revision that clients have seen is handed out again.
 
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on says where")]
+#![expect(clippy::unwrap_used, clippy::disallowed_methods, reason = "a test that cannot go on says where")]
 
 mod agent_support;
 

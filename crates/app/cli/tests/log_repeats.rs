@@ -1,7 +1,5 @@
 //! A cause that persists is one line a minute in the log of the agent.
 
-#![expect(clippy::unwrap_used, reason = "a test that cannot continue names the place")]
-
 mod agent_support;
 
 use std::collections::BTreeMap;

@@ -1,6 +1,6 @@
 //! `quorate self check` fails on what would stop a node, before its first start.
 
-#![expect(clippy::unwrap_used, reason = "a test that cannot continue names the place")]
+#![expect(clippy::unwrap_used, clippy::disallowed_methods, reason = "a test that cannot continue names the place")]
 
 mod agent_support;
 
