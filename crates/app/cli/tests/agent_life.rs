@@ -1,5 +1,7 @@
 //! An agent on a good day, and what outlives it: founding, serving, stopping, being killed and taking over.
 
+#![expect(clippy::unwrap_used, reason = "a test that cannot continue reports where")]
+
 mod agent_support;
 
 use std::io::Write;
@@ -221,6 +223,8 @@ fn an_agent_may_end_alone_and_stop_works_without_one() {
 fn abort(place: &Place, command: &str, is_time: impl Fn() -> bool) -> std::process::ExitStatus {
     let script = format!("ulimit -c unlimited; cd {}; exec {command}", place.root.path().display());
     let mut child = Command::new("sh").args(["-c", &script]).spawn().unwrap();
+    let name = format!("/proc/{}/comm", child.id());
+    wait_until("the shell has become the program", LIMIT, || std::fs::read_to_string(&name).unwrap().trim() != "sh");
     wait_until("the process is at work", LIMIT, &is_time);
     let pid = rustix::process::Pid::from_child(&child);
     rustix::process::kill_process(pid, rustix::process::Signal::ABORT).unwrap();

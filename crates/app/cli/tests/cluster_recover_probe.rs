@@ -2,8 +2,6 @@
 //!
 //! **Rule:** one URL that answers is enough to refuse, whatever flag is given; the members that answer keep their cluster.
 
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on says where")]
-
 mod change_support;
 mod cluster_support;
 
