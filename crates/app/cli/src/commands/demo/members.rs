@@ -52,6 +52,11 @@ impl Member {
         self.status.etcd.as_ref().map(|etcd| etcd.pid)
     }
 
+    /// Whether its agent waits for the operator.
+    pub(super) fn has_refused(&self) -> bool {
+        self.status.phase == "refused"
+    }
+
     /// Whether its agent runs, and no etcd.
     pub(super) fn is_idle(&self) -> bool {
         self.agent().is_some() && self.etcd().is_none()

@@ -19,6 +19,8 @@ use crate::printer::Printer;
 const DEFAULT_BASE_PORT: u16 = 23790;
 const DEFAULT_WAIT: Duration = Duration::from_secs(60);
 const PAUSE: Duration = Duration::from_millis(100);
+/// How long an agent takes at most to check again what it refused.
+const BETWEEN_CHECKS: Duration = Duration::from_secs(3);
 
 /// Brings the demo up.
 pub(super) fn run(dir: &Path, flags: &StartArgs, printer: &mut Printer) -> Result<Exit, Fault> {
@@ -36,13 +38,13 @@ pub(super) fn run(dir: &Path, flags: &StartArgs, printer: &mut Printer) -> Resul
     };
     refuse_other_port(&demo, flags)?;
 
-    let mut members = Member::observe_all(&demo)?;
-    // An agent without etcd may have refused for what has been corrected since: it checks again when it is restarted.
-    let idle: Vec<&Member> = members.iter().filter(|member| member.is_idle()).collect();
-    for member in &idle {
+    let mut members = observe_decided(&demo)?;
+    // An agent checks again what it has refused for good when it is restarted.
+    let refused: Vec<&Member> = members.iter().filter(|member| member.has_refused()).collect();
+    for member in &refused {
         members::stop(&demo, member)?;
     }
-    if !idle.is_empty() {
+    if !refused.is_empty() {
         members = Member::observe_all(&demo)?;
     }
     let missing: Vec<&Member> = members.iter().filter(|member| member.agent().is_none()).collect();
@@ -70,6 +72,19 @@ pub(super) fn run(dir: &Path, flags: &StartArgs, printer: &mut Printer) -> Resul
     let members = Member::observe_all(&demo)?;
     printer.report(&DemoReport::new(&demo, &members, &health).after_start(state, writes));
     Ok(Exit::Done)
+}
+
+/// Observes every member. An agent between two checks of what it refuses reports neither etcd nor a refusal: it gets a moment to report one of
+/// them.
+fn observe_decided(demo: &Demo) -> Result<Vec<Member>, Fault> {
+    let deadline = Instant::now() + BETWEEN_CHECKS;
+    loop {
+        let members = Member::observe_all(demo)?;
+        if Instant::now() >= deadline || !members.iter().any(|member| member.is_idle() && !member.has_refused()) {
+            return Ok(members);
+        }
+        std::thread::sleep(PAUSE);
+    }
 }
 
 fn find_etcd(flags: &StartArgs) -> Result<Binary, Fault> {
@@ -175,7 +190,7 @@ fn refuse_ended(demo: &Demo, started: &mut BTreeMap<&'static str, Started>) -> R
 
 /// An agent that waits for a person ends the wait too.
 fn refuse_refusal(demo: &Demo, sick: &[(&Member, String)]) -> Result<(), Fault> {
-    let refused = sick.iter().find(|(member, _)| member.status.phase == "refused");
+    let refused = sick.iter().find(|(member, _)| member.has_refused());
     let Some((member, why)) = refused else { return Ok(()) };
     let fault = Fault::new(Code::DemoNotHealthy, format!("the agent of `{}` does not go on: {why}", member.seat.name));
     Err(match &member.status.way_out {
