@@ -9,6 +9,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use quorate_etcd::client::recently_opened;
 use quorate_host::connections::{Connection, observe_connections, observe_sockets};
 use serde::{Deserialize, Serialize};
 
@@ -84,14 +85,15 @@ impl Samples {
 }
 
 impl Shared {
-    /// Samples now, and reports what was seen in the last minutes. Blocks for a moment.
+    /// Samples now, and reports what was seen in the last minutes; `None`: nothing was ever seen. Blocks for a moment.
     pub(crate) fn client_connections(&self, node: &Node) -> Option<ClientConnections> {
         let etcd = self.status().etcd.map(|etcd| etcd.pid);
-        let (incoming, own) = sample(node, etcd)?;
-        let now = now_ms();
+        let (sampled, now) = (sample(node, etcd), now_ms());
         let mut samples = self.samples();
-        samples.add(incoming, own, now);
-        Some(samples.report(now))
+        if let Some((incoming, own)) = sampled {
+            samples.add(incoming, own, now);
+        }
+        samples.begun.then(|| samples.report(now))
     }
 }
 
@@ -105,7 +107,8 @@ pub(super) async fn watch_clients(node: Arc<Node>, shared: Arc<Shared>) {
     }
 }
 
-/// The clients' ends of connections to this node's etcd, and the own ends of this agent's connections to client ports.
+/// The clients' ends of connections to this node's etcd, and the own ends of this agent's connections to client ports. `None`: they
+/// cannot be told apart now, because etcd has just ended or been replaced.
 fn sample(node: &Node, etcd: Option<u32>) -> Option<(Vec<SocketAddr>, Vec<SocketAddr>)> {
     let port_of = |url: &String| url.trim_end_matches('/').rsplit_once(':')?.1.parse::<u16>().ok();
     let here: Vec<u16> =
@@ -115,14 +118,21 @@ fn sample(node: &Node, etcd: Option<u32>) -> Option<(Vec<SocketAddr>, Vec<Socket
     let all = observe_connections().ok()?;
     let mut ours = observe_sockets(std::process::id()).ok()?;
     // etcd's HTTP gateway is a client of its own port.
-    ours.extend(etcd.and_then(|pid| observe_sockets(pid).ok()).into_iter().flatten());
+    match etcd.map(observe_sockets) {
+        Some(Ok(sockets)) => ours.extend(sockets),
+        // The sockets of another user's process cannot be read.
+        Some(Err(error)) if error.kind() == std::io::ErrorKind::PermissionDenied => {}
+        None | Some(Err(_)) => return None,
+    }
     let is_ours = |one: &&Connection| ours.contains(&one.inode);
-    let own: Vec<SocketAddr> = all
+    let mut own: Vec<SocketAddr> = all
         .iter()
         .filter(is_ours)
         .filter(|one| anywhere.contains(&one.remote.port()) && !here.contains(&one.local.port()))
         .map(|one| one.local)
         .collect();
+    // Most of its connections are short: they end between two samples.
+    own.extend(recently_opened(REMEMBERED));
     let incoming = all.iter().filter(|one| here.contains(&one.local.port()) && !own.contains(&one.remote));
     Some((incoming.map(|one| one.remote).collect(), own))
 }

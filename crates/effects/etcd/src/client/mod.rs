@@ -9,6 +9,7 @@
 mod auth;
 mod call;
 mod cluster;
+mod connector;
 mod errors;
 mod kv;
 mod leases;
@@ -30,6 +31,8 @@ use tonic::transport::{Channel, Endpoint};
 
 pub use auth::Credentials;
 pub use cluster::{Consistency, Joins};
+use connector::Connector;
+pub use connector::recently_opened;
 pub use kv::Listing;
 pub use leases::Granted;
 pub use maintenance::Downgrade;
@@ -92,6 +95,7 @@ struct Peer {
     url: String,
     /// How to connect, for streams.
     endpoint: Endpoint,
+    connector: Connector,
     /// The connection that all calls share.
     channel: Channel,
 }
@@ -173,11 +177,12 @@ fn peer(url: &str, tls: &tls::Loaded, timeout: Duration) -> Result<Peer, Fault> 
     let Some(host) = uri.host().filter(|host| !host.is_empty()) else {
         return Err(invalid("it names no host".into()));
     };
-    let endpoint = Endpoint::from(uri.clone()).connect_timeout(timeout).tcp_nodelay(true);
+    let endpoint = Endpoint::from(uri.clone());
     let endpoint = match uri.scheme_str() {
         Some("http") => endpoint,
         Some("https") => endpoint.tls_config(tls.config(host)).map_err(|error| tls.fault(&url, error))?,
         _ => return Err(invalid("it is neither http nor https".into())),
     };
-    Ok(Peer { channel: endpoint.connect_lazy(), endpoint, url })
+    let connector = Connector::new(timeout);
+    Ok(Peer { channel: endpoint.connect_with_connector_lazy(connector.clone()), endpoint, connector, url })
 }

@@ -134,7 +134,8 @@ impl Client {
         }
         // The connection is this stream's alone: what it does not read in time holds up nobody else.
         let endpoint = peer.endpoint.clone().http2_keep_alive_interval(PING_EVERY).keep_alive_timeout(PING_LIMIT);
-        let mut grpc = tonic::client::Grpc::new(endpoint.connect_lazy()).max_decoding_message_size(MAX_ANSWER_BYTES);
+        let channel = endpoint.connect_with_connector_lazy(peer.connector.clone());
+        let mut grpc = tonic::client::Grpc::new(channel).max_decoding_message_size(MAX_ANSWER_BYTES);
         grpc.ready().await.map_err(|error| answered(Status::from_error(error.into())))?;
         let path = PathAndQuery::from_static(procedure.path);
         let answer = grpc.streaming(request, path, ProstCodec::<Req, Res>::default()).await.map_err(answered)?;
