@@ -130,7 +130,7 @@ fn a_difference_that_a_compaction_finds_stops_writes_and_is_shown() {
     assert!(text.contains("etcd has raised the alarm CORRUPT"), "{text}");
     wait_until("the member is named", cluster_support::LIMIT, || {
         let text = cluster_support::said(&cluster.quorate(&["cluster", "status", "--config", &file]));
-        text.lines().any(|line| line.contains("[Q0981]") && line.contains("`n2` "))
+        text.lines().any(|line| line.contains("[Q0981]") && line.contains("1 member (`n2`)"))
     });
     assert!(cluster.try_ctl(0, &["put", "k", "w"]).is_err(), "writes are stopped");
 }

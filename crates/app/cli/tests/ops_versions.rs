@@ -48,7 +48,7 @@ fn commands(version: &str) {
     let status = json(&operate(&place, &["ctl", "--output", "json", "endpoint", "status"]));
     assert_eq!(status[0]["Status"]["version"], Value::from(place.tools.version.as_str()), "{status}");
     let nowhere = place.path("none.yaml").display().to_string();
-    failed(&operate(&place, &["ctl", "--config", &nowhere, "member", "list"]), 2, "Q0002");
+    failed(&operate(&place, &["ctl", "--config", &nowhere, "member", "list"]), 4, "Q1481");
 
     let commands: Vec<Value> = audited(&state(&place)).iter().map(|line| line["command"].clone()).collect();
     assert!(commands.starts_with(&["exec".into(), "shell".into(), "trace".into()]), "{commands:?}");

@@ -54,7 +54,7 @@ impl Boxed {
     }
 
     fn pki(&self, name: &str) -> String {
-        self.arena.path().join("pki").join(name).display().to_string().trim_end_matches('/').to_owned()
+        self.arena.path().join("etcd-pki").join(name).display().to_string().trim_end_matches('/').to_owned()
     }
 
     fn run(&mut self, audit: bool) {
@@ -154,7 +154,7 @@ impl Drop for Boxed {
 }
 
 fn certificates(dir: &Path) {
-    let dir = dir.join("pki");
+    let dir = dir.join("etcd-pki");
     std::fs::create_dir(&dir).unwrap();
     let mut params = CertificateParams::new(Vec::new()).unwrap();
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
