@@ -87,8 +87,11 @@ impl Samples {
 impl Shared {
     /// Samples now, and reports what was seen in the last minutes; `None`: nothing was ever seen. Blocks for a moment.
     pub(crate) fn client_connections(&self, node: &Node) -> Option<ClientConnections> {
-        let etcd = self.status().etcd.map(|etcd| etcd.pid);
-        let (sampled, now) = (sample(node, etcd), now_ms());
+        let process = || self.status().etcd.map(|etcd| etcd.pid);
+        let etcd = process();
+        // Of an etcd that was replaced in between nothing is counted.
+        let sampled = sample(node, etcd).filter(|_| process() == etcd);
+        let now = now_ms();
         let mut samples = self.samples();
         if let Some((incoming, own)) = sampled {
             samples.add(incoming, own, now);
@@ -133,7 +136,10 @@ fn sample(node: &Node, etcd: Option<u32>) -> Option<(Vec<SocketAddr>, Vec<Socket
         .collect();
     // Most of its connections are short: they end between two samples.
     own.extend(recently_opened(REMEMBERED));
-    let incoming = all.iter().filter(|one| here.contains(&one.local.port()) && !own.contains(&one.remote));
+    // One that has ended since the first look may have been etcd's own: its socket was gone when etcd's were listed.
+    let still = observe_connections().ok()?;
+    let incoming = all.iter().filter(|one| still.contains(one));
+    let incoming = incoming.filter(|one| here.contains(&one.local.port()) && !own.contains(&one.remote));
     Some((incoming.map(|one| one.remote).collect(), own))
 }
 

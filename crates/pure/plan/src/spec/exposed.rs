@@ -63,8 +63,8 @@ mod tests {
     #[test]
     fn reports_every_plaintext_agent_that_other_machines_reach() {
         let file = "token: t\nplaintext: true\nmembers:\n  - {name: n1, address: 127.0.0.1, agent-url: 'http://n1.example:1'}\n  \
-                    - {name: n2, address: 127.0.0.1, listen-agent-url: 'http://0.0.0.0:2', data-dir: /b, peer-urls: ['http://127.0.0.1:3'], \
-                    client-urls: ['http://127.0.0.1:4']}\nagent: {api-listen: 'http://[::]:5'}\n";
+                    - {name: n2, address: 127.0.0.1, listen-agent-url: 'http://0.0.0.0:2', data-dir: /b, peer-urls: ['http://10.0.0.2:3'], \
+                    client-urls: ['http://10.0.0.2:4']}\nagent: {api-listen: 'http://[::]:5'}\n";
         let file = file.replace("address: 127.0.0.1, listen", "listen");
         assert_eq!(
             exposed(&file),
