@@ -107,7 +107,8 @@ fn work(settings: Settings, stop: &AtomicBool, written: &AtomicU64) -> Seen {
 /// Notes an error that a client does not try again after. `fresh`: it has just read its certificates. One that was connected before
 /// the authorities changed knows the old ones alone until it connects anew.
 fn note(refusals: &RefCell<Vec<String>>, fault: &Fault, fresh: bool) {
-    const STALE: &str = "invalid peer certificate";
+    /// The server's certificate is not accepted, or that of the client is not.
+    const STALE: [&str; 2] = ["invalid peer certificate", "fatal alert: unknownca"];
     const REFUSED: [&str; 3] = ["fatal alert", "permission denied", "unauthenticated"];
     /// What a member says that loses its leader at that moment.
     const AGAIN: &str = "raft proposal dropped";
@@ -119,7 +120,9 @@ fn note(refusals: &RefCell<Vec<String>>, fault: &Fault, fresh: bool) {
     }
     let lower = text.to_lowercase();
     let refused = fault.code() == Code::EtcdRefused && !lower.contains(AGAIN);
-    if refused || (fresh && lower.contains(STALE)) || REFUSED.iter().any(|word| lower.contains(word)) {
+    let stale = !fresh && STALE.iter().any(|word| lower.contains(word));
+    let rejected = lower.contains(STALE[0]) || REFUSED.iter().any(|word| lower.contains(word));
+    if refused || (rejected && !stale) {
         refusals.borrow_mut().push(text);
     }
 }
