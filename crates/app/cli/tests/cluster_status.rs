@@ -23,13 +23,23 @@ fn row<'a>(text: &'a str, name: &str) -> &'a str {
     text.lines().find(|line| line.starts_with(name)).unwrap_or_default()
 }
 
+/// An agent that has just taken another file listens again in a moment.
 fn metrics(cluster: &Declared, at: usize) -> String {
-    use std::io::{Read, Write};
-    let mut stream = std::net::TcpStream::connect(("127.0.0.1", cluster.members[at].health.number())).unwrap();
-    stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").unwrap();
     let mut text = String::new();
-    stream.read_to_string(&mut text).unwrap();
+    wait_until("the metrics", LIMIT, || {
+        text = read_metrics(cluster, at).unwrap_or_default();
+        text.ends_with("# EOF\n")
+    });
     text
+}
+
+fn read_metrics(cluster: &Declared, at: usize) -> std::io::Result<String> {
+    use std::io::{Read, Write};
+    let mut stream = std::net::TcpStream::connect(("127.0.0.1", cluster.members[at].health.number()))?;
+    stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")?;
+    let mut text = String::new();
+    stream.read_to_string(&mut text)?;
+    Ok(text)
 }
 
 #[test]
