@@ -43,6 +43,8 @@ impl World {
         let nonce = format!("{:016x}", self.nonces.next());
         let seen = Observed { nonce, ..self.look(node) };
         self.nodes[node].looked_at = self.now;
+        let cluster = self.nodes[node].data.as_ref().map(|data| data.cluster);
+        self.nodes[node].heard_nothing = cluster.is_some_and(|cluster| self.cannot_hear_of_winner(node, cluster));
         let file = std::rc::Rc::clone(&self.files[self.nodes[node].file]);
         let name = self.nodes[node].name.clone();
         let plan = match self.settings.without {

@@ -94,7 +94,7 @@ impl World {
         let cluster = joining.map(|(cluster, _)| cluster).or_else(|| it.data.as_ref().map(|data| data.cluster));
         // Whoever asked the others before that starts, and is stopped when it asks again.
         let died = cluster.and_then(|cluster| self.dead.get(&(cluster, node)).copied());
-        let unheard = cluster.is_some_and(|cluster| self.cannot_hear_of_winner(node, cluster));
+        let unheard = it.heard_nothing || cluster.is_some_and(|cluster| self.cannot_hear_of_winner(node, cluster));
         if died.is_some_and(|died| it.looked_at > died) && !unheard {
             wrong.push("a node that was declared dead runs again, in its old generation");
         }

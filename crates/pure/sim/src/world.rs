@@ -37,6 +37,8 @@ pub(crate) struct Node {
     pub(crate) plan: Option<Executing>,
     /// When its agent last looked at everything before it planned.
     pub(crate) looked_at: u64,
+    /// Nothing that it could receive then decided that its cluster lost against another recovery.
+    pub(crate) heard_nothing: bool,
     /// What checking the data gave, since etcd last ran.
     pub(crate) checked: Option<Verdict>,
     pub(crate) halt: Option<(Halt, bool)>,
@@ -374,6 +376,7 @@ impl Node {
             back_at,
             plan: None,
             looked_at: 0,
+            heard_nothing: false,
             checked: None,
             halt: None,
             said: None,
