@@ -12,6 +12,7 @@ pub mod change;
 pub mod check;
 pub mod estimate;
 pub mod etcd_config;
+pub mod file_order;
 pub mod follow;
 pub mod fork;
 pub mod init;

@@ -294,6 +294,15 @@ macro_rules! systems {
         AuditBroken = "Q1480", CannotMeet;
         /// The cluster file cannot be read, or is far too large.
         ClusterFileUnreadable = "Q1481", ConfigInvalid;
+
+        /// A request needs the certificate of an operator with another role.
+        OperatorNeeded = "Q1500", Refused;
+        /// A cluster file that was sent is not signed by an operator.
+        FileUnsigned = "Q1501", Refused;
+        /// The signature of a cluster file does not count on this node.
+        FileSignature = "Q1502", Refused;
+        /// A node has no operators' authority, so that certificates of nodes may give orders (warning).
+        OperatorsUnknown = "Q1503", CannotMeet;
         }
     };
 }

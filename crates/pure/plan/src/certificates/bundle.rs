@@ -18,6 +18,8 @@ const REQUESTS: &str = "quorate certificate requests 1";
 const CERTIFICATES: &str = "quorate certificates 1";
 const REQUEST_LABEL: &str = "CERTIFICATE REQUEST";
 const CERTIFICATE_LABEL: &str = "CERTIFICATE";
+/// The name of a part with the operators' authority.
+const OPERATORS: &str = "operators";
 const LIST_LABEL: &str = "X509 CRL";
 
 /// Longest token and name; certificates hold no longer ones.
@@ -47,6 +49,7 @@ pub struct SignedBundle {
     certificates: [Vec<u8>; 4],
     lists: [Option<Vec<u8>>; 3],
     others: [Vec<Vec<u8>>; 3],
+    operators: Vec<Vec<u8>>,
 }
 
 /// Why a text is no bundle.
@@ -130,12 +133,23 @@ impl SignedBundle {
             certificates,
             lists: Default::default(),
             others: Default::default(),
+            operators: Vec::new(),
         }
     }
 
     /// The same with the authorities that are trusted beside those that signed, as DER: while they are rotated there are two.
     pub fn with_others(self, others: impl FnMut(Authority) -> Vec<Vec<u8>>) -> SignedBundle {
         SignedBundle { others: Authority::ALL.map(others), ..self }
+    }
+
+    /// The same with the operators' authority, as DER: for a node that is set up by hand.
+    pub fn with_operators(self, operators: Vec<Vec<u8>>) -> SignedBundle {
+        SignedBundle { operators, ..self }
+    }
+
+    /// The operators' authority, where it came along.
+    pub fn operators(&self) -> &[Vec<u8>] {
+        &self.operators
     }
 
     /// The authorities of one kind that are trusted beside the one that signed.
@@ -198,6 +212,9 @@ impl SignedBundle {
                 block(&mut text, &trusted(authority), CERTIFICATE_LABEL, other);
             }
         }
+        for operators in &self.operators {
+            block(&mut text, OPERATORS, CERTIFICATE_LABEL, operators);
+        }
         text
     }
 
@@ -222,8 +239,12 @@ impl SignedBundle {
                 found.push(other);
             }
         }
+        let mut operators = Vec::new();
+        while let Some(one) = lines.block_if_there(OPERATORS, CERTIFICATE_LABEL)? {
+            operators.push(one);
+        }
         lines.end()?;
-        Ok(SignedBundle { token, name, authorities, certificates, lists, others })
+        Ok(SignedBundle { token, name, authorities, certificates, lists, others, operators })
     }
 }
 

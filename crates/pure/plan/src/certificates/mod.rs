@@ -5,11 +5,13 @@
 
 mod bundle;
 mod names;
+mod operators;
 mod renewal;
 mod rotation;
 
 pub use bundle::{BYTES_MAX, BundleError, CsrBundle, SignedBundle, pem};
 pub use names::{NodeNames, agent_hostname, host_of, is_host_name, node_of_hostname, peer_hostname};
+pub use operators::{OperatorRole, operator_files, operator_hostname, operator_of_hostname};
 pub use renewal::{Life, Renewal, ends_soon, plan_renewal};
 pub use rotation::{
     Goal, Lack, LastOrder, Need, NodeKnows, OrderRefused, Others, RotationPhase, Standing, TrustShown, may_follow,

@@ -12,7 +12,7 @@ use super::Role;
 use crate::spec::{Member, Spec};
 
 /// Below which all made-up names lie; the suffix is reserved for private use.
-const SUFFIX: &str = "quorate.internal";
+pub(super) const SUFFIX: &str = "quorate.internal";
 
 /// Longest host name.
 const NAME_MAX: usize = 253;

@@ -23,6 +23,7 @@ mod source;
 mod table;
 mod tls;
 mod tree;
+mod tunables;
 mod units;
 
 use std::collections::BTreeMap;
@@ -47,6 +48,7 @@ pub use root::{below_root, without_root};
 pub use schema::{DefaultValue, default_values, schema};
 pub use settings::{Agent, Backup, Defrag, Keep, Layout, Logs, Maintenance, Metrics, Stop, Validation};
 pub use source::Source;
+pub use tunables::changes_beyond_tunables;
 pub use units::{duration_text, parse_duration, parse_size, size_text};
 
 use crate::Warning;
@@ -168,6 +170,9 @@ pub struct Tls {
     /// What our agent shows etcd as a client; by default the files of `client`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub admin: Option<TlsFiles>,
+    /// The operators' authority, where the file names it; see [`Spec::operators_file_of`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub operators: Option<String>,
     /// The name that a peer's certificate must hold, so that a client's certificate is none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub peer_allowed_hostname: Option<String>,

@@ -1,6 +1,7 @@
 //! Where the parts of a declared cluster are found: files, folders and addresses, with their defaults.
 
 use super::{Member, Security, Spec, Tls, for_member, is_loopback_url, tls};
+use crate::certificates::operator_files;
 use crate::roster::check_url;
 
 impl Spec {
@@ -18,6 +19,13 @@ impl Spec {
             Security::Tls(tls) => Some(tls),
             Security::Plaintext(_) => None,
         }
+    }
+
+    /// Where `name` has the operators' authority; the file need not be there. `None`: plaintext, or files of others without that key.
+    pub fn operators_file_of(&self, name: &str) -> Option<String> {
+        let tls = self.tls_files()?;
+        let beside = || tls.dir.as_ref().map(|dir| format!("{dir}/{}", operator_files::CERTIFICATE));
+        tls.operators.clone().or_else(beside).map(|path| for_member(&path, name))
     }
 
     /// Where other agents reach the agent of a member: by default on the host of its first peer URL, at the port on which the

@@ -39,8 +39,9 @@ impl Spec {
             member.wal_dir.iter_mut().for_each(moved);
         }
         if let Security::Tls(tls) = &mut self.security {
-            let Tls { dir, peer, client, agent, admin, peer_allowed_hostname: _, renewed_by_hand: _ } = tls.as_mut();
-            dir.iter_mut().for_each(moved);
+            let Tls { dir, peer, client, agent, admin, operators, peer_allowed_hostname: _, renewed_by_hand: _ } =
+                tls.as_mut();
+            dir.iter_mut().chain(operators).for_each(moved);
             for files in [peer, client].into_iter().chain(agent).chain(admin) {
                 let TlsFiles { cert_file, key_file, trusted_ca_file } = files;
                 [cert_file, key_file, trusted_ca_file].into_iter().for_each(moved);

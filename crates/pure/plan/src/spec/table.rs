@@ -146,6 +146,11 @@ const TLS: &[Key] = &[
         "The name that a peer's certificate must hold; with `dir` the one that `quorate ca` writes, where etcd knows such names",
     ),
     key(
+        "operators",
+        Path,
+        "The operators' authority, whose certificates sign cluster files; with `dir` its `operators.crt`",
+    ),
+    key(
         "renewal",
         Words(&["agents", "by-hand"]),
         "Who renews certificates in `dir`; `by-hand`: no node holds the issuing keys, on purpose",

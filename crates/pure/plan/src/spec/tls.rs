@@ -47,11 +47,17 @@ fn section(reader: &mut Reader<'_>, mut section: Section, token: &str) -> Option
     let (peer, client) = (needed(reader, "peer"), needed(reader, "client"));
     let (agent, admin) = (files(reader, "agent", "agent"), files(reader, "admin", "client"));
     let named = section.text(reader, "peer-allowed-hostname").map(|(text, _)| text);
+    let operators = section.text(reader, "operators");
+    if let Some((text, at)) = &operators {
+        secret_or_path(reader, "tls.operators", text, *at);
+    }
+    let operators = operators.map(|(text, _)| text);
     let mut by_hand = false;
     section.word(reader, "renewal", &[("agents", false), ("by-hand", true)], &mut by_hand);
     section.close(reader);
     let peer_allowed_hostname = named.or_else(|| dir.as_ref().map(|_| default_hostname(token)));
-    Some(Tls { dir, peer: peer?, client: client?, agent, admin, peer_allowed_hostname, renewed_by_hand: by_hand })
+    let (peer, client) = (peer?, client?);
+    Some(Tls { dir, peer, client, agent, admin, operators, peer_allowed_hostname, renewed_by_hand: by_hand })
 }
 
 /// The files that `quorate ca` makes in a folder.
