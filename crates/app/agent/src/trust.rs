@@ -5,14 +5,17 @@
 //! here, certificates by the keys that lie here. Who carries it does not matter.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
 use jiff::Timestamp;
 use quorate_faults::{Code, Fault};
 use quorate_pki::{
     Keys, NodeNames, RevocationLists, SignedBundle, TrustOrder, TrustSeen, ensure_installed, ensure_lists,
-    ensure_newer_lists, ensure_requests, ensure_trusted, observe_trust, read_known_lists, read_order_after,
+    ensure_newer_lists, ensure_operator_list, ensure_requests, ensure_trusted, fingerprint, observe_trust,
+    read_known_lists, read_operator_list, read_order_after,
 };
 use quorate_plan::certificates::{NodeKnows, Others, parts_nobody, strangers};
 use quorate_plan::ledger::LedgerSeen;
@@ -48,6 +51,12 @@ pub struct TrustRequest {
     /// The number of the last order that the asking node carried out: a later one is wanted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub order_after: Option<u64>,
+    /// The list of revoked operators: DER in base64.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub operators: Option<String>,
+    /// The list of revoked operators that the asking node has, by its fingerprint, empty where it has none: another one is wanted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub operators_but: Option<String>,
     /// Whether the connections to client ports are wanted.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub wants_clients: bool,
@@ -72,6 +81,15 @@ pub struct TrustAnswer {
     /// The last order that it carried out, where it was asked for a later one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub order: Option<TrustOrder>,
+    /// Its list of revoked operators, where it was asked for another one: DER in base64.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub operators: Option<String>,
+    /// The fingerprint of that list.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub operators_revoked: Option<String>,
+    /// Whether it has the operators' authority.
+    #[serde(default)]
+    pub knows_operators: bool,
     /// Whom its cluster file declares.
     #[serde(default)]
     pub declares: Vec<String>,
@@ -118,6 +136,11 @@ fn observe(node: &Node, shared: &Shared, ledger: &LedgerSeen) -> Result<TrustAns
         requests: None,
         lists: None,
         order: None,
+        operators: None,
+        operators_revoked: operators_file(node)
+            .and_then(|path| read_operator_list(&path))
+            .map(|list| fingerprint(&list)),
+        knows_operators: operators_file(node).is_some_and(|path| path.exists()),
         declares: node.spec.members.iter().map(|member| member.name.clone()).collect(),
         members: node.spec.external.is_none().then_some(members),
         members_confirmed: confirmed.is_some(),
@@ -131,7 +154,9 @@ pub(crate) async fn fetch_trust(node: &Arc<Node>, peers: &Peers, dir: &Path) -> 
     let at = dir.to_owned();
     let Ok(seen) = tokio::task::spawn_blocking(move || observe_trust(&at)).await else { return false };
     let (lists_but, order_after) = (Some(seen.revoked), Some(seen.number));
-    let request = TrustRequest { lists_but, order_after, ..TrustRequest::default() };
+    let known = operators_file(node).and_then(|path| read_operator_list(&path));
+    let operators_but = Some(known.map(|list| fingerprint(&list)).unwrap_or_default());
+    let request = TrustRequest { lists_but, order_after, operators_but, ..TrustRequest::default() };
     let mut answers = Vec::new();
     for peer in peers.others() {
         let answer = peers.order::<_, TrustAnswer>(&peer, PATH, &request).await.ok();
@@ -140,6 +165,9 @@ pub(crate) async fn fetch_trust(node: &Arc<Node>, peers: &Peers, dir: &Path) -> 
     for (peer, answer) in &mut answers {
         if let Some(lists) = answer.as_mut().and_then(|answer| answer.lists.take()) {
             take_lists(node, dir, peer, lists).await;
+        }
+        if let Some(list) = answer.as_mut().and_then(|answer| answer.operators.take()) {
+            take_operators(node, peer, &list).await;
         }
     }
     let order = |(peer, answer): &(String, Option<TrustAnswer>)| Some((peer.clone(), answer.as_ref()?.order.clone()?));
@@ -170,6 +198,20 @@ async fn take_lists(node: &Arc<Node>, dir: &Path, peer: &str, lists: RevocationL
         }
         Ok(Ok(_)) | Err(_) => {}
     }
+}
+
+/// Takes a newer list of revoked operators from another agent; the operators' authority has signed it.
+async fn take_operators(node: &Arc<Node>, peer: &str, list: &str) {
+    let (Some(path), Ok(list)) = (operators_file(node), BASE64_STANDARD.decode(list)) else { return };
+    match tokio::task::spawn_blocking(move || ensure_operator_list(&path, &list)).await {
+        Ok(Ok(true)) => info!(peer, "another node has a newer list of revoked operators, which is used now"),
+        Ok(Err(fault)) => debug!(code = %fault.code(), peer, "the list of revoked operators is not taken: {fault}"),
+        Ok(Ok(false)) | Err(_) => {}
+    }
+}
+
+fn operators_file(node: &Node) -> Option<PathBuf> {
+    node.spec.operators_file_of(node.name()).map(PathBuf::from)
 }
 
 /// Takes an order from another agent, as from anybody, unless it would part this node from another one. That one of them came too
@@ -247,6 +289,16 @@ pub(crate) fn change(
             info!("{who} brought lists of revoked certificates: {}", words.join(", "));
         }
     }
+    if let Some(list) = &request.operators {
+        let unusable = |what: &str| {
+            Fault::new(Code::RevocationsUnusable, format!("cannot use a list of revoked operators: {what}"))
+        };
+        let path = operators_file(node).ok_or_else(|| unusable("this node has no operators' authority"))?;
+        let list = BASE64_STANDARD.decode(list).map_err(|_| unusable("it is not base64"))?;
+        if ensure_operator_list(&path, &list)? {
+            info!("{who} brought a list of revoked operators");
+        }
+    }
     let requests = match request.wants_requests {
         true => Some(ensure_requests(&dir, &names, Keys::Keep)?.bundle.encode()),
         false => None,
@@ -256,7 +308,13 @@ pub(crate) fn change(
         Some(known) if *known != now.seen.revoked => Some(read_known_lists(&dir)?),
         Some(_) | None => None,
     };
+    let operators = match &request.operators_but {
+        Some(known) if now.operators_revoked.as_ref().is_some_and(|own| own != known) => {
+            operators_file(node).and_then(|path| read_operator_list(&path)).map(|list| BASE64_STANDARD.encode(list))
+        }
+        Some(_) | None => None,
+    };
     let order = request.order_after.and_then(|number| read_order_after(&dir, number));
     let clients = request.wants_clients.then(|| shared.client_connections(node)).flatten();
-    Ok(TrustAnswer { requests, lists, order, clients, ..now })
+    Ok(TrustAnswer { requests, lists, order, operators, clients, ..now })
 }

@@ -4,6 +4,7 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on says where")]
 
 mod cluster_support;
+mod operator_support;
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -11,6 +12,8 @@ use std::process::Output;
 use std::time::{Duration, Instant};
 
 use cluster_support::{Declared, LIMIT, Wire, authority};
+use operator_support::{Office, order_for, signed};
+use quorate_plan::certificates::OperatorRole;
 use quorate_testkit::wait_until;
 use rcgen::{CertificateParams, DnType, ExtendedKeyUsagePurpose, KeyPair, SerialNumber};
 use reqwest::{Certificate, Client, Identity, Method};
@@ -18,6 +21,14 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
 const SERIAL: [u8; 4] = [0x12, 0x34, 0xab, 0xcd];
+
+/// A file that an administrator has signed for the place of the one that a node has.
+fn signed_file(cluster: &Declared, node: &Value, text: &str, serial: u64) -> Value {
+    let office = Office::new(cluster.path("office"));
+    let admin = office.operator("alice", OperatorRole::Admin, 0);
+    office.install(cluster.root.path());
+    json!({ "text": text, "replaces": node["file"], "order": signed(&admin, &order_for(node, text, serial)) })
+}
 
 /// A member whose agent has a certificate with its name. Returns the fingerprint of the authority too.
 fn named() -> (Declared, String) {
@@ -145,7 +156,7 @@ fn records_the_certificate_of_an_order_whatever_the_caller_claims() {
     }
     assert_eq!(orders[0]["words"][1], format!("sha256 {}", hex(&Sha256::digest(&other))));
     let result = records.iter().find(|record| record["result_of"] == orders[0]["seq"]).unwrap();
-    assert_eq!(result["words"], json!(["409", "Q0987"]), "{result}");
+    assert_eq!(result["words"], json!(["409", "Q1501"]), "{result}");
     let shown = cluster.quorate(&["audit", "--config", &cluster.path("cluster.yaml").display().to_string()]);
     let shown = String::from_utf8_lossy(&shown.stdout).into_owned();
     assert!(shown.contains("n1 (serial 1234abcd) at 127.0.0.1:"), "{shown}");
@@ -195,7 +206,7 @@ fn refuses_an_order_that_cannot_be_recorded_and_restarts_etcd_all_the_same() {
     std::fs::DirBuilder::new().create(log(&cluster)).unwrap();
     let (_, node) = sender.send(Method::GET, "/v1/node", &Value::Null).unwrap();
     let (own, next) = (cluster.text(), cluster.text().replace("election-timeout: 500", "election-timeout: 600"));
-    let put = json!({ "text": next, "replaces": node["file"] });
+    let put = signed_file(&cluster, &node, &next, 1);
     let (code, answer) = sender.send(Method::PUT, "/v1/file", &put).unwrap();
     assert_eq!((code, answer["code"].as_str()), (503, Some("Q1157")), "{answer}");
     assert_eq!(std::fs::read_to_string(cluster.path("cluster.yaml")).unwrap(), own);
@@ -225,7 +236,7 @@ fn the_record_is_there_when_the_agent_is_killed_at_once() {
         let (_, node) = sender.send(Method::GET, "/v1/node", &Value::Null).unwrap();
         let (own, known) = (std::fs::read_to_string(cluster.path("cluster.yaml")).unwrap(), records(&cluster).len());
         let next = cluster.text().replace("election-timeout: 500", &format!("election-timeout: {}", 600 + round));
-        let put = json!({ "text": next, "replaces": node["file"] });
+        let put = signed_file(&cluster, &node, &next, round + 1);
         let sending = std::thread::spawn(move || sender.send(Method::PUT, "/v1/file", &put));
         // In turn: as soon as the record is there, and as soon as the file is another one.
         let (file, begun) = (cluster.path("cluster.yaml"), Instant::now());

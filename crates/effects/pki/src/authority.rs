@@ -93,7 +93,7 @@ pub fn ensure_authorities(
                 key
             }
         };
-        let certificate = certificate(authority, token, &key, now)?;
+        let certificate = certificate(authority.word(), token, &key, now)?;
         folder.write(&authority.cert_file(), certificate.as_bytes(), PUBLIC)?;
         made.already = false;
         made.encrypted &= passphrase.is_some();
@@ -158,27 +158,31 @@ pub(crate) fn open_certificate(
 }
 
 fn open_one(dir: &Path, authority: Authority, passphrase: Option<&Passphrase>) -> Result<Opened, Fault> {
-    let (cert_path, key_path) = (dir.join(authority.cert_file()), dir.join(authority.key_file()));
+    open_pair(&dir.join(authority.cert_file()), &dir.join(authority.key_file()), passphrase)
+}
+
+/// Opens an authority by its two files.
+pub(crate) fn open_pair(cert_path: &Path, key_path: &Path, passphrase: Option<&Passphrase>) -> Result<Opened, Fault> {
     let missing = |path: &Path| {
         Fault::new(Code::CaMissing, format!("cannot issue certificates: there is no `{}`", path.display()))
             .hint("name the folder that `quorate ca init` was given")
     };
-    let cert = files::read_if_there(&cert_path)?.ok_or_else(|| missing(&cert_path))?;
-    let key = files::read_if_there(&key_path)?.ok_or_else(|| missing(&key_path))?;
+    let cert = files::read_if_there(cert_path)?.ok_or_else(|| missing(cert_path))?;
+    let key = files::read_if_there(key_path)?.ok_or_else(|| missing(key_path))?;
     let unusable = |path: &Path, why: String| {
         Fault::new(Code::CaMissing, format!("cannot issue certificates with `{}`", path.display()))
             .hint("bring the file back from your copy of the authorities")
             .caused_by(why)
     };
-    let trusted = parse_pem(&cert).map_err(|why| unusable(&cert_path, why))?;
-    let key = keys::decode(&key, &key_path, passphrase)?;
+    let trusted = parse_pem(&cert).map_err(|why| unusable(cert_path, why))?;
+    let key = keys::decode(&key, key_path, passphrase)?;
     // While authorities are changed there are two, and the key says which one issues.
     let own = trusted.into_iter().find(|one| one.public_key == key.subject_public_key_info());
     let Some(certificate) = own else {
-        return Err(unusable(&key_path, format!("it does not belong to `{}`", cert_path.display())));
+        return Err(unusable(key_path, format!("it does not belong to `{}`", cert_path.display())));
     };
     let der = CertificateDer::from(certificate.der.as_slice());
-    let issuer = Issuer::from_ca_cert_der(&der, key).map_err(|error| unusable(&cert_path, error.to_string()))?;
+    let issuer = Issuer::from_ca_cert_der(&der, key).map_err(|error| unusable(cert_path, error.to_string()))?;
     Ok(Opened { issuer, certificate })
 }
 
@@ -203,14 +207,14 @@ fn look(dir: &Path, authority: Authority, token: &str) -> Result<Found, Fault> {
     }
 }
 
-pub(crate) fn certificate(authority: Authority, token: &str, key: &KeyPair, now: Timestamp) -> Result<String, Fault> {
+pub(crate) fn certificate(word: &str, token: &str, key: &KeyPair, now: Timestamp) -> Result<String, Fault> {
     let mut params = CertificateParams::default();
     params.distinguished_name = DistinguishedName::new();
     params.distinguished_name.push(DnType::OrganizationName, token);
     // A few digits of the key tell an authority from its successor.
     let digest = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, &key.subject_public_key_info());
     let mark: String = digest.as_ref().iter().take(3).map(|byte| format!("{byte:02x}")).collect();
-    params.distinguished_name.push(DnType::CommonName, format!("{} {mark}", authority.word()));
+    params.distinguished_name.push(DnType::CommonName, format!("{word} {mark}"));
     params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
     params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
     params.serial_number = Some(serial()?);

@@ -5,6 +5,7 @@
 //!   ensure_requests ─► CsrBundle ─► issue ─► SignedBundle ─► ensure_installed   on the node, there, and on the node again
 //!   ensure_rotation ─► TrustOrder ─► ensure_trusted                              other authorities, one after the other
 //!   ensure_revoked ─► RevocationLists ─► ensure_lists                            certificates that are called back
+//!   operators.crt signs people and their orders; nodes know it, and its key is on no node
 //!   preflight, observe_*: what would fail whom                            tls: configurations that notice new files
 //! ```
 //!
@@ -20,6 +21,7 @@ mod identity;
 mod install;
 mod issue;
 mod keys;
+mod operators;
 mod passphrase;
 mod preflight;
 mod read;
@@ -37,6 +39,12 @@ pub use hand_on::{IssuingKeys, ensure_issuing_keys, ensure_no_issuing_keys, read
 pub use identity::{CertificateIdentity, identity_of};
 pub use install::{Installed, ensure_begun, ensure_installed, ensure_swaps_finished};
 pub use issue::{Asked, BACKDATED, LEAF_DAYS, Policy, issue, read_requests};
+pub use operators::{
+    MadeOperator, OPERATOR_CERTIFICATE, OPERATOR_KEY, OperatorIdentity, OperatorRequest, claims_operator,
+    ensure_operator_authority, ensure_operator_certificate, ensure_operator_list, ensure_operator_revoked,
+    ensure_operators_known, has_operator_authority, identify_operator, operators_need_passphrase, read_operator_list,
+    sign_order, verify_order,
+};
 pub use passphrase::{ENVIRONMENT, Passphrase};
 pub use preflight::{PreflightInput, preflight};
 pub use quorate_plan::certificates::{Authority, CsrBundle, NodeNames, Role, RotationPhase, SignedBundle};

@@ -19,7 +19,7 @@ use base64::prelude::BASE64_STANDARD;
 use jiff::{SignedDuration, Timestamp};
 use quorate_faults::{Code, Fault};
 use quorate_plan::certificates::{Authority, Role, SignedBundle};
-use rcgen::{CertificateRevocationListParams, KeyIdMethod, RevokedCertParams, SerialNumber};
+use rcgen::{CertificateRevocationListParams, Issuer, KeyIdMethod, KeyPair, RevokedCertParams, SerialNumber};
 use serde::{Deserialize, Serialize};
 use x509_parser::prelude::{CertificateRevocationList, FromDer, X509Certificate};
 
@@ -136,7 +136,7 @@ pub fn ensure_revoked(
     }
     folder.write(REVOKED, text(&lines).as_bytes(), PUBLIC)?;
     for authority in Authority::ALL {
-        let list = make_list(authorities, authority, &lines, now)?;
+        let list = make_list(&authorities.get(authority).issuer, authority.word(), &lines, now)?;
         folder.write(&crl_file(authority), &list, PUBLIC)?;
     }
     Ok(lines.len() - before)
@@ -303,14 +303,15 @@ fn check_list(folder: &Folder, authority: Authority, der: &[u8]) -> Result<u64, 
 }
 
 /// The number of a list: the second it was made in.
-fn number_of(der: &[u8]) -> Result<u64, Fault> {
+pub(crate) fn number_of(der: &[u8]) -> Result<u64, Fault> {
     let (_, list) = CertificateRevocationList::from_der(der).map_err(|error| unusable(&error.to_string()))?;
     Ok(u64::try_from(list.last_update().timestamp()).unwrap_or(0))
 }
 
-fn make_list(
-    authorities: &Authorities,
-    authority: Authority,
+/// Makes the list of an authority: the serial numbers of the lines that begin with its word.
+pub(crate) fn make_list(
+    issuer: &Issuer<'_, KeyPair>,
+    authority: &str,
     lines: &[String],
     now: Timestamp,
 ) -> Result<Vec<u8>, Fault> {
@@ -320,7 +321,7 @@ fn make_list(
     for line in lines {
         let mut words = line.split(' ');
         let (Some(word), Some(serial), Some(second)) = (words.next(), words.next(), words.next()) else { continue };
-        if word != authority.word() {
+        if word != authority {
             continue;
         }
         let (Some(bytes), Ok(second)) = (from_hex(serial), second.parse::<i64>()) else { continue };
@@ -340,7 +341,7 @@ fn make_list(
         revoked_certs: revoked,
         key_identifier_method: KeyIdMethod::Sha256,
     };
-    let list = params.signed_by(&authorities.get(authority).issuer).map_err(fail)?;
+    let list = params.signed_by(issuer).map_err(fail)?;
     Ok(list.der().to_vec())
 }
 
@@ -366,13 +367,13 @@ fn parse_issued(line: &str) -> Option<IssuedCertificate> {
     Some(IssuedCertificate { authority, serial, name, what, until: until.parse().ok()? })
 }
 
-fn lines(dir: &Path, name: &str) -> Result<Vec<String>, Fault> {
+pub(crate) fn lines(dir: &Path, name: &str) -> Result<Vec<String>, Fault> {
     let bytes = files::read_if_there(&dir.join(name))?.unwrap_or_default();
     let text = String::from_utf8_lossy(&bytes).into_owned();
     Ok(text.lines().map(str::to_owned).filter(|line| !line.trim().is_empty()).collect())
 }
 
-fn text(lines: &[String]) -> String {
+pub(crate) fn text(lines: &[String]) -> String {
     lines.iter().map(|line| format!("{line}\n")).collect()
 }
 

@@ -217,7 +217,7 @@ fn make_next(
         return Ok(());
     }
     let token = trusted.first().and_then(|first| first.organization.clone()).unwrap_or_default();
-    let text = authority::certificate(authority, &token, &key, now)?;
+    let text = authority::certificate(authority.word(), &token, &key, now)?;
     trusted.extend(parse_pem(text.as_bytes()).map_err(|why| Fault::new(Code::Internal, why))?);
     write_bundle(folder, authority, &trusted)
 }

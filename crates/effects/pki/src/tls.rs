@@ -16,6 +16,7 @@ use tracing::warn;
 
 pub use crate::expired::EXPIRED_DAYS_MAX;
 use crate::expired::EndedVerifier;
+use crate::operators::list_of;
 use crate::revoke::observe_list;
 
 /// Certificates of a listener.
@@ -27,6 +28,8 @@ pub struct TlsFiles {
     pub key: PathBuf,
     /// PEM file with the authorities of clients. With it, a client without a certificate is turned away.
     pub client_ca: Option<PathBuf>,
+    /// PEM file with the operators' authority, whose certificates clients may show as well; it need not be there.
+    pub operators: Option<PathBuf>,
 }
 
 /// Certificates of whoever connects.
@@ -96,8 +99,10 @@ impl<C> Reloading<C> {
 /// For a listener.
 pub fn server(files: TlsFiles, admit: Admit) -> Result<Reloading<ServerConfig>, Fault> {
     let revoked = files.client_ca.as_deref().and_then(list_beside);
+    let of_operators = files.operators.as_deref().map(operator_list);
     let paths = [Some(&files.cert), Some(&files.key), files.client_ca.as_ref(), revoked.as_ref()];
-    let paths = paths.into_iter().flatten().cloned().collect();
+    let paths = paths.into_iter().chain([files.operators.as_ref(), of_operators.as_ref()]);
+    let paths = paths.flatten().cloned().collect();
     // A list that this process has heeded is heeded until there is another.
     let heeded = AtomicBool::new(false);
     Reloading::new(paths, move || load_server(&files, admit, &heeded))
@@ -147,6 +152,11 @@ pub(crate) fn list_beside(authority: &Path) -> Option<PathBuf> {
     ours.then(|| authority.with_extension("crl"))
 }
 
+fn operator_list(authority: &Path) -> PathBuf {
+    let (dir, name) = list_of(authority);
+    dir.join(name)
+}
+
 fn read_list(path: &Path) -> Result<CertificateRevocationListDer<'static>, Fault> {
     let bytes = crate::files::read(path).map_err(|error| unusable("list of revoked certificates", path, error))?;
     Ok(CertificateRevocationListDer::from(bytes))
@@ -169,16 +179,21 @@ fn load_server(files: &TlsFiles, admit: Admit, heeded: &AtomicBool) -> Result<Se
     let builder = match &files.client_ca {
         None => builder.with_no_client_auth(),
         Some(path) => {
-            let verifier = WebPkiClientVerifier::builder(Arc::new(roots(path)?));
             let list = list_to_heed(path, heeded)?;
             heeded.store(list.is_some(), Ordering::Relaxed);
-            let verifier = match list {
-                None => verifier,
+            let mut lists = list.as_deref().map(read_list).transpose()?.into_iter().collect::<Vec<_>>();
+            let mut roots = roots(path)?;
+            // Whoever answers identifies operators once more: an authority that cannot be used admits nobody.
+            if let Some(operators) = files.operators.as_deref().filter(|path| path.exists()) {
+                roots.add_parsable_certificates(chain("operators' authority", operators)?);
+                let list = operator_list(operators);
+                lists.extend(list.exists().then(|| read_list(&list)).transpose()?);
+            }
+            let verifier = WebPkiClientVerifier::builder(Arc::new(roots));
+            let verifier = match lists.is_empty() {
+                true => verifier,
                 // While authorities are changed, there is no list of the one that goes.
-                Some(list) => verifier
-                    .with_crls([read_list(&list)?])
-                    .only_check_end_entity_revocation()
-                    .allow_unknown_revocation_status(),
+                false => verifier.with_crls(lists).only_check_end_entity_revocation().allow_unknown_revocation_status(),
             };
             let verifier = match admit {
                 Admit::Certified | Admit::CertifiedOrEnded => verifier,

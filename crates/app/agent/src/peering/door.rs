@@ -74,7 +74,7 @@ pub(super) async fn open(api: &Api) -> Result<Bound, Fault> {
     let tls = api.node.spec.tls_files().map(|tls| {
         let files = tls.agent.as_ref().unwrap_or(&tls.peer);
         let key = std::path::PathBuf::from(for_member(&files.key_file, api.node.name()));
-        serve::TlsFiles { cert: chain, key, client_ca: None }
+        serve::TlsFiles { cert: chain, key, client_ca: None, operators: None }
     });
     serve::bind(&Address::parse(&format!("https://0.0.0.0:{DOOR_PORT}"), tls)?.of_both_kinds()).await
 }

@@ -26,7 +26,7 @@ use super::show::operation_shown;
 use super::store::lock;
 use super::{DOOR_PORT, adopt, door, keys, returned};
 use crate::cluster_file;
-use crate::peers::{Api, FileRequest, NodeAnswer, PeerError, take};
+use crate::peers::{Api, FileRequest, NodeAnswer, PeerError, Sender, take};
 use crate::turn::{Wish, in_words, now_ms};
 
 /// Between two looks while something goes on.
@@ -381,7 +381,7 @@ async fn give(
             waits = Some(theirs(peer));
             continue;
         }
-        let request = FileRequest { text: operation.text.clone(), replaces: answer.file.clone() };
+        let request = FileRequest { text: operation.text.clone(), replaces: answer.file.clone(), order: None };
         match api.peers.put_file(peer, &request).await {
             Ok(_) => {
                 info!("gave the file to `{peer}`");
@@ -393,7 +393,7 @@ async fn give(
     if waits.is_some() || api.node.spec.hash() == hash {
         return Ok(waits);
     }
-    let request = FileRequest { text: operation.text.clone(), replaces: api.node.spec.hash() };
+    let request = FileRequest { text: operation.text.clone(), replaces: api.node.spec.hash(), order: None };
     if !may_replace(&request.replaces) {
         return Ok(Some(theirs(api.node.name())));
     }
@@ -405,7 +405,7 @@ async fn give(
 /// Takes a file over on this very node, as if another agent had sent it.
 pub(super) async fn take_here(api: &Api, request: FileRequest) -> Result<(), Fault> {
     let node = Arc::clone(&api.node);
-    let taken = tokio::task::spawn_blocking(move || take(&node, &request)).await;
+    let taken = tokio::task::spawn_blocking(move || take(&node, &request, Sender::Server, false)).await;
     let taken = taken.map_err(|_| Fault::new(Code::Internal, "taking a file came to a halt"))??;
     if taken.file != api.node.spec.hash() {
         api.wishes.send_modify(|wishes| wishes.push(Wish::reload("a change of peers")));
@@ -469,7 +469,7 @@ async fn follow_file(api: &Api) -> Result<(), Fault> {
         return Ok(());
     }
     info!("the cluster agreed on another file meanwhile, and it is taken over");
-    take_here(api, FileRequest { text: file.text, replaces: own }).await
+    take_here(api, FileRequest { text: file.text, replaces: own, order: None }).await
 }
 
 /// Makes a join code, and answers when whoever gets it can come.

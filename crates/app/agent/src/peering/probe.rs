@@ -149,7 +149,8 @@ async fn listen(settings: &AcceptSettings, name: &str, address: &str) -> Result<
     let (leaf, issuer) = (read(Certified::Agent.cert_file())?, read(Authority::Agent.cert_file())?);
     let chain = dir.join("door.crt");
     ensure_file(&RealDisk, &chain, format!("{}{}", pem(&leaf.der), pem(&issuer.der)).as_bytes())?;
-    let tls = serve::TlsFiles { cert: chain, key: dir.join(Certified::Agent.key_file()), client_ca: None };
+    let key = dir.join(Certified::Agent.key_file());
+    let tls = serve::TlsFiles { cert: chain, key, client_ca: None, operators: None };
     let bound =
         serve::bind(&Address::parse(&format!("https://0.0.0.0:{DOOR_PORT}"), Some(tls))?.of_both_kinds()).await?;
     Ok((bound, Sha256::digest(&issuer.der).into()))

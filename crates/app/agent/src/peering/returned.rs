@@ -53,5 +53,5 @@ pub(super) async fn mind_tombstone(api: &Api) -> Result<(), Fault> {
         return Ok(());
     }
     warn!("this node was taken out by `{}` while it was away: it takes over the file of the others", gone.by);
-    take_here(api, FileRequest { text: file.text, replaces: api.node.spec.hash() }).await
+    take_here(api, FileRequest { text: file.text, replaces: api.node.spec.hash(), order: None }).await
 }

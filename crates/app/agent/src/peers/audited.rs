@@ -140,9 +140,10 @@ pub(super) fn caller(api: &Api, peer: &Peer) -> String {
 fn words_of(api: &Api, path: &str, body: &Bytes) -> Option<Vec<String>> {
     let name = path.trim_start_matches("/v1/");
     let words = match path {
-        "/v1/file" => {
-            read(body).map(|FileRequest { text, replaces }| vec![hash(&text), format!("replaces {replaces}")])
-        }
+        "/v1/file" => read(body).map(|FileRequest { text, replaces, order }| {
+            let signed = order.map(|signed| format!("signed serial {}", signed.order.serial));
+            [hash(&text), format!("replaces {replaces}")].into_iter().chain(signed).collect()
+        }),
         "/v1/intent" => read(body).map(|IntentRequest { intent, why }| {
             let intent = match intent {
                 Some(IntentKind::Leave) => "leave",
@@ -173,7 +174,7 @@ fn words_of(api: &Api, path: &str, body: &Bytes) -> Option<Vec<String>> {
 
 /// What changes; a request may only query.
 fn words_of_trust(request: &TrustRequest) -> Option<Vec<String>> {
-    let TrustRequest { order, certificates, lists, .. } = request;
+    let TrustRequest { order, certificates, lists, operators, .. } = request;
     let mut words = Vec::new();
     if let Some(order) = order {
         words.push(format!("order {}", order.number));
@@ -183,7 +184,8 @@ fn words_of_trust(request: &TrustRequest) -> Option<Vec<String>> {
     for (kind, print) in lists.iter().flat_map(|lists| lists.prints()) {
         words.push(format!("revocations {kind} {print}"));
     }
-    (order.is_some() || certificates.is_some() || lists.is_some()).then_some(words)
+    words.extend(operators.as_ref().map(|list| format!("revocations operators {}", hash(list))));
+    (!words.is_empty()).then_some(words)
 }
 
 /// The same order is sent again to learn how far it is; that is recorded only where it begins once more.

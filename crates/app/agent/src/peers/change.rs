@@ -6,18 +6,21 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use axum::Json;
 use axum::extract::rejection::JsonRejection;
 use axum::extract::{ConnectInfo, State};
 use axum::http::StatusCode;
+use axum::{Extension, Json};
 use quorate_faults::{Code, Exit, Fault};
 use quorate_plan::ledger::{Intent, IntentKind, Ledger, State as Progress};
 use quorate_plan::spec::Spec;
 use tracing::info;
 
+use super::access::Caller;
 use super::audited::caller;
+use super::file_orders::{self, Sent};
 use super::messages::{
-    FileAnswer, FileRequest, FileTold, FileTrial, FileTried, HandOverAnswer, IntentAnswer, IntentRequest, RestartAnswer,
+    FileAnswer, FileRequest, FileTold, FileTrial, FileTried, HandOverAnswer, IntentAnswer, IntentRequest, NodeAnswer,
+    RestartAnswer,
 };
 use super::plaintext::check_agent_addresses;
 use super::server::{Api, No, refuse};
@@ -29,12 +32,13 @@ use crate::{cluster_file, declared};
 pub(super) async fn file(
     State(api): State<Api>,
     ConnectInfo(peer): ConnectInfo<Peer>,
+    Extension(sender): Extension<Caller>,
     body: Result<Json<FileRequest>, JsonRejection>,
 ) -> Result<Json<FileAnswer>, No> {
     let Json(request) = body.map_err(|rejection| unread(&rejection))?;
     let who = caller(&api, &peer);
-    let node = Arc::clone(&api.node);
-    let taken = blocking(move || take(&node, &request)).await?;
+    let sender = sender_of(&api, &peer, &sender);
+    let taken = take_async(&api, request, sender).await.map_err(|fault| no(&fault))?;
     if let Some(kept) = &taken.kept {
         let leaves = if taken.leaves { ", which does not declare this node: it leaves" } else { "" };
         info!("took over the cluster file of {who}{leaves}; the one from before is `{kept}`");
@@ -48,12 +52,19 @@ pub(super) async fn file(
 /// Tells what a file would mean here; nothing is changed.
 pub(super) async fn trial(
     State(api): State<Api>,
+    ConnectInfo(peer): ConnectInfo<Peer>,
+    Extension(sender): Extension<Caller>,
     body: Result<Json<FileTrial>, JsonRejection>,
 ) -> Result<Json<FileTried>, No> {
-    let Json(FileTrial { text }) = body.map_err(|rejection| unread(&rejection))?;
+    let Json(FileTrial { text, order, will_be_sent }) = body.map_err(|rejection| unread(&rejection))?;
     let (node, shared) = (Arc::clone(&api.node), Arc::clone(&api.shared));
+    let sender = sender_of(&api, &peer, &sender);
     let tried = blocking(move || {
-        let (_, full) = read_sent(&node, &text)?;
+        let (new, full) = read_sent(&node, &text)?;
+        if will_be_sent && new.hash() != node.written {
+            let sent = Sent { text: &text, order: order.as_ref(), sender, most_act_on_it: false };
+            file_orders::check(&node, &sent, &new)?;
+        }
         let leaves = full.member(node.name()).is_none();
         let restart = if leaves { None } else { restart_by(&node, &shared, full)? };
         Ok(FileTried { restart, leaves })
@@ -63,10 +74,22 @@ pub(super) async fn trial(
 
 /// Returns the text of the file that this node acts on, without the variables of processes: those may be secrets. Operators read the
 /// members in it.
-pub(super) async fn told(State(api): State<Api>) -> Result<Json<FileTold>, No> {
+/// Other members have it whole: they hold the same one, and compare its signature.
+pub(super) async fn told(
+    State(api): State<Api>,
+    ConnectInfo(peer): ConnectInfo<Peer>,
+    Extension(sender): Extension<Caller>,
+) -> Result<Json<FileTold>, No> {
     let file = api.node.spec.hash();
+    let node = Arc::clone(&api.node);
+    let followed = tokio::task::spawn_blocking(move || file_orders::followed(&node)).await.ok().flatten();
+    let order = followed.filter(|followed| followed.file == api.node.written).map(|followed| followed.signed);
+    let member = peer.node(&api.node.spec.token).is_some_and(|name| api.node.spec.member(&name).is_some());
+    if sender == Caller::Certified && member {
+        return Ok(Json(FileTold { text: api.node.text.to_string(), file, order }));
+    }
     match without_variables(&api.node.text, &api.node.spec) {
-        Some(text) => Ok(Json(FileTold { text, file })),
+        Some(text) => Ok(Json(FileTold { text, file, order })),
         None => {
             let why = "the file holds variables of processes, and cannot be shown without them";
             Err(refuse(StatusCode::FORBIDDEN, Code::NotAdmitted, why, None))
@@ -184,9 +207,66 @@ fn read_sent(node: &Node, text: &str) -> Result<(Spec, Spec), Fault> {
     Ok((new, full))
 }
 
+/// Where a file comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Sender {
+    /// Whoever may read the state dir of this agent.
+    Owner,
+    /// A server of a peer-managed cluster, in a change of peers.
+    Server,
+    /// Any other machine.
+    Remote,
+}
+
+fn sender_of(api: &Api, peer: &Peer, caller: &Caller) -> Sender {
+    let member = || peer.node(&api.node.spec.token).is_some_and(|name| api.node.spec.member(&name).is_some());
+    match caller {
+        Caller::Owner => Sender::Owner,
+        Caller::Certified if api.peering.role().is_some() && member() => Sender::Server,
+        Caller::Certified | Caller::Operator(_) | Caller::Refused(_) => Sender::Remote,
+    }
+}
+
+/// The same, for async code. Where the node may have been away, the other members are asked which file they act on.
+pub(super) async fn take_async(api: &Api, request: FileRequest, sender: Sender) -> Result<FileAnswer, Fault> {
+    let halted = |_| Fault::new(Code::Internal, "taking a file came to a halt");
+    let request = Arc::new(request);
+    let attempt = |most_act_on_it: bool| {
+        let (node, request) = (Arc::clone(&api.node), Arc::clone(&request));
+        tokio::task::spawn_blocking(move || take(&node, &request, sender, most_act_on_it))
+    };
+    match attempt(false).await.map_err(halted)? {
+        Err(fault) if request.order.is_some() && matches!(fault.code(), Code::FileStale | Code::FileSignature) => {
+            match most_act_on(api, &request.text).await {
+                true => attempt(true).await.map_err(halted)?,
+                false => Err(fault),
+            }
+        }
+        taken => taken,
+    }
+}
+
+/// Whether more than half of the members of this node's file act on a file.
+async fn most_act_on(api: &Api, text: &str) -> bool {
+    let (node, text) = (Arc::clone(&api.node), text.to_owned());
+    let hash = tokio::task::spawn_blocking(move || read_sent(&node, &text).map(|(_, full)| full.hash()));
+    let Ok(Ok(hash)) = hash.await else { return false };
+    let answers = api.peers.ask_all::<NodeAnswer>("/v1/node", None).await;
+    let declared = |name: &String| api.node.spec.member(name).is_some();
+    let act =
+        answers.iter().filter(|(name, answer)| declared(name) && answer.as_ref().is_ok_and(|one| one.file == hash));
+    2 * act.count() > api.node.spec.members.len()
+}
+
 /// Checks the file, and puts it in the place of the one that is there.
-pub(crate) fn take(node: &Node, request: &FileRequest) -> Result<FileAnswer, Fault> {
+pub(crate) fn take(
+    node: &Node,
+    request: &FileRequest,
+    sender: Sender,
+    most_act_on_it: bool,
+) -> Result<FileAnswer, Fault> {
     let (new, full) = read_sent(node, &request.text)?;
+    let sent = Sent { text: &request.text, order: request.order.as_ref(), sender, most_act_on_it };
     let there = cluster_file::read(&node.file).map(|(there, _)| there);
     let there = there.as_ref().map_or_else(|_| node.written.clone(), Spec::hash);
     let (hash, leaves) = (new.hash(), full.member(node.name()).is_none());
@@ -194,11 +274,17 @@ pub(crate) fn take(node: &Node, request: &FileRequest) -> Result<FileAnswer, Fau
     if hash != node.written {
         node.ensure_remembered()?;
     }
+    // A signature that counts is recorded with the file that it brought, whoever sent it, and also where the file came before it.
+    let counts = || file_orders::check(node, &Sent { sender: Sender::Remote, ..sent }, &new).is_ok();
+    let signed = request.order.as_ref().filter(|_| counts());
     if there == hash {
+        signed.map_or(Ok(()), |signed| file_orders::ensure_followed(node, signed, &hash))?;
         return Ok(FileAnswer { file, kept: None, leaves });
     }
+    file_orders::check(node, &sent, &new)?;
     fits(node, request, &there, &hash)?;
     let kept = cluster_file::ensure_replaced(&node.file, request.text.as_bytes(), &stamp())?;
+    signed.map_or(Ok(()), |signed| file_orders::ensure_followed(node, signed, &hash))?;
     Ok(FileAnswer { file, kept: Some(kept.display().to_string()), leaves })
 }
 

@@ -22,7 +22,8 @@ use super::messages::{
     FileAnswer, FileRequest, FileTrial, FileTried, HandOverAnswer, IntentAnswer, IntentRequest, NodeAnswer, PlanAnswer,
     Refusal, StartedAnswer, StartedRequest,
 };
-use super::plaintext::{Challenge, Tokens};
+use super::operator_files::OperatorFiles;
+use super::plaintext::{Challenge, Tokens, prove_owner};
 use super::{
     BODY_MAX, CLUSTER_HEADER, FROM_HEADER, GENERATION_HEADER, INSTANCE_HEADER, NO_GENERATION, OPERATOR, STATE_HEADER,
     TRIAL, UNNUMBERED,
@@ -83,9 +84,14 @@ pub struct Peers {
     files: Option<Files>,
     /// In clear text, what takes the place of certificates.
     tokens: Option<Tokens>,
+    /// The files of an operator, for requests that change something.
+    operator: Option<OperatorFiles>,
+    /// The state dirs of agents, with `{name}`: an operator who may read one proves it to that agent.
+    own: Option<String>,
     /// Where the generation of who asks is written down; operators have none, and name that of whom they ask.
     ledger: Option<PathBuf>,
     client: Mutex<Option<(Vec<Stamp>, Client)>>,
+    operator_client: Mutex<Option<(Vec<Stamp>, Client)>>,
     /// How far we are.
     state: Mutex<&'static str>,
     /// Which machine asks, where an agent does.
@@ -108,7 +114,23 @@ impl Peers {
         let (urls, leaving) = (urls.collect(), BTreeMap::new());
         let clients = Mutex::default();
         let (client, state) = (Mutex::new(None), Mutex::new("none"));
-        Peers { token, me, urls, leaving, clients, files, tokens, ledger: None, client, state, instance: None }
+        let (ledger, instance, operator, own, operator_client) = (None, None, None, None, Mutex::new(None));
+        Peers {
+            token,
+            me,
+            urls,
+            leaving,
+            clients,
+            files,
+            tokens,
+            operator,
+            own,
+            ledger,
+            client,
+            operator_client,
+            state,
+            instance,
+        }
     }
 
     /// The same, asked from this machine.
@@ -162,7 +184,31 @@ impl Peers {
         };
         let first = spec.members.iter().find(readable).or(spec.members.first());
         let files_of = name.or(first.map(|member| member.name.as_str())).unwrap_or_default();
-        (Peers::new(spec, OPERATOR, files_of), files_of.to_owned())
+        let mut peers = Peers::new(spec, OPERATOR, files_of);
+        if !spec.is_plaintext() {
+            peers.own = Some(spec.state_dir_of("{name}"));
+        }
+        (peers, files_of.to_owned())
+    }
+
+    /// The same, with the files of the operator who runs this.
+    #[must_use]
+    pub fn with_operator(self, operator: Option<OperatorFiles>) -> Peers {
+        // A machine that is no node has no certificate of an agent.
+        let readable = |files: &Files| std::fs::File::open(&files.key).is_ok();
+        let files = match (self.files, &operator) {
+            (Some(files), Some(own)) if !readable(&files) => {
+                let ca = if own.agents.exists() { own.agents.clone() } else { files.ca };
+                Some(Files { cert: own.cert.clone(), key: own.key.clone(), ca })
+            }
+            (files, _) => files,
+        };
+        Peers { files, operator, ..self }
+    }
+
+    /// The files of the operator who runs this.
+    pub fn operator(&self) -> Option<&OperatorFiles> {
+        self.operator.as_ref()
     }
 
     /// Every declared member but `me`.
@@ -299,11 +345,11 @@ impl Peers {
     pub async fn try_file(
         self: &Arc<Self>,
         nodes: Vec<String>,
-        text: &str,
+        trial: &FileTrial,
     ) -> BTreeMap<String, Result<FileTried, PeerError>> {
         let mut asked = JoinSet::new();
         for node in nodes {
-            let (peers, trial) = (Arc::clone(self), FileTrial { text: text.to_owned() });
+            let (peers, trial) = (Arc::clone(self), trial.clone());
             asked.spawn(async move {
                 let tried = peers.order(&node, TRIAL, &trial).await;
                 (node, tried)
@@ -360,14 +406,18 @@ impl Peers {
         let Some(url) = self.url(peer) else {
             return Err(PeerError::Silent(silent(peer, None, "the cluster file does not declare it")));
         };
-        let client = self.client().map_err(PeerError::Silent)?;
+        let changes = method != Method::GET;
+        let client = self.client(changes).map_err(PeerError::Silent)?;
         let generation = generation.map_or_else(|| NO_GENERATION.to_owned(), |number| number.to_string());
         let challenge = self.tokens.as_ref().map(|tokens| tokens.challenge(peer, &url)).transpose();
         let challenge = challenge.map_err(PeerError::Silent)?;
         let request = client.request(method.clone(), format!("{url}{path}"));
-        let request = match &challenge {
-            Some(challenge) => challenge.sign(request, &method, path),
-            None => request,
+        let request = match (&challenge, &self.own) {
+            (Some(challenge), _) => challenge.sign(request, &method, path),
+            (None, Some(dirs)) if changes => {
+                prove_owner(&PathBuf::from(for_member(dirs, peer)), request, &method, path)
+            }
+            (None, _) => request,
         };
         let request = match &self.instance {
             Some(instance) => request.header(INSTANCE_HEADER, instance),
@@ -421,15 +471,25 @@ impl Peers {
     }
 
     /// The client, made anew when certificates have changed.
-    fn client(&self) -> Result<Client, Fault> {
-        let mut known = self.client.lock().unwrap_or_else(PoisonError::into_inner);
-        let now = self.files.as_ref().map(stamps).unwrap_or_default();
+    fn client(&self, changes: bool) -> Result<Client, Fault> {
+        let of_operator = self
+            .operator
+            .as_ref()
+            .zip(self.files.as_ref())
+            .filter(|_| changes)
+            .map(|(own, files)| Files { cert: own.cert.clone(), key: own.key.clone(), ca: files.ca.clone() });
+        let (files, known) = match &of_operator {
+            Some(files) => (Some(files), &self.operator_client),
+            None => (self.files.as_ref(), &self.client),
+        };
+        let mut known = known.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = files.map(stamps).unwrap_or_default();
         if let Some((stamps, client)) = known.as_ref()
             && *stamps == now
         {
             return Ok(client.clone());
         }
-        match build(self.files.as_ref()) {
+        match build(files) {
             Ok(client) => {
                 *known = Some((now, client.clone()));
                 Ok(client)

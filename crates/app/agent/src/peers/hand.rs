@@ -1,13 +1,14 @@
 //! Answers about clusters by hand: who belongs to them, who may come, and who is to go.
 
-use axum::Json;
 use axum::extract::rejection::JsonRejection;
 use axum::extract::{ConnectInfo, State};
 use axum::http::StatusCode;
+use axum::{Extension, Json};
 use quorate_faults::{Code, Fault};
 use quorate_pki::IssuingKeys;
 use quorate_plan::peering::Role;
 
+use super::access::Caller;
 use super::audited::record;
 use super::change::no;
 use super::server::{Api, No, refuse};
@@ -33,9 +34,18 @@ pub(super) async fn invite(
 /// Takes a node out.
 pub(super) async fn detach(
     State(api): State<Api>,
+    ConnectInfo(peer): ConnectInfo<Peer>,
+    Extension(caller): Extension<Caller>,
     body: Result<Json<DetachRequest>, JsonRejection>,
 ) -> Result<Json<OperationShown>, No> {
     let Json(request) = body.map_err(|rejection| unread(&rejection))?;
+    // A node leaves by its own certificate, and takes no other one with it.
+    if caller == Caller::Certified && (request.force || peer.node(&api.node.spec.token).as_ref() != Some(&request.name))
+    {
+        let why =
+            "the certificate of a node detaches that node alone; detach others with `quorate peer detach` on a server";
+        return Err(refuse(StatusCode::FORBIDDEN, Code::OperatorNeeded, why, None));
+    }
     if api.peering.role() == Some(Role::Client) && request.name != api.node.name() {
         let why = Fault::new(Code::PeersRefused, "this node is a client, and takes nobody out but itself");
         return Err(no(&why));

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 
 use quorate_etcd_formats::membership::{ClusterId, MemberId};
 use quorate_plan::change::{LogRead, NodeNow, Restart, Stage};
+use quorate_plan::file_order::SignedFileOrder;
 use quorate_plan::fork::Fork;
 use quorate_plan::ledger::{
     Confirmed, Intent, IntentKind, Ledger, PeerMemory, Promise, RolledBack, Seal, StartMark, State,
@@ -125,6 +126,9 @@ pub struct NodeAnswer {
     /// The nonces that its promise is sealed with, or that its cluster was bootstrapped with.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seal: Option<Seal>,
+    /// The serial of the last signed cluster file that it followed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub file_serial: Option<u64>,
 }
 
 /// Whether etcd waited for a restart.
@@ -300,6 +304,9 @@ pub struct FileRequest {
     pub text: String,
     /// The hash of the file that it is to replace, as `/v1/node` tells it.
     pub replaces: String,
+    /// The operator's signature over it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub order: Option<SignedFileOrder>,
 }
 
 /// The cluster file that a node acts on.
@@ -309,6 +316,9 @@ pub struct FileTold {
     pub text: String,
     /// Its hash, as `/v1/node` tells it.
     pub file: String,
+    /// The operator's signature that it came with.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub order: Option<SignedFileOrder>,
 }
 
 /// A cluster file that is shown to a node, and not given to it.
@@ -316,6 +326,12 @@ pub struct FileTold {
 pub struct FileTrial {
     /// Its text.
     pub text: String,
+    /// The operator's signature over it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub order: Option<SignedFileOrder>,
+    /// Whether it is also refused where the node would not take it from this caller with this signature.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub will_be_sent: bool,
 }
 
 /// What such a file would mean for the node that it was shown to. One that it would not take is refused instead.

@@ -9,25 +9,32 @@
 //! agents' authority learns nothing. In clear text agents listen on loopback, and a token takes the place of the certificate
 //! (`plaintext`).
 
+mod access;
 mod audited;
 mod care;
+mod catch_up;
 mod change;
 mod client;
+mod file_orders;
 mod hand;
 mod http;
 mod messages;
 mod openapi;
+mod operator_files;
 mod plaintext;
 mod server;
 
 pub(crate) use audited::record_order;
-pub(crate) use change::take;
+pub(crate) use catch_up::follow_signed_files;
+pub(crate) use change::{Sender, take};
 pub use client::{PeerError, Peers};
+pub use file_orders::text_hash;
 pub(crate) use http::http_client;
 pub use messages::{
     Acknowledged, FileAnswer, FileRequest, FileTold, FileTrial, FileTried, FoundingAnswer, HandOverAnswer,
     IntentAnswer, IntentRequest, NodeAnswer, PlanAnswer, Refusal, RestartAnswer, StartedAnswer, StartedRequest, Upkeep,
 };
+pub use operator_files::OperatorFiles;
 pub use plaintext::{check_agent_addresses, check_agent_tokens};
 pub(crate) use plaintext::{check_token_file, renew as renew_token, require as require_token};
 pub(crate) use server::{Api, router};

@@ -1,4 +1,5 @@
-//! Agents in clear text: which addresses they may have, and the token that every request to them proves.
+//! Agents in clear text: which addresses they may have, and the token that every request to them proves. With TLS the same token proves
+//! that a caller may read the state dir of an agent, as its owner.
 //!
 //! ```text
 //!   caller reads STATE/agent.token (0600) ── nonce, HMAC(request) ──► agent on loopback
@@ -133,6 +134,11 @@ pub(crate) fn require(token: AgentToken, router: Router) -> Router {
     router.layer(from_fn_with_state(Arc::new(token), verify))
 }
 
+/// Whether a request proves that its caller may read the state dir of this agent.
+pub(super) fn proves(token: &AgentToken, request: &Request) -> bool {
+    proven_nonce(token, request).is_some()
+}
+
 /// The nonce of a request that proves the token.
 fn proven_nonce(token: &AgentToken, request: &Request) -> Option<String> {
     let text = |name: &str| request.headers().get(name).and_then(|value| value.to_str().ok());
@@ -162,6 +168,14 @@ fn of_request<'a>(method: &'a str, path: &'a str, nonce: &'a str) -> [&'a str; 4
 
 fn of_response(status: StatusCode, nonce: &str) -> [&str; 3] {
     ["quorate agent response 1", if status.is_success() { "done" } else { "refused" }, nonce]
+}
+
+/// Proves to an agent of this machine that the caller may read its state dir; where it may not, the request stays as it is. With TLS the
+/// response needs no proof.
+pub(super) fn prove_owner(state: &Path, request: RequestBuilder, method: &Method, path: &str) -> RequestBuilder {
+    let (Ok(token), Ok(nonce)) = (read(state), nonce()) else { return request };
+    let proof = token.prove(&of_request(method.as_str(), path, &nonce));
+    request.header(NONCE_HEADER, nonce).header(PROOF_HEADER, proof)
 }
 
 /// Where callers find the tokens of a cluster's agents; all of these run on this machine.

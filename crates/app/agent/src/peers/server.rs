@@ -3,7 +3,7 @@
 //! **Invariant:** what is promised or remembered is on disk before it is told; a request that is not for this very cluster, or
 //! of an older generation, or for a change and not from one of its nodes, is answered with nothing but no.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use axum::body::to_bytes;
@@ -17,6 +17,7 @@ use axum::{Json, Router};
 use jiff::Timestamp;
 use quorate_faults::Code;
 use quorate_pki::observe_node;
+use quorate_pki::token::AgentToken;
 use quorate_plan::certificates::host_of;
 use quorate_plan::change::Stage;
 use quorate_plan::ledger::{Generation, Ledger, LedgerSeen};
@@ -24,10 +25,12 @@ use quorate_plan::peering::Role;
 use quorate_plan::peers::record_started;
 use quorate_plan::spec::Member;
 
+use super::access::{self, Caller, Standing};
 use super::messages::{FoundingAnswer, NodeAnswer, PlanAnswer, Refusal, StartedAnswer, StartedRequest, nonces_of};
+use super::plaintext::proves;
 use super::{
     BODY_MAX, CLUSTER_HEADER, FROM_HEADER, GENERATION_HEADER, INSTANCE_HEADER, NO_GENERATION, OPERATOR, Peers,
-    STATE_HEADER, TRIAL, UNNUMBERED, audited, care, change, hand, openapi,
+    STATE_HEADER, TRIAL, UNNUMBERED, audited, care, change, file_orders, hand, openapi,
 };
 use crate::certificates::{self, CertificatesAnswer, CertificatesRequest};
 use crate::peering::{self, Peering};
@@ -47,6 +50,8 @@ pub(crate) struct Api {
     pub(crate) wishes: Wishes,
     pub(crate) peers: Arc<Peers>,
     pub(crate) peering: Arc<Peering>,
+    /// What proves that a caller may read the state dir of this agent, once the port is taken.
+    pub(crate) local: Arc<OnceLock<AgentToken>>,
 }
 
 /// Every route that [`openapi::ROUTES`] describes, and no other.
@@ -86,6 +91,7 @@ pub(crate) fn router(api: &Api) -> Router {
 
 /// What is asked for.
 struct Asked<'a> {
+    method: &'a Method,
     path: &'a str,
     /// Not only to look.
     changes: bool,
@@ -93,20 +99,31 @@ struct Asked<'a> {
     peer: Option<&'a Peer>,
     /// The node that the certificate names; certificates of other authorities may name none.
     certified: Option<String>,
+    /// Who sends it.
+    caller: Caller,
 }
 
 /// Lets in who names this cluster and no older generation of it, and to change something only its nodes.
 async fn guard(State(api): State<Api>, request: Request, next: Next) -> Response {
+    let owner = api.local.get().is_some_and(|token| proves(token, &request));
+    let caller = {
+        let peer = request.extensions().get::<ConnectInfo<Peer>>().map(|info| info.0.clone());
+        access::identify(&api, peer.as_ref(), owner).await
+    };
+    let mut request = request;
+    request.extensions_mut().insert(caller.clone());
     let admitted = {
         let peer = request.extensions().get::<ConnectInfo<Peer>>().map(|info| &info.0);
         let asked = Asked {
+            caller,
+            method: request.method(),
             path: request.uri().path(),
             changes: !matches!(*request.method(), Method::GET | Method::HEAD),
             headers: request.headers(),
             peer,
             certified: peer.and_then(|peer| peer.node(&api.node.spec.token)),
         };
-        admit_ended(&asked).and_then(|()| admit(&api, &asked)).and_then(|()| admit_change(&api, &asked))
+        admit_ended(&asked).and_then(|()| admit(&api, &asked)).and_then(|()| admit_right(&api, &asked))
     };
     if let Err(refusal) = admitted {
         // What was sent is read first: a connection that is closed on unread bytes may take the answer with it.
@@ -191,6 +208,16 @@ fn admit(api: &Api, asked: &Asked<'_>) -> Result<(), No> {
     Ok(())
 }
 
+/// Whether the caller has the right that the route needs.
+fn admit_right(api: &Api, asked: &Asked<'_>) -> Result<(), No> {
+    let right = access::right_of(&asked.method.as_str().to_ascii_lowercase(), asked.path);
+    match access::standing(&asked.caller, right, access::operators_file(api).is_some()) {
+        Standing::Granted => Ok(()),
+        Standing::AsNode | Standing::AsItself => admit_change(api, asked),
+        Standing::Refused(why) => Err(refuse(StatusCode::FORBIDDEN, Code::OperatorNeeded, &why, None)),
+    }
+}
+
 /// A certificate of the agents' authority is not enough: clients, nodes that were let go and, where one authority signs for all,
 /// everyone has one.
 fn admit_change(api: &Api, asked: &Asked<'_>) -> Result<(), No> {
@@ -265,6 +292,7 @@ async fn node(State(api): State<Api>) -> Result<Json<NodeAnswer>, No> {
         sees: api.shared.sees(),
         nonce,
         seal,
+        file_serial: file_orders::followed(&api.node).map(|followed| followed.signed.order.serial),
     }))
 }
 

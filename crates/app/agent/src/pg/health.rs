@@ -27,7 +27,7 @@ pub(super) async fn bind(here: &Here) -> Result<Bound, Fault> {
         Ok(_) | Err(_) => SocketAddr::from(([0, 0, 0, 0], port)),
     };
     let files = here.files()?;
-    bind_either(at, TlsFiles { cert: files.cert, key: files.key, client_ca: Some(files.ca) }).await
+    bind_either(at, TlsFiles { cert: files.cert, key: files.key, client_ca: Some(files.ca), operators: None }).await
 }
 
 /// Answers until it is told to stop; `more`: what else is answered here.

@@ -252,6 +252,7 @@ impl Life<'_> {
             wishes: wishes.clone(),
             peers: Arc::clone(&peers),
             peering: Arc::clone(self.peering),
+            local: Arc::default(),
         };
         let served = self.serve(&api, &stop).await?;
         tokio::spawn(certificates::keep(keep_certificates(&api), stop.clone()));
@@ -261,6 +262,7 @@ impl Life<'_> {
         if !once {
             tokio::spawn(stop.clone().run_until_cancelled_owned(Poll::new(&node, &book, &shared).run()));
             peering::before_first_start(&api).await;
+            tokio::spawn(stop.clone().run_until_cancelled_owned(peers::follow_signed_files(api.clone(), stop.clone())));
             tokio::spawn(peering::tend_proxy(api.clone(), stop.clone()));
             tokio::spawn(peering::keep(api, stop.clone()));
         }
@@ -326,9 +328,13 @@ impl Life<'_> {
             Ok(bound) => {
                 let router = peers::router(api);
                 // Only once the port is taken: see the module.
+                let token = peers::renew_token(self.state.path())?;
                 let router = match node.spec.is_plaintext() {
-                    true => peers::require_token(peers::renew_token(self.state.path())?, router),
-                    false => router,
+                    true => peers::require_token(token, router),
+                    false => {
+                        let _ = api.local.set(token);
+                        router
+                    }
                 };
                 served.push(tokio::spawn(bound.serve(router, stop.clone())));
             }

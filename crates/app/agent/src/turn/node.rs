@@ -198,7 +198,7 @@ impl Node {
                 let path = |text: &str| PathBuf::from(for_member(text, self.name()));
                 let TlsFiles { cert_file, key_file, trusted_ca_file } = &tls.client;
                 let client_ca = Some(path(trusted_ca_file));
-                Some(serve::TlsFiles { cert: path(cert_file), key: path(key_file), client_ca })
+                Some(serve::TlsFiles { cert: path(cert_file), key: path(key_file), client_ca, operators: None })
             }
             Security::Tls(_) | Security::Plaintext(_) => None,
         };
@@ -215,7 +215,9 @@ impl Node {
         let tls = self.spec.tls_files().map(|tls| {
             let path = |text: &str| PathBuf::from(for_member(text, self.name()));
             let TlsFiles { cert_file, key_file, trusted_ca_file } = tls.agent.as_ref().unwrap_or(&tls.peer);
-            serve::TlsFiles { cert: path(cert_file), key: path(key_file), client_ca: Some(path(trusted_ca_file)) }
+            let (cert, key, client_ca) = (path(cert_file), path(key_file), Some(path(trusted_ca_file)));
+            let operators = self.spec.operators_file_of(self.name()).map(PathBuf::from);
+            serve::TlsFiles { cert, key, client_ca, operators }
         });
         let address = Address::parse(&self.spec.api_listen_of(&self.member), tls)?;
         if address.is_plaintext() && !address.is_loopback() {

@@ -11,7 +11,7 @@ use quorate_host::sandbox::known_machine;
 use quorate_host::state::StateDir;
 use quorate_pki::{PreflightInput, has_issuing_keys, preflight};
 use quorate_plan::boxes::plan_box;
-use quorate_plan::certificates::host_of;
+use quorate_plan::certificates::{host_of, operator_files};
 use quorate_plan::peering::FSYNC_MAX_MS;
 use quorate_plan::spec::{Security, for_member};
 use serde::Serialize;
@@ -58,6 +58,7 @@ pub fn self_check(node: &Node) -> Vec<SelfCheck> {
     checks.extend(ports(node));
     checks.extend(certificates(node));
     checks.extend(renewal(node));
+    checks.extend(operators(node));
     checks.push(sandbox(node));
     checks.extend(store(node));
     checks
@@ -197,6 +198,37 @@ fn renewal(node: &Node) -> Option<SelfCheck> {
             "copy the `*-ca.key` files of `quorate ca init` to at least one node, or renew them yourself".to_owned(),
         ),
         code: None,
+    })
+}
+
+/// Whether orders of operators can be told from those of nodes.
+fn operators(node: &Node) -> Option<SelfCheck> {
+    let dir = node.spec.tls_files()?.dir.as_deref().map(|dir| for_member(dir, node.name()));
+    if let Some(dir) = dir.as_deref().filter(|dir| Path::new(dir).join(operator_files::KEY).exists()) {
+        return Some(SelfCheck {
+            what: "operators",
+            state: CheckState::Warning,
+            found: format!(
+                "the key of the operators' authority is in `{dir}`: whoever takes this node can make operators"
+            ),
+            way_out: Some(format!(
+                "keep `{}` away from nodes, with the folder of `quorate ca init`",
+                operator_files::KEY
+            )),
+            code: None,
+        });
+    }
+    let known = node.spec.operators_file_of(node.name());
+    Some(match known.filter(|path| Path::new(path).exists()) {
+        Some(path) => good("operators", format!("signed cluster files and orders are checked with `{path}`")),
+        None => SelfCheck {
+            what: "operators",
+            state: CheckState::Warning,
+            found: "no operators' authority is here: the certificate of any node gives orders, and no cluster file is taken from elsewhere"
+                .to_owned(),
+            way_out: Some(format!("copy `{}` of `quorate ca init` into the folder of certificates", operator_files::CERTIFICATE)),
+            code: Some(Code::OperatorsUnknown),
+        },
     })
 }
 

@@ -108,7 +108,7 @@ impl Declared {
                 let files = format!(
                     "{{cert-file: \"{dir}/{{name}}.pem\", key-file: \"{dir}/{{name}}.key\", trusted-ca-file: {dir}/ca.pem}}"
                 );
-                format!("tls: {{peer: {files}, client: {files}}}\n")
+                format!("tls: {{peer: {files}, client: {files}, operators: {dir}/operators.crt}}\n")
             }
         };
         let mut members = String::new();
@@ -368,8 +368,10 @@ pub(crate) fn certificates(dir: &Path, count: usize) {
         put(&file, &key);
         std::fs::set_permissions(dir.join(file), std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
     }
-    // Clients of etcd: one by its name, one by a host that is no member's.
-    for (name, (cert, key)) in [("alice", named(&ca, "alice")), ("nobody", leaf(&ca, &["elsewhere.example"]))] {
+    // Clients of etcd: one by its name, one by a host that is no member's; and one that claims to be an operator.
+    let operator = leaf(&ca, &["mallory.admin.operator.t.quorate.internal"]);
+    let others = [("alice", named(&ca, "alice")), ("nobody", leaf(&ca, &["elsewhere.example"])), ("mallory", operator)];
+    for (name, (cert, key)) in others {
         put(&format!("{name}.pem"), &cert);
         put(&format!("{name}.key"), &key);
     }

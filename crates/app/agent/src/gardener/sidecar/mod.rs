@@ -120,7 +120,7 @@ async fn bind(settings: &Settings) -> Result<Bound> {
         Elsewhere::Certified(ca) => ca.clone(),
         Elsewhere::Nobody | Elsewhere::Anybody => None,
     };
-    let tls = settings.tls.clone().map(|(cert, key)| TlsFiles { cert, key, client_ca });
+    let tls = settings.tls.clone().map(|(cert, key)| TlsFiles { cert, key, client_ca, operators: None });
     let scheme = if tls.is_some() { "https" } else { "http" };
     let port = settings.port;
     let hosts: &[&str] = match settings.elsewhere {

@@ -20,7 +20,7 @@ use crate::serve::{self, Address, Bound, Peer, TlsFiles};
 pub(super) async fn bind(port: u16, config: &EtcdYaml) -> Result<Bound> {
     let certificates = config.certificates("client-transport-security");
     let tls = certificates.cert.zip(certificates.key).filter(|_| certificates.ca.is_some());
-    let tls = tls.map(|(cert, key)| TlsFiles { cert, key, client_ca: None });
+    let tls = tls.map(|(cert, key)| TlsFiles { cert, key, client_ca: None, operators: None });
     let scheme = if tls.is_some() { "https" } else { "http" };
     let both = serve::bind(&Address::parse(&format!("{scheme}://[::]:{port}"), tls.clone())?).await;
     let bound = match both {

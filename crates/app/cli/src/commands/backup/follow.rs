@@ -272,7 +272,7 @@ impl MetricsArgs {
     fn address(&self) -> Result<Option<Address>, Fault> {
         let Some(url) = &self.metrics_listen else { return Ok(None) };
         let tls = self.metrics_cert.clone().zip(self.metrics_key.clone());
-        Address::parse(url, tls.map(|(cert, key)| TlsFiles { cert, key, client_ca: None })).map(Some)
+        Address::parse(url, tls.map(|(cert, key)| TlsFiles { cert, key, client_ca: None, operators: None })).map(Some)
     }
 }
 

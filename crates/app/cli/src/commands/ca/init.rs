@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use jiff::Timestamp;
 use quorate_faults::{Exit, Fault};
-use quorate_pki::{Authority, MadeAuthorities, ensure_authorities};
+use quorate_pki::{Authority, MadeAuthorities, ensure_authorities, ensure_operator_authority, has_operator_authority};
 
 use super::passphrase::PassphraseArgs;
 use crate::printer::Printer;
@@ -17,8 +17,10 @@ Examples:
   quorate ca init --dir prod-1-ca --token prod-1
   quorate ca init --dir prod-1-ca --token prod-1 --passphrase-file ca.pass
 
-Three authorities, for 10 years. Their keys are encrypted; whoever has them and the
-passphrase can make members of this cluster. What is there is never replaced.")]
+Three authorities for nodes and one for operators, for 10 years. Their keys are
+encrypted; whoever has them and the passphrase can make members and operators of
+this cluster. What is there is never replaced: run it again to add the one for
+operators to a folder of an earlier release.")]
 pub(crate) struct Args {
     /// Where to make them; the folder is made too
     #[arg(long, value_name = "DIR")]
@@ -42,7 +44,10 @@ pub(crate) fn run(args: &Args, printer: &mut Printer) -> Result<Exit, Fault> {
         true => None,
         false => Some(args.passphrase.get(&format!("the issuing keys of `{}`", args.token), true)?),
     };
-    let made = ensure_authorities(&args.dir, &args.token, passphrase.as_ref(), Timestamp::now())?;
+    let now = Timestamp::now();
+    let made = ensure_authorities(&args.dir, &args.token, passphrase.as_ref(), now)?;
+    let operators = ensure_operator_authority(&args.dir, &args.token, passphrase.as_ref(), now)?;
+    let made = MadeAuthorities { already: made.already && !operators, ..made };
     printer.report(&Shown(made));
     Ok(Exit::Done)
 }
@@ -50,7 +55,8 @@ pub(crate) fn run(args: &Args, printer: &mut Printer) -> Result<Exit, Fault> {
 /// Whether nothing is left to be made.
 fn is_whole(dir: &Path) -> bool {
     let there = |name: String| dir.join(name).exists();
-    Authority::ALL.iter().all(|authority| there(authority.cert_file()) && there(authority.key_file()))
+    let nodes = Authority::ALL.iter().all(|authority| there(authority.cert_file()) && there(authority.key_file()));
+    nodes && has_operator_authority(dir)
 }
 
 #[derive(serde::Serialize)]
@@ -71,11 +77,14 @@ impl Report for Shown {
         page.pairs([
             ("*-ca.key", format!("secret: {keys}")),
             ("*-ca.crt", "public: what nodes and clients trust".to_owned()),
+            ("operators.key", "secret: makes operators; it belongs on no node".to_owned()),
+            ("operators.crt", "public: goes to every node with its certificates".to_owned()),
         ]);
         page.line("keep a copy of the folder, and of the passphrase elsewhere: nobody can make them again");
         page.gap();
         page.step("on a node", "quorate ca csr --config cluster.yaml --name n1 > n1.csr");
         page.step("here", format!("quorate ca issue --dir {word} --config cluster.yaml n1.csr > n1.bundle"));
         page.step("on the node", "quorate ca install --config cluster.yaml --name n1 n1.bundle");
+        page.step("for yourself", format!("quorate ca issue --dir {word} --role admin --name alice"));
     }
 }

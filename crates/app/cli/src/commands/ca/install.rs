@@ -1,11 +1,12 @@
 //! `quorate ca install`: checks and installs what was signed.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use jiff::Timestamp;
 use quorate_agent::certificates::folder;
 use quorate_faults::{Exit, Fault};
-use quorate_pki::{NodeNames, SignedBundle, ensure_installed};
+use quorate_pki::{NodeNames, SignedBundle, ensure_installed, ensure_operators_known};
+use quorate_plan::certificates::pem;
 use serde::Serialize;
 
 use super::{read_text, unreadable};
@@ -38,6 +39,12 @@ pub(crate) fn run(args: &Args, printer: &mut Printer) -> Result<Exit, Fault> {
     let names = NodeNames::of(&node.spec, &node.member)?;
     let bundle = SignedBundle::decode(&read_text(&args.file)?).map_err(|error| unreadable(&args.file, error))?;
     let installed = ensure_installed(&dir, &names, &bundle, Timestamp::now())?;
+    if let (Some(path), false) = (node.spec.operators_file_of(node.name()), bundle.operators().is_empty()) {
+        let text: String = bundle.operators().iter().map(|der| pem(der)).collect();
+        if ensure_operators_known(Path::new(&path), text.as_bytes())? {
+            printer.note(&format!("operators are known from now on, by `{path}`"));
+        }
+    }
     let replaced = installed.replaced.iter().map(|role| role.word()).collect();
     printer.report(&Done { name: names.name, dir, replaced, not_after: installed.until.to_string() });
     Ok(Exit::Done)

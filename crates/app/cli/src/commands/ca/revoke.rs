@@ -6,12 +6,14 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
 use jiff::Timestamp;
 use quorate_agent::trust::{TrustAnswer, TrustRequest};
 use quorate_faults::{Code, Exit, Fault};
 use quorate_pki::{
-    Authorities, RevocationLists, Rotation, ensure_revoked, needs_passphrase, observe_issued, observe_rotation,
-    read_certificates, read_issued, read_lists,
+    Authorities, RevocationLists, Rotation, ensure_operator_revoked, ensure_revoked, fingerprint, needs_passphrase,
+    observe_issued, observe_rotation, operators_need_passphrase, read_certificates, read_issued, read_lists,
 };
 use serde::Serialize;
 
@@ -31,13 +33,18 @@ Examples:
   quorate ca revoke n3 --dir prod-1-ca --config cluster.yaml
   quorate ca revoke n3 --certificate n3-peer.crt --dir prod-1-ca --config c.yaml
   quorate ca revoke --refresh --dir prod-1-ca --config cluster.yaml
+  quorate ca revoke --operator alice --dir prod-1-ca --config cluster.yaml
 
 etcd and the agents refuse revoked certificates from the next handshake on; members
 are restarted in turn, so that open connections end too.")]
 pub(crate) struct Args {
     /// Whose certificates, as they were issued
-    #[arg(value_name = "NAME", required_unless_present = "refresh")]
+    #[arg(value_name = "NAME", required_unless_present_any = ["refresh", "operator"])]
     whose: Option<String>,
+
+    /// Revoke the certificates of an operator instead
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["whose", "refresh", "certificate"])]
+    operator: Option<String>,
 
     /// The folder of `ca init`
     #[arg(long, value_name = "DIR")]
@@ -74,6 +81,9 @@ pub(crate) fn run(args: &Args, printer: &mut Printer) -> Result<Exit, Fault> {
             .hint("finish it first: it ends what the old authorities signed"));
     }
     let cluster = Cluster::open(&args.config, args.name.as_deref(), printer)?;
+    if let Some(operator) = &args.operator {
+        return revoke_operator(args, &cluster, operator, printer);
+    }
     let passphrase = match needs_passphrase(&args.dir)? {
         true => Some(args.passphrase.get(&format!("the issuing keys in `{}`", args.dir.display()), false)?),
         false => None,
@@ -97,33 +107,69 @@ pub(crate) fn run(args: &Args, printer: &mut Printer) -> Result<Exit, Fault> {
     Ok(Exit::Done)
 }
 
-/// Brings the lists to every node but the one that is called back.
-fn distribute(args: &Args, cluster: &Cluster, lists: &RevocationLists, whose: &str) -> Result<(), Fault> {
-    let begun = Instant::now();
-    loop {
-        let mut lacks: BTreeMap<&str, String> = BTreeMap::new();
-        for member in cluster.spec.members.iter().filter(|member| member.name != whose) {
-            let request = TrustRequest { lists: Some(lists.clone()), ..TrustRequest::default() };
+/// Revokes an operator, and brings the list to every node.
+fn revoke_operator(args: &Args, cluster: &Cluster, name: &str, printer: &mut Printer) -> Result<Exit, Fault> {
+    let passphrase = match operators_need_passphrase(&args.dir)? {
+        true => Some(args.passphrase.get(&format!("the operators' authority in `{}`", args.dir.display()), false)?),
+        false => None,
+    };
+    let (revoked, list) = ensure_operator_revoked(&args.dir, passphrase.as_ref(), Some(name), Timestamp::now())?;
+    let (print, operators) = (fingerprint(&list), Some(BASE64_STANDARD.encode(&list)));
+    let request = TrustRequest { operators, ..TrustRequest::default() };
+    until_none_lacks(args, || {
+        let mut lacks = BTreeMap::new();
+        for member in &cluster.spec.members {
             let answer: Result<TrustAnswer, Fault> = cluster.order(&member.name, "/v1/trust", &request);
             match answer {
-                Err(fault) => drop(lacks.insert(&member.name, fault.to_string())),
-                Ok(answer) if !has(&answer, lists) => {
-                    lacks.insert(&member.name, "it has other lists".to_owned());
-                }
-                Ok(TrustAnswer { etcd_current: Some(false), .. }) => {
-                    lacks.insert(&member.name, "its etcd waits for its turn to be restarted".to_owned());
+                Err(fault) => drop(lacks.insert(member.name.clone(), fault.to_string())),
+                Ok(answer) if answer.operators_revoked.as_ref() != Some(&print) => {
+                    lacks.insert(member.name.clone(), "it has another list".to_owned());
                 }
                 Ok(_) => {}
             }
         }
+        lacks
+    })?;
+    printer.report(&Done { name: Some(name.to_owned()), revoked, known: 0 });
+    Ok(Exit::Done)
+}
+
+/// Brings the lists to every node but the one that is called back.
+fn distribute(args: &Args, cluster: &Cluster, lists: &RevocationLists, whose: &str) -> Result<(), Fault> {
+    until_none_lacks(args, || {
+        let mut lacks = BTreeMap::new();
+        for member in cluster.spec.members.iter().filter(|member| member.name != whose) {
+            let request = TrustRequest { lists: Some(lists.clone()), ..TrustRequest::default() };
+            let answer: Result<TrustAnswer, Fault> = cluster.order(&member.name, "/v1/trust", &request);
+            match answer {
+                Err(fault) => drop(lacks.insert(member.name.clone(), fault.to_string())),
+                Ok(answer) if !has(&answer, lists) => {
+                    lacks.insert(member.name.clone(), "it has other lists".to_owned());
+                }
+                Ok(TrustAnswer { etcd_current: Some(false), .. }) => {
+                    lacks.insert(member.name.clone(), "its etcd waits for its turn to be restarted".to_owned());
+                }
+                Ok(_) => {}
+            }
+        }
+        lacks
+    })
+}
+
+/// Repeats until no node lacks anything: nodes by name, and what they lack.
+fn until_none_lacks(args: &Args, lacking: impl Fn() -> BTreeMap<String, String>) -> Result<(), Fault> {
+    let begun = Instant::now();
+    loop {
+        let lacks = lacking();
         if lacks.is_empty() {
             return Ok(());
         }
         if begun.elapsed() > args.wait {
             let list: Vec<String> = lacks.iter().map(|(node, lacking)| format!("`{node}`: {lacking}")).collect();
-            let who = Vec::from_iter(lacks.keys().copied()).join(", ");
-            return Err(Fault::new(Code::RotationWaiting, format!("the lists have not reached {who} yet"))
-                .hint("run `quorate ca revoke --refresh` with the same folder and file")
+            let nodes = Vec::from_iter(lacks.keys().map(String::as_str)).join(", ");
+            let again = if args.operator.is_some() { "the same command" } else { "`quorate ca revoke --refresh`" };
+            return Err(Fault::new(Code::RotationWaiting, format!("the lists have not reached {nodes} yet"))
+                .hint(format!("run {again} with the same folder and file"))
                 .caused_by(list.join("; ")));
         }
         std::thread::sleep(LOOK);

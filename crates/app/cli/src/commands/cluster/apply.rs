@@ -39,7 +39,7 @@ pub(crate) fn run(args: &Args, printer: &mut Printer) -> Result<Exit, Fault> {
 
 /// The same for a file that was made by a command.
 pub(crate) fn apply(living: &Living, args: &ChangeArgs, printer: &mut Printer) -> Result<Exit, Fault> {
-    let seen = living.look_ahead();
+    let seen = living.look_ahead(true)?;
     if let Some(halt) = seen.plan.halt.as_ref().filter(|halt| halt.refused) {
         printer.report(&PlanShown::of(&seen.plan));
         return Err(Fault::new(halt.halt.code, halt.halt.why.clone()).hint(halt.halt.way_out.clone()));

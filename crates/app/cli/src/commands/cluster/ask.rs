@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use quorate_agent::cluster_file::{self, DEFAULT_FILE, DEFAULT_STATE};
-use quorate_agent::peers::Peers;
+use quorate_agent::peers::{OperatorFiles, Peers};
 use quorate_agent::{declared, peering};
 use quorate_faults::{Code, Fault};
 use quorate_plan::spec::Spec;
@@ -74,7 +74,8 @@ impl Cluster {
         for warning in warnings.into_iter().chain(more) {
             printer.warning(warning.code, &warning.text);
         }
-        let peers = Arc::new(Peers::for_operator(&spec, name));
+        let operator = OperatorFiles::find(&spec.token)?;
+        let peers = Arc::new(Peers::for_operator(&spec, name).with_operator(operator));
         Ok(Cluster { spec, file: file.to_owned(), peers, runtime: runtime()? })
     }
 

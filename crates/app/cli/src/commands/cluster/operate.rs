@@ -3,17 +3,23 @@
 //!
 //! **Rule:** the agents act; a command asks, shows and waits. Killed at any point and run again, it goes on from what it sees.
 
+use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::IsTerminal;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use quorate_agent::peers::{FileRequest, FileTold, NodeAnswer, PeerError, Peers, check_agent_addresses};
+use jiff::Timestamp;
+use quorate_agent::peers::{
+    FileRequest, FileTold, FileTrial, FoundingAnswer, NodeAnswer, OperatorFiles, PeerError, Peers,
+    check_agent_addresses, text_hash,
+};
 use quorate_agent::turn::look;
 use quorate_agent::{cluster_file, declared};
 use quorate_faults::{Code, Exit, Fault};
 use quorate_plan::change::{ChangePlan, ClusterView, NodeSeen, plan_change};
+use quorate_plan::file_order::{FileOrder, HOLDS_MS, REPLACES_MAX, SignedFileOrder};
 use quorate_plan::roster::names;
 use quorate_plan::spec::Spec;
 use serde::Serialize;
@@ -55,6 +61,8 @@ pub(crate) struct Living {
     peers: Arc<Peers>,
     files_of: String,
     runtime: tokio::runtime::Runtime,
+    /// The signature over the file, once it was made.
+    order: RefCell<Option<SignedFileOrder>>,
 }
 
 /// One look.
@@ -88,8 +96,10 @@ impl Living {
         }
         check_agent_addresses(&spec)?;
         let (peers, files_of) = Peers::for_operator_with(&spec, name);
+        let peers = peers.with_operator(OperatorFiles::find(&spec.token)?);
         let runtime = runtime()?;
-        let mut living = Living { text, spec, peers: Arc::new(peers), files_of, runtime };
+        let order = RefCell::default();
+        let mut living = Living { text, spec, peers: Arc::new(peers), files_of, runtime, order };
         living.find_leaving();
         Ok(living)
     }
@@ -106,6 +116,7 @@ impl Living {
         }
         let leaving: Vec<_> = leaving.into_values().collect();
         let (peers, _) = Peers::for_operator_with(&self.spec, Some(&self.files_of));
+        let peers = peers.with_operator(self.peers.operator().cloned());
         self.peers = Arc::new(peers.and_leaving(&self.spec, &leaving));
     }
 
@@ -117,14 +128,16 @@ impl Living {
     }
 
     /// The same for a file that nodes do not hold yet: it is shown to them, and what it would mean for each is part of the plan.
-    /// A file that one of them would not take is given to none.
-    pub(crate) fn look_ahead(&self) -> Look {
+    /// A file that one of them would not take is given to none. `will_send`: one that lacks a signature counts as such as well.
+    pub(crate) fn look_ahead(&self, will_send: bool) -> Result<Look, Fault> {
         let mut seen = self.look();
+        let order = if will_send { self.sign(&seen)? } else { None };
+        let trial = FileTrial { text: self.text.clone(), order, will_be_sent: will_send };
         let hash = self.spec.hash();
         let other = |answer: &Result<NodeAnswer, Fault>| answer.as_ref().is_ok_and(|answer| answer.file != hash);
         let nodes = seen.answers.iter().filter(|(_, answer)| other(answer)).map(|(name, _)| name.clone()).collect();
         let (mut objections, mut unknown) = (Vec::new(), Vec::new());
-        for (node, tried) in self.runtime.block_on(self.peers.try_file(nodes, &self.text)) {
+        for (node, tried) in self.runtime.block_on(self.peers.try_file(nodes, &trial)) {
             match tried {
                 Ok(tried) => {
                     if let Some(NodeSeen::Answered(now)) = seen.view.nodes.get_mut(&node) {
@@ -143,7 +156,43 @@ impl Living {
         }
         seen.plan = plan_change(&seen.view, &self.spec);
         seen.plan.remarks.extend(unknown);
-        seen
+        Ok(seen)
+    }
+
+    /// Signs the file with the certificate of the operator who runs this, for the place of those that nodes have; `None`: whoever runs
+    /// this has none. One signature is used for as long as it holds.
+    fn sign(&self, seen: &Look) -> Result<Option<SignedFileOrder>, Fault> {
+        let Some(operator) = self.peers.operator() else { return Ok(None) };
+        let now = u64::try_from(Timestamp::now().as_millisecond()).unwrap_or_default();
+        let mut order = self.order.borrow_mut();
+        if let Some(known) = order.as_ref().filter(|known| now < known.order.expires_ms.saturating_sub(HOLDS_MS / 2)) {
+            return Ok(Some(known.clone()));
+        }
+        let answers = || seen.answers.values().flatten();
+        let serial =
+            answers().filter_map(|answer| answer.file_serial).chain(order.iter().map(|it| it.order.serial)).max();
+        let own = self.spec.hash();
+        let mut replaces: Vec<String> =
+            answers().map(|answer| answer.file.clone()).filter(|file| *file != own).collect();
+        replaces.sort_unstable();
+        replaces.dedup();
+        replaces.truncate(REPLACES_MAX);
+        let cluster = answers().find_map(|answer| match answer.founding {
+            FoundingAnswer::Founded { cluster } => Some(cluster),
+            FoundingAnswer::Nothing | FoundingAnswer::Promised(_) | FoundingAnswer::Removed => None,
+        });
+        let next = FileOrder {
+            token: self.spec.token.clone(),
+            cluster,
+            replaces,
+            serial: serial.unwrap_or(0).saturating_add(1),
+            signed_ms: now,
+            expires_ms: now.saturating_add(HOLDS_MS),
+            text: text_hash(&self.text),
+        };
+        let signed = operator.sign(&next)?;
+        *order = Some(signed.clone());
+        Ok(Some(signed))
     }
 
     /// Every node, those that leave included.
@@ -188,6 +237,7 @@ impl Living {
     /// Notes of each node that took the file where it keeps the one from before.
     fn hand_out(&self, seen: &Look, kept: &mut BTreeMap<String, String>) -> Result<BTreeMap<String, String>, Fault> {
         let hash = self.spec.hash();
+        let order = self.sign(seen)?;
         let mut silent = BTreeMap::new();
         for node in self.peers.leaving().into_iter().chain(self.peers.others()) {
             let replaces = match seen.answers.get(&node) {
@@ -199,7 +249,7 @@ impl Living {
                 }
                 None => continue,
             };
-            let request = FileRequest { text: self.text.clone(), replaces };
+            let request = FileRequest { text: self.text.clone(), replaces, order: order.clone() };
             match self.runtime.block_on(self.peers.put_file(&node, &request)) {
                 Ok(answer) => kept.extend(answer.kept.map(|path| (node, path))),
                 // Its agent may just be starting anew.
@@ -272,7 +322,7 @@ fn way_back(kept: &BTreeMap<String, String>) -> Option<String> {
 
 /// What was approved is the plan of this moment, or nothing is changed: a person takes time to say yes.
 pub(crate) fn still_approved(living: &Living, approved: &ChangePlan) -> Result<Look, Fault> {
-    let seen = living.look_ahead().if_taken()?;
+    let seen = living.look_ahead(true)?.if_taken()?;
     let (was, now) = (approved.hash(), seen.plan.hash());
     if was == now {
         return Ok(seen);

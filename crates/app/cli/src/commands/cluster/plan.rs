@@ -43,7 +43,7 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args, printer: &mut Printer) -> Result<Exit, Fault> {
     let file = file_or_default(args.file.as_deref().or(args.config.as_deref()), args.name.as_deref())?;
     let living = Living::open(&file, args.name.as_deref(), printer)?;
-    let mut seen = living.look_ahead();
+    let mut seen = living.look_ahead(false)?;
     // What the plan itself refuses comes first: it says more.
     if !seen.plan.halt.as_ref().is_some_and(|halt| halt.refused) {
         seen = seen.if_taken()?;

@@ -74,7 +74,7 @@ pub(crate) fn run(args: &Args, printer: &mut Printer) -> Result<Exit, Fault> {
     let text = cluster_file::text(config)?;
     let changed = with_release(&text, &to.to_string(), &config.display().to_string())?;
     let living = Living::of(config, changed, args.change.name.as_deref(), printer)?;
-    let seen = living.look_ahead();
+    let seen = living.look_ahead(!args.check)?;
     let ask = Ask { to, without_backup: args.without_backup };
     let plan = plan_upgrade(&seen.view, &living.spec, &ask)
         .map_err(|halt| Fault::new(halt.halt.code, halt.halt.why).hint(halt.halt.way_out))?;

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 use quorate_agent::cluster_file::{self, DEFAULT_STATE};
 use quorate_agent::peering::{self, PEERS, PeersAnswer, Place};
-use quorate_agent::peers::{PeerError, Peers};
+use quorate_agent::peers::{OperatorFiles, PeerError, Peers};
 use quorate_agent::turn::Node;
 use quorate_faults::{Code, Exit, Fault};
 use serde::Serialize;
@@ -143,7 +143,8 @@ impl Agent {
         for warning in warnings {
             printer.warning(warning.code, &warning.text);
         }
-        let peers = Peers::for_operator(&node.spec, Some(&place.name));
+        let peers =
+            Peers::for_operator(&node.spec, Some(&place.name)).with_operator(OperatorFiles::find(&node.spec.token)?);
         // Who was detached is declared no more, and its agent still answers.
         let gone: Vec<_> = (!node.is_declared()).then(|| node.member.clone()).into_iter().collect();
         let peers = Arc::new(peers.and_leaving(&node.spec, &gone).and_here(&node.spec, &node.member));
