@@ -116,8 +116,16 @@ fn by_code(quorate: &Path, tools: &Tools, dir: &Path) -> Result<Took> {
     let code = said(invite.args(["peer", "invite"]).args(place(0)))?;
     let file = dir.join("code");
     super::write(&file, code.lines().next().unwrap_or_default())?;
-    let words = ["peer", "join", "--run", "--code-file"].map(str::to_owned).into_iter();
-    let words = words.chain([file.display().to_string()]).chain(place(1)).chain(own(1));
+    let secret = dir.join("secret");
+    super::write(&secret, code.lines().find(|line| line.starts_with("secret: ")).unwrap_or_default())?;
+    let files = [
+        "--code-file".to_owned(),
+        file.display().to_string(),
+        "--secret-file".to_owned(),
+        secret.display().to_string(),
+    ];
+    let words = ["peer", "join", "--run"].map(str::to_owned).into_iter();
+    let words = words.chain(files).chain(place(1)).chain(own(1));
     let began = Instant::now();
     let second = hosts[1].start(quorate, &words.collect::<Vec<_>>(), &[]);
     let took = taken_in(began, ctl);

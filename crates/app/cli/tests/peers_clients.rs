@@ -114,8 +114,17 @@ impl Net {
     }
 
     fn invite(&self, role: &str) -> String {
-        let code = self.done(0, &["peer", "invite", "--role", role, "--ttl", "10m"], "");
-        code.lines().next().unwrap().to_owned()
+        let text = self.done(0, &["peer", "invite", "--role", role, "--ttl", "10m"], "");
+        // A server needs the second secret; a client has none.
+        let secret = text.lines().find_map(|line| line.strip_prefix("secret: "));
+        assert_eq!(secret.is_some(), role == "server", "{text}");
+        let mut file = std::fs::File::create(self.secret_file()).unwrap();
+        file.write_all(secret.unwrap_or_default().as_bytes()).unwrap();
+        text.lines().next().unwrap().to_owned()
+    }
+
+    fn secret_file(&self) -> PathBuf {
+        self.root.path().join("secret")
     }
 
     fn join_words(&self, at: usize) -> Vec<String> {
@@ -124,12 +133,16 @@ impl Net {
 
     fn join(&mut self, at: usize, role: &str) {
         let code = self.invite(role);
-        self.join_with(at, &code);
+        let more = match role {
+            "server" => vec!["--secret-file".to_owned(), self.secret_file().display().to_string()],
+            _ => Vec::new(),
+        };
+        self.join_with(at, &code, &more);
         self.start(at, &[], None);
     }
 
-    fn join_with(&self, at: usize, code: &str) {
-        let words = self.join_words(at);
+    fn join_with(&self, at: usize, code: &str, more: &[String]) {
+        let words = [&self.join_words(at), more].concat();
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
         self.done(at, &words, code);
         // Whoever did not hear the answer asks again.
@@ -378,7 +391,7 @@ fn a_client_joins_through_kills(net: &mut Net) -> String {
         let ended = child.wait_with_output().unwrap();
         assert_eq!(ended.status.code(), None, "{point}: it was killed: {}\n{}", said(&ended), net.logs());
     }
-    net.join_with(3, &code);
+    net.join_with(3, &code, &[]);
     code
 }
 

@@ -121,7 +121,7 @@ fn assert_nothing_between(net: &ByHand) {
 /// `point`: where the agent of the newcomer dies on its way to its vote.
 fn joins(net: &mut ByHand, point: &str) {
     let code = net.invite(0, "10m");
-    let words: Vec<String> = net.join_words(2);
+    let words: Vec<String> = net.join_words(2, &code);
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     // The inviter dies while it says yes: the newcomer hears nothing.
     serve_until(net, HANDING[0]);

@@ -35,7 +35,9 @@ fn wait_for(machine: &Machine, line: &str, wanted: &str) {
 fn join(inviter: &Machine, node: &Machine, line: &str) {
     let code = inviter.must("quorate peer invite --ttl 1h", &[]);
     node.write("code", code.lines().next().unwrap().as_bytes());
-    node.must(&format!("{line} --code-file code"), &[]);
+    // As it is printed: the word before it does not matter.
+    node.write("secret", code.lines().nth(1).unwrap().as_bytes());
+    node.must(&format!("{line} --code-file code --secret-file secret"), &[]);
 }
 
 #[test]

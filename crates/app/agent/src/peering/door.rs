@@ -1,7 +1,8 @@
 //! The door: where those who were invited knock, and nobody else is told anything. Open only while someone is invited.
 //!
 //! **Invariant:** without a token that holds, a request learns that it holds none, and changes nothing but the count of its
-//! mistakes. With one, all objections are told at once, and the first change is the reservation on disk.
+//! mistakes. With one, all objections are told at once, and the first change is the reservation on disk. Nobody becomes a server with
+//! a token alone.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,31 +20,34 @@ use quorate_host::durable::RealDisk;
 use quorate_pki::{Certificate, read_certificates};
 use quorate_plan::certificates::pem;
 use quorate_plan::peering::{
-    API_VERSIONS, Invitation, Kind, Newcomer, Operation, Outcome, Role, Side, Step, Turned, objections_to, token_of,
-    with_member,
+    API_VERSIONS, Admission, ApprovalSecret, Invitation, Kind, Newcomer, Operation, Outcome, Role, Side, Step,
+    TOKEN_BYTES, Turned, objections_to, token_of, with_member,
 };
 use quorate_plan::spec::{TlsFiles, for_member};
 use sha2::{Digest, Sha256};
 use tracing::{info, warn};
 
-use super::client;
+use super::approve::print_of;
 use super::facts::declared_state;
 use super::keep::begin;
-use super::messages::{JoinAsk, JoinTerms, Turn};
+use super::messages::{Approval, JoinAsk, JoinTerms, Turn};
 use super::pinned::fill_random;
+use super::short_code::{self, CHALLENGE, PROVE};
 use super::store::lock;
-use super::{DOOR_PORT, veto};
+use super::{DOOR_PORT, client, veto};
 use crate::peers::{Api, record_order};
 use crate::serve::{self, Address, Bound, Peer};
 use crate::turn::{Node, now_ms};
 use crate::{certificates, cluster_file};
 
-/// The one path.
+/// Where whoever was invited joins.
 pub(super) const JOIN: &str = "/v1/join";
+/// Where it asks whether it was approved.
+pub(super) const APPROVAL: &str = "/v1/join/approval";
 /// Requests for four certificates are a few kilobytes.
 const BODY_MAX: usize = 64 << 10;
 /// The certificate of the agent with that of its authority, in the node's folder.
-const CHAIN: &str = "door.crt";
+pub(super) const CHAIN: &str = "door.crt";
 /// A request may take so long: the store is asked, and keys are opened.
 const REQUEST_LIMIT: Duration = Duration::from_secs(35);
 
@@ -81,7 +85,9 @@ pub(super) async fn open(api: &Api) -> Result<Bound, Fault> {
 
 /// What it answers.
 pub(super) fn router(api: &Api) -> Router {
-    let router = Router::new().route(JOIN, post(join)).fallback(|| async { StatusCode::NOT_FOUND });
+    let router = Router::new().route(JOIN, post(join)).route(APPROVAL, post(approval));
+    let router = router.route(CHALLENGE, post(short_code::challenge)).route(PROVE, post(short_code::prove));
+    let router = router.fallback(|| async { StatusCode::NOT_FOUND });
     router.layer(DefaultBodyLimit::max(BODY_MAX)).with_state(api.clone())
 }
 
@@ -111,6 +117,30 @@ async fn join(
     ConnectInfo(peer): ConnectInfo<Peer>,
     body: Result<Json<JoinAsk>, JsonRejection>,
 ) -> Result<Json<JoinTerms>, Away> {
+    let (asking, invitation) = known(&api, peer, body)?;
+    let admitted = admit(&api, &asking, &invitation);
+    match tokio::time::timeout(REQUEST_LIMIT, admitted).await {
+        Ok(answer) => answer.map(Json),
+        Err(_) => Err(away(StatusCode::REQUEST_TIMEOUT, Code::PeerRequest, "it took too long; try again")),
+    }
+}
+
+/// Whether one that waits was approved.
+async fn approval(
+    State(api): State<Api>,
+    ConnectInfo(peer): ConnectInfo<Peer>,
+    body: Result<Json<JoinAsk>, JsonRejection>,
+) -> Result<Json<Approval>, Away> {
+    let (asking, invitation) = known(&api, peer, body)?;
+    let awaits = admission(&api, &asking, &invitation).await? == Admission::Awaits;
+    if awaits {
+        wait(&api, &asking, &invitation);
+    }
+    Ok(Json(Approval { awaits }))
+}
+
+/// Somebody who holds a token, from an address that is listened to, and its invitation.
+fn known(api: &Api, peer: Peer, body: Result<Json<JoinAsk>, JsonRejection>) -> Result<(Asking, Invitation), Away> {
     let from = peer.from.ip().to_canonical().to_string();
     let now = now_ms();
     if !lock(&api.peering.strikes).is_heard(&from, now) {
@@ -136,35 +166,68 @@ async fn join(
     // Only who holds a token learns what was wrong with its request.
     let asked = asked.map_err(|rejection| away(StatusCode::BAD_REQUEST, Code::PeerRequest, &rejection.body_text()))?;
     let claim = claim.unwrap_or_default();
-    let asking = Asking { asked: &asked, token: &token, claim, at_ms: now, peer: &peer };
-    let admitted = admit(&api, asking, &invitation);
-    match tokio::time::timeout(REQUEST_LIMIT, admitted).await {
-        Ok(answer) => answer.map(Json),
-        Err(_) => Err(away(StatusCode::REQUEST_TIMEOUT, Code::PeerRequest, "it took too long; try again")),
-    }
+    Ok((Asking { asked, token, claim, at_ms: now, peer }, invitation))
 }
 
 /// Somebody who holds a token, and when it came: clocks are compared as of then, however long the answer takes.
-struct Asking<'a> {
-    asked: &'a JoinAsk,
-    token: &'a [u8],
+struct Asking {
+    asked: JoinAsk,
+    token: [u8; TOKEN_BYTES],
     claim: String,
     at_ms: u64,
-    peer: &'a Peer,
+    peer: Peer,
 }
 
-async fn admit(api: &Api, asking: Asking<'_>, invitation: &Invitation) -> Result<JoinTerms, Away> {
-    let Asking { asked, token, claim, at_ms, peer } = asking;
-    let _one = api.peering.deciding.lock().await;
-    let name = &asked.newcomer.name;
+/// Whether it is the one that was invited, and may become what it was invited as.
+async fn admission(api: &Api, asking: &Asking, invitation: &Invitation) -> Result<Admission, Away> {
+    let Asking { asked, claim, peer, .. } = asking;
     if asked.role != invitation.role {
         return Err(away(StatusCode::CONFLICT, Code::JoinTurnedAway, "the invitation is for another role"));
     }
+    if let Some(mismatch) = invitation.mismatch(&asked.newcomer, peer.from.ip()) {
+        return Err(refuse(api, asking, Code::JoinOtherNode, &mismatch.to_string()).await);
+    }
+    let secret = asked.secret.as_deref().map(ApprovalSecret::read).transpose();
+    let admission = secret.map(|secret| invitation.admission(claim, &print_of(api, asked), secret.as_ref()));
+    match admission {
+        Ok(Admission::WrongSecret) | Err(_) => {
+            Err(refuse(api, asking, Code::JoinSecretWrong, "the second secret is not the one of this code").await)
+        }
+        Ok(admission) => Ok(admission),
+    }
+}
+
+/// Refuses somebody who holds a token and is not let in: counted, and on record.
+async fn refuse(api: &Api, asking: &Asking, code: Code, why: &str) -> Away {
+    let Asking { asked, peer, at_ms, .. } = asking;
+    let from = peer.from.ip().to_canonical().to_string();
+    lock(&api.peering.strikes).note(&from, *at_ms);
+    info!(from, code = %code, "refused a node with a join code: {why}");
+    let Newcomer { name, address, .. } = &asked.newcomer;
+    let words = ["join-refused", name, &asked.role.to_string(), address, code.as_str()].map(str::to_owned);
+    // Without a record it is refused all the same.
+    let _ = record_order(&api.node, Some(peer), words.to_vec()).await;
+    away(StatusCode::FORBIDDEN, code, why)
+}
+
+/// It is shown to operators, who may approve it.
+fn wait(api: &Api, asking: &Asking, invitation: &Invitation) {
+    let from = asking.peer.from.ip().to_canonical().to_string();
+    let print = print_of(api, &asking.asked);
+    lock(&api.peering.waiting).note(invitation, &asking.asked, print, from, asking.at_ms);
+}
+
+async fn admit(api: &Api, asking: &Asking, invitation: &Invitation) -> Result<JoinTerms, Away> {
+    let Asking { asked, token, claim, at_ms, peer } = asking;
+    let at_ms = *at_ms;
+    let _one = api.peering.deciding.lock().await;
+    let name = &asked.newcomer.name;
+    let awaits = admission(api, asking, invitation).await? == Admission::Awaits;
     // Who did not hear the answer asks again, and gets it again.
     let kept = api.peering.kept();
     let begun = kept
         .operation
-        .filter(|operation| invitation.used_by.as_ref() == Some(&claim) && operation.kind == kind_of(asked));
+        .filter(|operation| invitation.used_by.as_ref() == Some(claim) && operation.kind == kind_of(asked));
     if let Some(operation) = begun {
         if matches!(operation.step, Step::Undoing | Step::Done(Outcome::Undone | Outcome::Detached)) {
             let why = "the node did not come up in its time, and was taken out again: ask for another code";
@@ -174,7 +237,7 @@ async fn admit(api: &Api, asking: Asking<'_>, invitation: &Invitation) -> Result
     }
     client::read_clients(api).await?;
     let clients = api.peering.clients();
-    if invitation.used_by.as_ref() == Some(&claim) && clients.contains(&asked.newcomer) {
+    if invitation.used_by.as_ref() == Some(claim) && clients.contains(&asked.newcomer) {
         return granted(api, asked, &api.node.text, at_ms).await;
     }
     // Who was let in and has gone since needs another one.
@@ -184,19 +247,27 @@ async fn admit(api: &Api, asking: Asking<'_>, invitation: &Invitation) -> Result
     let side = here(&api.node, api, name, at_ms).await;
     let mut found = objections_to(asked.role, &side, &api.node.spec, &asked.side, &asked.newcomer);
     found.extend(meets(&clients, &asked.newcomer));
+    if awaits && found.is_empty() {
+        wait(api, asking, invitation);
+    }
     if asked.requests.is_none() {
-        return Ok(JoinTerms { side, file: api.node.text.to_string(), certificates: None, objections: found });
+        return Ok(JoinTerms { side, file: api.node.text.to_string(), certificates: None, objections: found, awaits });
     }
     if !found.is_empty() {
         let code = Code::JoinObjections.as_str().to_owned();
         let turn = Turn { code, why: format!("`{name}` cannot join"), reasons: found };
         return Err(Away(StatusCode::CONFLICT, turn));
     }
+    if awaits {
+        let (on, print) = (api.node.name(), print_of(api, asked));
+        let why = format!("`{name}` waits for `quorate peer approve {name}` on `{on}` (fingerprint {print})");
+        return Err(away(StatusCode::CONFLICT, Code::JoinAwaitsApproval, &why));
+    }
     let operation = reservation(api, asked)?;
     let words = ["enroll".to_owned(), name.clone(), asked.role.to_string(), asked.newcomer.address.clone()];
     record_order(&api.node, Some(peer), words.to_vec()).await?;
     let terms = granted(api, asked, &operation.text, at_ms).await?;
-    begin(api, operation, Some((token, &claim))).await?;
+    begin(api, operation, Some((token.as_slice(), claim.as_str()))).await?;
     info!(node = name, "reserved a place for a newcomer");
     Ok(terms)
 }
@@ -275,7 +346,7 @@ async fn granted(api: &Api, asked: &JoinAsk, text: &str, at_ms: u64) -> Result<J
     let side = here(&api.node, api, &asked.newcomer.name, at_ms).await;
     let (file, node) = (text.to_owned(), Arc::clone(&api.node));
     let Some(requests) = asked.requests.clone() else {
-        return Ok(JoinTerms { side, file, certificates: None, objections: Vec::new() });
+        return Ok(JoinTerms { side, file, certificates: None, objections: Vec::new(), awaits: false });
     };
     let declared = with_member(text, &asked.newcomer).map_err(|error| error.fault())?;
     let (text, name) = (declared, asked.newcomer.name.clone());
@@ -286,5 +357,5 @@ async fn granted(api: &Api, asked: &JoinAsk, text: &str, at_ms: u64) -> Result<J
         certificates::sign_for(&certificates::folder(&node)?, &spec, member, &requests)
     });
     let signed = signed.await.map_err(|_| Fault::new(Code::Internal, "signing came to a halt"))??;
-    Ok(JoinTerms { side, file, certificates: Some(signed.encode()), objections: Vec::new() })
+    Ok(JoinTerms { side, file, certificates: Some(signed.encode()), objections: Vec::new(), awaits: false })
 }

@@ -4,6 +4,7 @@
 //! written last. Cut off at any point and run again with the same code, it goes on.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use jiff::Timestamp;
 use quorate_etcd::aside::ensure_file;
@@ -14,13 +15,15 @@ use quorate_host::durable::RealDisk;
 use quorate_host::state::StateDir;
 use quorate_pki::{Authority, Keys, NodeNames, SignedBundle, ensure_installed, ensure_requests};
 use quorate_plan::ledger::LedgerSeen;
-use quorate_plan::peering::{JoinCode, LocalState, Newcomer, Role, Side, objections_to, with_member};
+use quorate_plan::peering::{
+    ApprovalSecret, JoinCode, LocalState, Newcomer, Role, Side, fingerprint, objections_to, with_member,
+};
 use quorate_plan::spec::{Spec, for_member};
 use sha2::{Digest, Sha256};
 
-use super::door::JOIN;
+use super::door::{APPROVAL, JOIN};
 use super::facts::{Guest, Ports, guest, own_address};
-use super::messages::{JoinAsk, JoinTerms};
+use super::messages::{Approval, JoinAsk, JoinTerms};
 use super::pinned::{ask, fill_random, refusal, resolve};
 use super::place::{Place, checked, find, hostname};
 use super::points::point;
@@ -33,15 +36,19 @@ use crate::turn::{Asked, client_of, in_words, now_ms};
 
 /// What tells this attempt from that of another who has the same code, in the node's folder.
 const CLAIM: &str = "claim";
+/// Between two questions whether this node was approved.
+const APPROVAL_EVERY: Duration = Duration::from_secs(1);
 
 /// How to join.
 #[derive(Debug, Clone)]
 pub struct JoinSettings {
     /// What the inviter printed.
     pub code: JoinCode,
+    /// The second secret that goes with the code of a server; without it, the join has to be approved.
+    pub secret: Option<ApprovalSecret>,
     /// Where state is kept.
     pub state_dir: PathBuf,
-    /// The node's name; by default the machine's.
+    /// The node's name; by default the one in the code, else the machine's.
     pub name: Option<String>,
     /// Where others reach it; by default the address from which the inviter is reached.
     pub address: Option<String>,
@@ -64,8 +71,19 @@ pub struct Joined {
     pub already: bool,
 }
 
-/// Joins.
-pub async fn join(settings: &JoinSettings) -> Result<Joined, Fault> {
+/// What a node that waits for approval shows of itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Awaited {
+    /// Its name.
+    pub name: String,
+    /// The node on which it can be approved.
+    pub inviter: String,
+    /// What the operator compares there.
+    pub fingerprint: String,
+}
+
+/// Joins. `waits` is asked each time before this node waits for its approval, and ends the attempt with `false`.
+pub async fn join(settings: &JoinSettings, mut waits: impl FnMut(&Awaited) -> bool) -> Result<Joined, Fault> {
     let code = &settings.code;
     if now_ms() >= code.expires_ms {
         return Err(Fault::new(Code::JoinTurnedAway, "the time of this join code is over")
@@ -84,7 +102,10 @@ pub async fn join(settings: &JoinSettings) -> Result<Joined, Fault> {
     let name = match (&settings.name, &known) {
         (Some(name), _) => checked(name)?.to_owned(),
         (None, Some((place, _))) => place.name.clone(),
-        (None, None) => hostname()?,
+        (None, None) => match &code.name {
+            Some(name) => checked(name)?.to_owned(),
+            None => hostname()?,
+        },
     };
     let place = Place { state_dir: settings.state_dir.clone(), name };
     if place.dir().is_dir() {
@@ -92,9 +113,16 @@ pub async fn join(settings: &JoinSettings) -> Result<Joined, Fault> {
         drop(StateDir::open(&place.dir())?.lock()?);
     }
     let attempt = Attempt::prepare(settings, place, known.map(|(_, local)| local)).await?;
-    let begun = now_ms();
-    let terms: JoinTerms = ask(code, JOIN, || attempt.ask(None)).await?;
-    attempt.check(code, &terms, begun).await?;
+    let terms = loop {
+        let begun = now_ms();
+        let terms: JoinTerms = ask(code, JOIN, || attempt.ask(None)).await?;
+        attempt.check(code, &terms, begun).await?;
+        if !terms.awaits {
+            break terms;
+        }
+        attempt.keep_claim()?;
+        attempt.await_approval(code, &mut waits).await?;
+    };
     attempt.carry_out(code, &terms).await
 }
 
@@ -114,7 +142,7 @@ impl Attempt {
         let address = match &settings.address {
             Some(address) => address.clone(),
             None => {
-                let own = own_address(Some(resolve(code).await?));
+                let own = own_address(Some(resolve(&code.address).await?));
                 let unknown = || Fault::new(Code::Usage, "it is not known where others reach this node");
                 own.ok_or_else(|| unknown().hint("name its address: `--listen 10.0.0.2`"))?.to_string()
             }
@@ -160,13 +188,49 @@ impl Attempt {
             side.await.map_err(|_| Fault::new(Code::Internal, "looking at this node came to a halt"))?;
         let claim = claim(&place)?;
         let token = hex(&code.token);
-        let request = JoinAsk { token, claim: claim.clone(), role: code.role, side, newcomer, requests: None };
+        let (role, secret) = (code.role, settings.secret.as_ref().map(ApprovalSecret::encode));
+        let request = JoinAsk { token, claim: claim.clone(), role, side, newcomer, requests: None, secret };
         Ok(Attempt { place, before, claim, request, asked })
     }
 
     fn ask(&self, requests: Option<String>) -> JoinAsk {
         let side = Side { now_ms: now_ms(), ..self.request.side.clone() };
         JoinAsk { requests, side, ..self.request.clone() }
+    }
+
+    /// Writes the claim down before this node waits: run again, it is the same node, and its approval holds.
+    fn keep_claim(&self) -> Result<(), Fault> {
+        let state = StateDir::open(&self.place.dir())?;
+        let _lock = state.lock()?;
+        ensure_file(&RealDisk, &self.place.dir().join(CLAIM), self.claim.as_bytes())
+    }
+
+    /// Waits until an operator has approved this node where it was invited.
+    async fn await_approval(&self, code: &JoinCode, waits: &mut impl FnMut(&Awaited) -> bool) -> Result<(), Fault> {
+        let Newcomer { name, .. } = &self.request.newcomer;
+        let awaited = Awaited {
+            name: name.clone(),
+            inviter: code.inviter.clone(),
+            fingerprint: fingerprint(&code.cluster, code.role, &self.claim, &self.request.newcomer),
+        };
+        loop {
+            if !waits(&awaited) {
+                let Awaited { inviter, fingerprint, .. } = awaited;
+                let why = format!("`{name}` has neither the second secret of its join code nor an approval");
+                return Err(Fault::new(Code::JoinAwaitsApproval, why).hint(format!(
+                    "on `{inviter}`: `quorate peer approve {name}` (fingerprint {fingerprint}), then join again with the same code; \
+                     or give the secret with `--secret-file`"
+                )));
+            }
+            tokio::time::sleep(APPROVAL_EVERY).await;
+            match ask::<_, Approval>(code, APPROVAL, || self.ask(None)).await {
+                Ok(Approval { awaits: false }) => return Ok(()),
+                Ok(Approval { awaits: true }) => {}
+                // Its agent begins anew, or is away for a while.
+                Err(fault) if fault.code() == Code::DoorSilent && now_ms() < code.expires_ms => {}
+                Err(fault) => return Err(fault),
+            }
+        }
     }
 
     /// Judges the other side by the same rules, with what it told, and adds what only this side sees. `begun`: when it was asked.

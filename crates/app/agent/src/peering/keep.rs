@@ -9,16 +9,12 @@ use std::time::{Duration, Instant};
 use quorate_etcd_formats::hex::hex;
 use quorate_faults::{Code, Fault};
 use quorate_plan::ledger::{LedgerSeen, State};
-use quorate_plan::peering::{
-    JoinCode, Kind, Next, Operation, Outcome, Role, Seen, Step, TOKEN_BYTES, TTL_MAX_MS, brought, next, without_member,
-};
-use quorate_plan::spec::duration_text;
-use sha2::{Digest, Sha256};
+use quorate_plan::peering::{Kind, Next, Operation, Outcome, Role, Seen, Step, brought, next, without_member};
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tracing::{debug, info, warn};
 
 use super::client::{self, records};
-use super::messages::{InviteAnswer, InviteRequest, OperationShown};
+use super::messages::OperationShown;
 use super::pinned::fill_random;
 use super::points::point;
 use super::record::{Entry, Holds, NodeRecord, Records, Right};
@@ -37,8 +33,6 @@ const IDLE: Duration = Duration::from_secs(2);
 const FILE_EVERY: Duration = Duration::from_secs(5);
 /// A member list is believed for so long after a quorum confirmed it.
 const LIST_MS: u64 = 10_000;
-/// How long the door may take to open: an agent that begins anew opens it again.
-const DOOR_LIMIT: Duration = Duration::from_secs(8);
 
 /// Whoever carries a change out and has not answered for so long is lost: another server goes on with it. Longer than an agent
 /// needs to begin anew.
@@ -470,56 +464,6 @@ async fn follow_file(api: &Api) -> Result<(), Fault> {
     }
     info!("the cluster agreed on another file meanwhile, and it is taken over");
     take_here(api, FileRequest { text: file.text, replaces: own, order: None }).await
-}
-
-/// Makes a join code, and answers when whoever gets it can come.
-pub(crate) async fn invite(api: &Api, request: &InviteRequest) -> Result<InviteAnswer, Fault> {
-    let answer = invitation(api, request)?;
-    let mut open = api.peering.door.subscribe();
-    let opened = tokio::time::timeout(DOOR_LIMIT, open.wait_for(|open| *open)).await;
-    match opened {
-        Ok(Ok(_)) => Ok(answer),
-        Ok(Err(_)) | Err(_) => Err(Fault::new(Code::ListenFailed, format!("cannot open the door at port {DOOR_PORT}"))
-            .hint(format!("see who listens there with `ss -ltnp sport = :{DOOR_PORT}`, and invite again"))),
-    }
-}
-
-fn invitation(api: &Api, request: &InviteRequest) -> Result<InviteAnswer, Fault> {
-    let local = api.peering.by_hand()?;
-    let refused = |what: &str, hint: &str| Err(Fault::new(Code::PeersRefused, what).hint(hint.to_owned()));
-    let role = match (local.role, request.role) {
-        (Role::Standalone | Role::Server, Role::Server) => Role::Server,
-        (Role::Standalone | Role::Server, Role::Client) => Role::Client,
-        // Where etcd is somebody else's, nobody becomes a member of it.
-        (Role::External, Role::Server | Role::External) => Role::External,
-        (Role::Detached | Role::Client, _) => {
-            return refused("this node is no server, and invites nobody", "invite from a server: `quorate peer list`");
-        }
-        (_, role) => return refused(&format!("nobody can be invited as {role}"), "invite as `server` or `client`"),
-    };
-    if request.ttl_ms == 0 || request.ttl_ms > TTL_MAX_MS {
-        let most = duration_text(Duration::from_millis(TTL_MAX_MS));
-        return refused(&format!("a code holds for at most {most}"), "ask for less, and invite again later");
-    }
-    let (_, issuer) = door::authority(&api.node)?;
-    let mut token = [0_u8; TOKEN_BYTES];
-    fill_random(&mut token)?;
-    let now = now_ms();
-    let expires_ms = now.saturating_add(request.ttl_ms);
-    let host = request.address.clone().unwrap_or_else(|| local.address.clone());
-    let host = if host.contains(':') && !host.starts_with('[') { format!("[{host}]") } else { host };
-    let code = JoinCode {
-        address: format!("{host}:{DOOR_PORT}"),
-        cluster: local.cluster,
-        inviter: local.name,
-        role,
-        token,
-        pin: Sha256::digest(&issuer.der).into(),
-        expires_ms,
-    };
-    api.peering.change(|kept| kept.invitations.add(&token, role, expires_ms, now))?;
-    info!("invited a {role} for {}", duration_text(Duration::from_millis(request.ttl_ms)));
-    Ok(InviteAnswer { code: code.encode(), expires_ms })
 }
 
 /// Has the change that goes on end as if its time were over, where it can still be taken back.

@@ -18,6 +18,9 @@ pub(super) struct JoinAsk {
     /// What it wants signed; none: it only asks.
     #[serde(default)]
     pub(super) requests: Option<String>,
+    /// The second secret, of who has it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) secret: Option<String>,
 }
 
 /// Whether it could, and what it would join.
@@ -32,6 +35,16 @@ pub(super) struct JoinTerms {
     /// What speaks against it on this side. Who only asks is told all the rest with it, and adds what it sees itself.
     #[serde(default)]
     pub(super) objections: Vec<String>,
+    /// Whether it has to be approved first.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(super) awaits: bool,
+}
+
+/// Whether a node that waits has to go on waiting.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(super) struct Approval {
+    /// Nobody has approved it yet.
+    pub(super) awaits: bool,
 }
 
 /// No.
@@ -54,15 +67,68 @@ pub struct InviteRequest {
     /// Where the invited one reaches this node, if not at its own address.
     #[serde(default)]
     pub address: Option<String>,
+    /// The name of the only node that may use the code.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub for_name: Option<String>,
+    /// The IP address of the only node that may use the code.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub for_address: Option<String>,
+    /// A code that can be read aloud.
+    #[serde(default)]
+    pub short: bool,
+    /// With a second secret, where the code is for a server. Without, the node has to be approved.
+    #[serde(default)]
+    pub secret: bool,
 }
 
 /// A join code.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct InviteAnswer {
-    /// The line to be handed on. Whoever has it may join.
+    /// The line to be handed on. A client joins with it alone.
     pub code: String,
+    /// The second secret, for another channel. A server joins with both, or with the code and an approval.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub secret: Option<String>,
     /// Until when, in ms since 1970.
     pub expires_ms: u64,
+    /// Where the newcomer reaches this node.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub address: Option<String>,
+    /// What was asked for and holds: agents of earlier releases bind codes to nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub for_name: Option<String>,
+    /// The same of the address.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub for_address: Option<String>,
+    /// Whether it can be read aloud.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub short: bool,
+}
+
+/// Approves a node that waits.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ApproveRequest {
+    /// Its name.
+    pub name: String,
+    /// What it shows of itself, and the operator has compared.
+    pub fingerprint: String,
+}
+
+/// A node that was invited and waits for approval.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WaitingShown {
+    /// The name that it wants.
+    pub name: String,
+    /// Where it says that it is reached.
+    pub address: String,
+    /// As what.
+    pub role: Role,
+    /// The same as the node itself shows, if it is that node.
+    pub fingerprint: String,
+    /// Where its connection comes from.
+    pub from: String,
+    /// Since when, in ms since 1970.
+    pub since_ms: u64,
 }
 
 /// Takes a node out.
@@ -125,6 +191,9 @@ pub struct PeersAnswer {
     /// Why the record of clients could not be read: those that are told are the last that were known, and there may be others.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unread: Option<String>,
+    /// Nodes that wait here for approval.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub waiting: Vec<WaitingShown>,
 }
 
 /// One node.

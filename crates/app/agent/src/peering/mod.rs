@@ -10,11 +10,13 @@
 //! and survives whoever is killed.
 
 mod adopt;
+mod approve;
 mod change_role;
 mod client;
 mod detach;
 mod door;
 mod facts;
+mod invite;
 mod join;
 mod keep;
 mod keys;
@@ -26,25 +28,29 @@ mod probe;
 mod record;
 mod returned;
 mod services;
+mod short_code;
 mod show;
 mod standalone;
 mod store;
 mod veto;
 
-pub use join::{JoinSettings, Joined, join};
+pub use join::{Awaited, JoinSettings, Joined, join};
 pub use messages::{
-    DetachRequest, InviteAnswer, InviteRequest, NodeShown, OperationShown, PeersAnswer, RoleRequest, VetoAnswer,
-    VetoRequest,
+    ApproveRequest, DetachRequest, InviteAnswer, InviteRequest, NodeShown, OperationShown, PeersAnswer, RoleRequest,
+    VetoAnswer, VetoRequest, WaitingShown,
 };
 pub use place::{Place, find, hostname};
 pub use probe::{AcceptSettings, Probed, accept_probe, probe};
+pub use short_code::prove_code;
 pub use standalone::{StandaloneSettings, Stands, ensure_standalone};
 
+pub(crate) use approve::approve;
 pub(crate) use change_role::{answer_veto, set_role};
 pub(crate) use client::{PASSING_PORT, client_members, own_member, passing, passing_from, tend_proxy};
 pub(crate) use detach::detach;
 pub(crate) use facts::{Ports, fsync_ms};
-pub(crate) use keep::{invite, keep};
+pub(crate) use invite::invite;
+pub(crate) use keep::keep;
 pub(crate) use keys::hand_keys;
 pub(crate) use pinned::fill_random;
 pub(crate) use points::point;
@@ -62,6 +68,8 @@ pub const DOOR_PORT: u16 = 7700;
 pub const PEERS: &str = "/v1/peers";
 /// For operators: makes a join code.
 pub const INVITE: &str = "/v1/invite";
+/// For operators: lets a node that was invited and waits become a server.
+pub const APPROVE: &str = "/v1/peers/approve";
 /// For operators: takes a node out.
 pub const DETACH: &str = "/v1/detach";
 /// Between servers: the issuing keys.

@@ -1,7 +1,7 @@
 //! TLS with one who was never met: its authority is known by the hash of its certificate, which the join code brings along.
 //!
 //! **Invariant:** a connection is used only if the pinned authority is shown, signed the certificate of the very node that
-//! invites, and that one holds the key to it.
+//! invites, and that one holds the key to it. Without a pin, nothing but proofs of a short code is sent (`short_code.rs`).
 
 use std::io::ErrorKind;
 use std::sync::Arc;
@@ -41,13 +41,33 @@ pub(crate) fn fill_random(bytes: &mut [u8]) -> Result<(), Fault> {
     filled.map_err(|_| Fault::new(Code::Internal, "there are no random numbers"))
 }
 
-/// Believes one authority, by its hash.
-#[derive(Debug)]
-struct Pin([u8; 32]);
+/// What the certificates of the other side have to be.
+#[derive(Debug, Clone, Copy)]
+enum Trust {
+    /// Those of the authority with this hash.
+    Pinned([u8; 32]),
+    /// Any: which they were is part of the proof that follows.
+    Unproven,
+}
 
-impl Pin {
-    fn verifier(&self, shown: &[CertificateDer<'_>]) -> Result<Arc<WebPkiServerVerifier>, Error> {
-        let pinned = shown.iter().find(|one| Sha256::digest(one.as_ref()).as_slice() == self.0);
+/// The certificates of a connection, by their SHA-256.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct ShownChain {
+    pub(super) leaf: [u8; 32],
+    pub(super) authority: [u8; 32],
+}
+
+impl ShownChain {
+    /// The first one, and the last one.
+    pub(super) fn of(chain: &[&[u8]]) -> Option<ShownChain> {
+        let hash = |der: &&[u8]| Sha256::digest(der).into();
+        Some(ShownChain { leaf: hash(chain.first()?), authority: hash(chain.last()?) })
+    }
+}
+
+impl Trust {
+    fn verifier(pin: [u8; 32], shown: &[CertificateDer<'_>]) -> Result<Arc<WebPkiServerVerifier>, Error> {
+        let pinned = shown.iter().find(|one| Sha256::digest(one.as_ref()).as_slice() == pin);
         let pinned = pinned.ok_or(Error::InvalidCertificate(CertificateError::UnknownIssuer))?;
         let mut roots = RootCertStore::empty();
         roots.add(pinned.clone().into_owned())?;
@@ -56,7 +76,7 @@ impl Pin {
     }
 }
 
-impl ServerCertVerifier for Pin {
+impl ServerCertVerifier for Trust {
     fn verify_server_cert(
         &self,
         end_entity: &CertificateDer<'_>,
@@ -65,7 +85,12 @@ impl ServerCertVerifier for Pin {
         ocsp: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
-        self.verifier(intermediates)?.verify_server_cert(end_entity, intermediates, name, ocsp, now)
+        match self {
+            Trust::Pinned(pin) => {
+                Trust::verifier(*pin, intermediates)?.verify_server_cert(end_entity, intermediates, name, ocsp, now)
+            }
+            Trust::Unproven => Ok(ServerCertVerified::assertion()),
+        }
     }
 
     fn verify_tls12_signature(
@@ -94,10 +119,18 @@ impl ServerCertVerifier for Pin {
 }
 
 /// Where the inviter is.
-pub(super) async fn resolve(code: &JoinCode) -> Result<std::net::SocketAddr, Fault> {
-    let found = tokio::net::lookup_host(&code.address).await;
-    let found = found.map_err(|error| silent(code, error.into()))?.next();
-    found.ok_or_else(|| silent(code, "the name has no address".into()))
+pub(super) async fn resolve(address: &str) -> Result<std::net::SocketAddr, Fault> {
+    let found = tokio::net::lookup_host(address).await;
+    let found = found.map_err(|error| silent(address, error.into()))?.next();
+    found.ok_or_else(|| silent(address, "the name has no address".into()))
+}
+
+/// Who is asked.
+struct Door<'a> {
+    address: &'a str,
+    /// The name in its certificate.
+    name: String,
+    trust: Trust,
 }
 
 /// Puts one request to whoever invites. `body` is made when there is a connection: it may tell what time it is.
@@ -106,31 +139,53 @@ pub(super) async fn ask<B: Serialize, T: DeserializeOwned>(
     path: &str,
     body: impl Fn() -> B + Sync,
 ) -> Result<T, Fault> {
-    let body = || {
+    let name = agent_hostname(&code.inviter, &code.cluster).to_ascii_lowercase();
+    let door = Door { address: &code.address, name, trust: Trust::Pinned(code.pin) };
+    put(&door, path, |_| body()).await.map(|(answer, _)| answer)
+}
+
+/// The same to whoever is there: `body` is made of the certificates that it showed, and they are returned with its answer.
+pub(super) async fn ask_unproven<B: Serialize, T: DeserializeOwned>(
+    address: &str,
+    path: &str,
+    body: impl Fn(&ShownChain) -> B + Sync,
+) -> Result<(T, ShownChain), Fault> {
+    // A listener with one certificate shows it for any name.
+    let door = Door { address, name: "join.invalid".to_owned(), trust: Trust::Unproven };
+    put(&door, path, body).await
+}
+
+async fn put<B: Serialize, T: DeserializeOwned>(
+    door: &Door<'_>,
+    path: &str,
+    body: impl Fn(&ShownChain) -> B + Sync,
+) -> Result<(T, ShownChain), Fault> {
+    let body = |shown: &ShownChain| {
         let unwritten = |error| Fault::new(Code::Internal, "cannot write a request").caused_by(error);
-        serde_json::to_vec(&body()).map_err(unwritten)
+        serde_json::to_vec(&body(shown)).map_err(unwritten)
     };
-    let begun = Instant::now();
-    let answer = loop {
-        let exchanged = tokio::time::timeout(ANSWER_LIMIT, exchange(code, path, &body)).await;
-        let answer = exchanged.map_err(|_| silent(code, "it does not answer in time".into()))??;
+    let (begun, at) = (Instant::now(), door.address);
+    let (answer, chain) = loop {
+        let exchanged = tokio::time::timeout(ANSWER_LIMIT, exchange(door, path, &body)).await;
+        let answer = exchanged.map_err(|_| silent(at, "it does not answer in time".into()))??;
         // An agent that begins anew hangs up before its first byte. Asked twice is asked once.
-        if !answer.is_empty() {
+        if let Some(answer) = answer.filter(|(answer, _)| !answer.is_empty()) {
             break answer;
         }
         if begun.elapsed() >= REFUSED_LIMIT {
-            return Err(silent(code, "it hangs up without a word".into()));
+            return Err(silent(at, "it hangs up without a word".into()));
         }
         tokio::time::sleep(Duration::from_millis(200)).await;
     };
     let end = answer.windows(4).position(|four| four == b"\r\n\r\n");
     let (head, content) = end.and_then(|end| answer.split_at_checked(end + 4)).unwrap_or((&answer, &[]));
     if head.starts_with(b"HTTP/1.1 200 ") {
-        return serde_json::from_slice(content).map_err(|error| silent(code, error.into()));
+        let answer = serde_json::from_slice(content).map_err(|error| silent(at, error.into()))?;
+        return Ok((answer, chain));
     }
     let Ok(Turn { code: said, why, reasons }) = serde_json::from_slice::<Turn>(content) else {
         let line = String::from_utf8_lossy(head).lines().next().unwrap_or_default().to_owned();
-        return Err(silent(code, format!("it said `{}`", shown(&line)).into()));
+        return Err(silent(at, format!("it said `{}`", shown(&line)).into()));
     };
     let said = Code::parse(&said).unwrap_or(Code::JoinTurnedAway);
     let reasons: Vec<String> = reasons.iter().map(|reason| shown(reason)).collect();
@@ -156,31 +211,35 @@ async fn connect(at: std::net::SocketAddr) -> std::io::Result<TcpStream> {
     }
 }
 
+/// One request and its answer, with the certificates that were shown; `None`: the other side hung up at once.
 async fn exchange(
-    code: &JoinCode,
+    door: &Door<'_>,
     path: &str,
-    body: &(dyn Fn() -> Result<Vec<u8>, Fault> + Sync),
-) -> Result<Vec<u8>, Fault> {
-    let broke = |error: std::io::Error| silent(code, error.into());
-    let at = resolve(code).await?;
+    body: &(dyn Fn(&ShownChain) -> Result<Vec<u8>, Fault> + Sync),
+) -> Result<Option<(Vec<u8>, ShownChain)>, Fault> {
+    let Door { address, name, trust } = door;
+    let broke = |error: std::io::Error| silent(address, error.into());
+    let at = resolve(address).await?;
     let connected = tokio::time::timeout(CONNECT_LIMIT, connect(at)).await;
-    let stream = connected.map_err(|_| silent(code, "it cannot be reached in time".into()))?.map_err(broke)?;
+    let stream = connected.map_err(|_| silent(address, "it cannot be reached in time".into()))?.map_err(broke)?;
     let config = ClientConfig::builder_with_provider(Arc::new(default_provider()));
-    let config = config.with_safe_default_protocol_versions().map_err(|error| silent(code, error.into()))?;
-    let config = config.dangerous().with_custom_certificate_verifier(Arc::new(Pin(code.pin))).with_no_client_auth();
-    let name = agent_hostname(&code.inviter, &code.cluster).to_ascii_lowercase();
-    let server = ServerName::try_from(name.clone()).map_err(|error| silent(code, error.into()))?;
+    let config = config.with_safe_default_protocol_versions().map_err(|error| silent(address, error.into()))?;
+    let config = config.dangerous().with_custom_certificate_verifier(Arc::new(*trust)).with_no_client_auth();
+    let server = ServerName::try_from(name.clone()).map_err(|error| silent(address, error.into()))?;
     let secured = TlsConnector::from(Arc::new(config)).connect(server, stream).await;
     let secured = match secured {
-        Err(error) if hung_up(&error) => return Ok(Vec::new()),
+        Err(error) if hung_up(&error) => return Ok(None),
         secured => secured,
     };
     let mut wire = secured.map_err(|error| {
-        Fault::new(Code::DoorSilent, format!("`{}` is not the node that the code names", code.address))
+        Fault::new(Code::DoorSilent, format!("`{address}` is not the node that the code names"))
             .hint("nothing was sent; ask for another code, and see that nobody stands between the two")
             .caused_by(error)
     })?;
-    let body = body()?;
+    let shown = wire.get_ref().1.peer_certificates().unwrap_or_default().iter().map(|one| one.as_ref());
+    let shown = ShownChain::of(&shown.collect::<Vec<&[u8]>>());
+    let shown = shown.ok_or_else(|| silent(address, "it shows no certificate".into()))?;
+    let body = body(&shown)?;
     let head = format!(
         "POST {path} HTTP/1.1\r\nHost: {name}\r\nConnection: close\r\nContent-Type: application/json\r\n\
          Content-Length: {}\r\n\r\n",
@@ -194,9 +253,9 @@ async fn exchange(
         (&mut wire).take(ANSWER_MAX).read_to_end(&mut answer).await
     };
     match exchanged.await {
-        Ok(_) => Ok(answer),
+        Ok(_) => Ok(Some((answer, shown))),
         // Closed without a goodbye; whether the answer is whole is seen by reading it.
-        Err(error) if hung_up(&error) => Ok(answer),
+        Err(error) if hung_up(&error) => Ok(Some((answer, shown))),
         Err(error) => Err(broke(error)),
     }
 }
@@ -207,8 +266,8 @@ fn hung_up(error: &std::io::Error) -> bool {
     matches!(error.kind(), BrokenPipe | ConnectionAborted | ConnectionReset | UnexpectedEof)
 }
 
-fn silent(code: &JoinCode, cause: Box<dyn std::error::Error + Send + Sync>) -> Fault {
-    Fault::new(Code::DoorSilent, format!("no answer from `{}`, which invites", shown(&code.address)))
+fn silent(address: &str, cause: Box<dyn std::error::Error + Send + Sync>) -> Fault {
+    Fault::new(Code::DoorSilent, format!("no answer from `{}`, which invites", shown(address)))
         .hint("see that its agent runs, that the code has not ended, and that the port can be reached from here")
         .caused_by(cause)
 }

@@ -18,7 +18,7 @@ use quorate_host::durable::RealDisk;
 use quorate_host::state::StateDir;
 use quorate_pki::{Authority, NodeNames, read_certificates};
 use quorate_plan::certificates::{Role as Certified, pem};
-use quorate_plan::peering::{Invitations, JoinCode, Role, Strikes, TOKEN_BYTES, TTL_MAX_MS, token_of};
+use quorate_plan::peering::{ApprovalSecret, Invitations, JoinCode, Role, Strikes, TOKEN_BYTES, TTL_MAX_MS, token_of};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use tokio::sync::watch;
@@ -66,6 +66,9 @@ struct Probe {
     token: String,
     /// A join code.
     code: String,
+    /// The second secret that goes with it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    secret: Option<String>,
 }
 
 /// It was taken.
@@ -77,11 +80,13 @@ pub struct Probed {
     pub cluster: String,
 }
 
-/// Hands an invitation to a node that waits. `shown`: the code that it shows; `address`: where it is.
-pub async fn probe(mut shown: JoinCode, address: &str, code: &str) -> Result<Probed, Fault> {
+/// Hands an invitation to a node that waits. `shown`: the code that it shows; `address`: where it is; `invited`: the code and the secret.
+/// The operator who does this is on a server, and has named the node by the code that it shows: that is its approval.
+pub async fn probe(mut shown: JoinCode, address: &str, invited: (&str, Option<&str>)) -> Result<Probed, Fault> {
     address.clone_into(&mut shown.address);
-    let token = hex(&shown.token);
-    pinned::ask(&shown, PROBE, || Probe { token: token.clone(), code: code.to_owned() }).await
+    let (token, (code, secret)) = (hex(&shown.token), invited);
+    let request = || Probe { token: token.clone(), code: code.to_owned(), secret: secret.map(str::to_owned) };
+    pinned::ask(&shown, PROBE, request).await
 }
 
 struct Waiting {
@@ -117,7 +122,7 @@ pub async fn accept_probe(settings: AcceptSettings, show: impl FnOnce(&str)) -> 
     let host = if address.contains(':') { format!("[{address}]") } else { address.clone() };
     let (cluster, inviter) = (WAITING.to_owned(), name.clone());
     let at = format!("{host}:{DOOR_PORT}");
-    let code = JoinCode { address: at, cluster, inviter, role: Role::Server, token, pin, expires_ms };
+    let code = JoinCode { address: at, cluster, inviter, role: Role::Server, token, pin, expires_ms, name: None };
     let (joined, mut told) = watch::channel(None);
     let (strikes, one) = (Mutex::default(), tokio::sync::Mutex::default());
     let waiting = Arc::new(Waiting { settings, name, address, invitations, strikes, joined, one });
@@ -179,6 +184,7 @@ async fn taken(
     let AcceptSettings { state_dir, data_dir, etcd_binary, .. } = waiting.settings.clone();
     let settings = JoinSettings {
         code: JoinCode::decode(&probe.code).map_err(invalid)?,
+        secret: probe.secret.as_deref().map(ApprovalSecret::read).transpose().map_err(invalid)?,
         state_dir,
         name: Some(waiting.name.clone()),
         address: Some(waiting.address.clone()),
@@ -186,7 +192,7 @@ async fn taken(
         etcd_binary,
     };
     info!("probed from {from}: joining");
-    match join(&settings).await {
+    match join(&settings, |_| false).await {
         Ok(joined) => {
             let cluster = joined.local.cluster.clone();
             waiting.joined.send_replace(Some(joined));

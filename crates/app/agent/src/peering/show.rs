@@ -48,6 +48,7 @@ pub(crate) async fn shown(api: &Api) -> Result<PeersAnswer, Fault> {
         invitations: open,
         issuing: keys::issuing(api).await,
         unread,
+        waiting: lock(&api.peering.waiting).shown(now),
     })
 }
 

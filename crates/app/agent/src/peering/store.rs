@@ -14,7 +14,9 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::{Notify, watch};
 use tracing::warn;
 
+use super::approve::Waiting;
 use super::place;
+use super::short_code::Challenges;
 use crate::proxy::Proxy;
 
 /// The file's name in the node's folder.
@@ -53,6 +55,10 @@ pub(crate) struct Peering {
     local: Mutex<Option<LocalState>>,
     kept: Mutex<Kept>,
     pub(super) strikes: Mutex<Strikes>,
+    /// Nodes that wait for approval; they say so again and again.
+    pub(super) waiting: Mutex<Waiting>,
+    /// What was given out for proofs of short codes.
+    pub(super) challenges: Mutex<Challenges>,
     /// One decision at a time.
     pub(super) deciding: tokio::sync::Mutex<()>,
     /// What the operation waits for.
@@ -79,6 +85,8 @@ impl Peering {
             local: Mutex::new(local),
             kept: Mutex::new(kept),
             strikes: Mutex::default(),
+            waiting: Mutex::default(),
+            challenges: Mutex::default(),
             deciding: tokio::sync::Mutex::default(),
             waits: Mutex::default(),
             news: Notify::new(),

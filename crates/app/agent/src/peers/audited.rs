@@ -25,7 +25,7 @@ use super::messages::{FileRequest, IntentRequest};
 use super::server::{Api, No, refuse};
 use super::{BODY_MAX, TRIAL};
 use crate::certificates::{self, CertificatesRequest};
-use crate::peering::{self, DetachRequest, InviteRequest, RoleRequest};
+use crate::peering::{self, ApproveRequest, DetachRequest, InviteRequest, RoleRequest};
 use crate::recover::{self, Order, Progress};
 use crate::serve::Peer;
 use crate::trust::{self, TrustRequest};
@@ -159,10 +159,8 @@ fn words_of(api: &Api, path: &str, body: &Bytes) -> Option<Vec<String>> {
         }
         trust::PATH => words_of_trust(&read(body)?),
         recover::RECOVER => words_of_recovery(api, &read(body)?),
-        peering::INVITE => read(body).map(|InviteRequest { role, ttl_ms, address }| {
-            let address = address.map(|address| format!("address {address}"));
-            [role.to_string(), format!("ttl-ms {ttl_ms}")].into_iter().chain(address).collect()
-        }),
+        peering::INVITE => read(body).map(words_of_invitation),
+        peering::APPROVE => read(body).map(|ApproveRequest { name, fingerprint }| vec![name, fingerprint]),
         peering::DETACH => read(body)
             .map(|DetachRequest { name, force }| [name].into_iter().chain(force.then(|| "force".to_owned())).collect()),
         peering::ROLE => read(body).map(|RoleRequest { name, role }| vec![name, role.to_string()]),
@@ -170,6 +168,17 @@ fn words_of(api: &Api, path: &str, body: &Bytes) -> Option<Vec<String>> {
         _ => Some(Vec::new()),
     };
     words.map(|words| [name.to_owned()].into_iter().chain(words).collect())
+}
+
+fn words_of_invitation(request: InviteRequest) -> Vec<String> {
+    let InviteRequest { role, ttl_ms, address, for_name, for_address, short, secret } = request;
+    let mut words = vec![role.to_string(), format!("ttl-ms {ttl_ms}")];
+    words.extend(address.map(|address| format!("address {address}")));
+    words.extend(for_name.map(|name| format!("for-name {name}")));
+    words.extend(for_address.map(|address| format!("for-address {address}")));
+    words.extend(short.then(|| "short".to_owned()));
+    words.extend((secret && role.is_server()).then(|| "with a second secret".to_owned()));
+    words
 }
 
 /// What changes; a request may only query.

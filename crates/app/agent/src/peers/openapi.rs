@@ -5,7 +5,7 @@
 use serde_json::{Value, json};
 
 /// The paths, as `(method, path, summary)`.
-pub(super) const ROUTES: [(&str, &str, &str); 23] = [
+pub(super) const ROUTES: [(&str, &str, &str); 24] = [
     ("get", "/v1/node", "What a node tells of itself: how far its founding has come, what it remembers of others"),
     (
         "post",
@@ -40,6 +40,11 @@ pub(super) const ROUTES: [(&str, &str, &str); 23] = [
     ("post", "/v1/recover", "Orders a recovery, durably, or tells how far the one that was ordered is"),
     ("get", "/v1/peers", "Who belongs to a cluster by hand, and what is being changed"),
     ("post", "/v1/invite", "Makes a join code: whoever has it may join, once and in its time"),
+    (
+        "post",
+        "/v1/peers/approve",
+        "Lets a node that was invited and waits become a server; for the operator of this very node",
+    ),
     ("post", "/v1/detach", "Begins to take a node out of a cluster by hand, after every check"),
     ("post", "/v1/issuing-keys", "Hands the issuing keys to another server of a cluster by hand, once it votes"),
     ("post", "/v1/veto", "Asks what runs on the node whether it objects to a change of peers"),
@@ -88,6 +93,7 @@ fn operation(method: &str, path: &str, summary: &str) -> Value {
         "/v1/restart" => schema("RestartAnswer"),
         "/v1/peers" => schema("Peers"),
         "/v1/invite" => schema("InviteAnswer"),
+        "/v1/peers/approve" => schema("WaitingNode"),
         "/v1/detach" | "/v1/role" => schema("Operation"),
         "/v1/issuing-keys" => schema("IssuingKeys"),
         "/v1/veto" => schema("VetoAnswer"),
@@ -116,6 +122,7 @@ fn operation(method: &str, path: &str, summary: &str) -> Value {
         super::TRIAL => Some("FileTrial"),
         "/v1/intent" => Some("IntentRequest"),
         "/v1/invite" => Some("InviteRequest"),
+        "/v1/peers/approve" => Some("ApproveRequest"),
         "/v1/detach" => Some("DetachRequest"),
         "/v1/veto" => Some("VetoRequest"),
         "/v1/role" => Some("RoleRequest"),
@@ -227,14 +234,20 @@ fn schemas() -> Value {
             "nodes": { "type": "array", "items": object(&["name", "role", "agent", "state", "answers"], json!({
                 "name": text, "role": text, "agent": text, "state": text, "answers": { "type": "boolean" }, "since_ms": number
             })) },
-            "operation": { "$ref": "#/components/schemas/Operation" }
+            "operation": { "$ref": "#/components/schemas/Operation" },
+            "waiting": { "type": "array", "items": { "$ref": "#/components/schemas/WaitingNode" } }
         })),
         "Operation": object(&["id", "kind", "name", "step"], json!({
             "id": text, "kind": { "enum": ["join", "detach", "to-client", "to-server"] }, "name": text, "by": text, "waits": { "type": ["string", "null"] },
             "step": { "enum": ["reserved", "given", "undoing", "joined", "undone", "detached", "changed"] }
         })),
-        "InviteRequest": object(&["role", "ttl_ms"], json!({ "role": text, "ttl_ms": number, "address": { "type": ["string", "null"] } })),
-        "InviteAnswer": object(&["code", "expires_ms"], json!({ "code": text, "expires_ms": number })),
+        "InviteRequest": object(&["role", "ttl_ms"], json!({ "role": text, "ttl_ms": number, "address": { "type": ["string", "null"] },
+            "for_name": text, "for_address": text, "short": { "type": "boolean" }, "secret": { "type": "boolean" } })),
+        "InviteAnswer": object(&["code", "expires_ms"], json!({ "code": text, "expires_ms": number, "secret": text, "address": text,
+            "for_name": text, "for_address": text, "short": { "type": "boolean" } })),
+        "ApproveRequest": object(&["name", "fingerprint"], json!({ "name": text, "fingerprint": text })),
+        "WaitingNode": object(&["name", "address", "role", "fingerprint", "from", "since_ms"], json!({
+            "name": text, "address": text, "role": text, "fingerprint": text, "from": text, "since_ms": number })),
         "DetachRequest": object(&["name", "force"], json!({ "name": text, "force": { "type": "boolean" } })),
         "RoleRequest": object(&["name", "role"], json!({ "name": text, "role": { "enum": ["server", "client"] } })),
         "VetoRequest": object(&["what", "name"], json!({ "what": { "enum": ["join", "detach", "to-client", "to-server"] }, "name": text })),

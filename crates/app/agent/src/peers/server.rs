@@ -77,6 +77,7 @@ pub(crate) fn router(api: &Api) -> Router {
             recover::RECOVER => router.route(path, post(care::order_recovery)),
             peering::PEERS => router.route(path, get(hand::peers)),
             peering::INVITE => router.route(path, post(hand::invite)),
+            peering::APPROVE => router.route(path, post(hand::approve)),
             peering::DETACH => router.route(path, post(hand::detach)),
             peering::KEYS => router.route(path, post(hand::keys)),
             peering::VETO => router.route(path, post(hand::veto)),

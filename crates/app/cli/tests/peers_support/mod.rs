@@ -7,7 +7,7 @@ use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Output, Stdio};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use quorate_etcd::client::{Settings, Tls};
@@ -32,6 +32,8 @@ pub(crate) struct ByHand {
     pub(crate) env: Vec<(String, String)>,
     /// Added to `run --standalone`.
     pub(crate) more: Vec<String>,
+    /// Files with the second secrets of codes, for those who join with both.
+    secrets: Mutex<BTreeMap<String, String>>,
     /// Where nodes are reached, if not at the addresses of their hosts.
     pub(crate) listen: Option<fn(usize) -> String>,
 }
@@ -46,6 +48,7 @@ impl ByHand {
             tools: etcd("3.5.16"),
             env: Vec::new(),
             more: Vec::new(),
+            secrets: Mutex::default(),
             listen: None,
         }
     }
@@ -175,23 +178,45 @@ impl ByHand {
     }
 
     pub(crate) fn invite(&self, at: usize, ttl: &str) -> String {
-        let text = self.done(at, &["peer", "invite", "--ttl", ttl], "");
-        text.lines().next().unwrap().to_owned()
+        self.invite_with(at, &["--ttl", ttl]).0
     }
 
-    pub(crate) fn join_words(&self, at: usize) -> Vec<String> {
-        ["peer", "join"].map(str::to_owned).into_iter().chain(self.own(at)).collect()
+    /// A code, and the second secret that goes with it; a join with that code gets both.
+    pub(crate) fn invite_with(&self, at: usize, more: &[&str]) -> (String, Option<String>) {
+        let text = self.done(at, &[&["peer", "invite"][..], more].concat(), "");
+        let code = text.lines().next().unwrap().to_owned();
+        let secret = text.lines().find_map(|line| line.strip_prefix("secret: ")).map(str::to_owned);
+        if let Some(secret) = &secret {
+            let mut known = self.secrets.lock().unwrap();
+            let file = self.shown(&format!("secret-{}", known.len()));
+            std::fs::File::create(&file).unwrap().write_all(secret.as_bytes()).unwrap();
+            known.insert(code.clone(), file);
+        }
+        (code, secret)
+    }
+
+    /// With the code alone.
+    pub(crate) fn join_alone(&self, at: usize) -> Vec<String> {
+        ["peer", "join", "--wait", "0s"].map(str::to_owned).into_iter().chain(self.own(at)).collect()
+    }
+
+    /// With the second secret of the code, if it has one.
+    pub(crate) fn join_words(&self, at: usize, code: &str) -> Vec<String> {
+        let mut words = self.join_alone(at);
+        let file = self.secrets.lock().unwrap().get(code).cloned();
+        words.extend(file.into_iter().flat_map(|file| ["--secret-file".to_owned(), file]));
+        words
     }
 
     #[track_caller]
     pub(crate) fn join(&self, at: usize, code: &str) {
-        let words = self.join_words(at);
+        let words = self.join_words(at, code);
         self.done(at, &words.iter().map(String::as_str).collect::<Vec<_>>(), code);
     }
 
     #[track_caller]
     pub(crate) fn join_refused(&self, at: usize, code: &str, with: &str) -> String {
-        let words = self.join_words(at);
+        let words = self.join_words(at, code);
         self.refused(at, &words.iter().map(String::as_str).collect::<Vec<_>>(), code, with)
     }
 

@@ -303,6 +303,16 @@ macro_rules! systems {
         FileSignature = "Q1502", Refused;
         /// A node has no operators' authority, so that certificates of nodes may give orders (warning).
         OperatorsUnknown = "Q1503", CannotMeet;
+        /// The join code is for another node.
+        JoinOtherNode = "Q1505", Refused;
+        /// A node with a join code waits for approval.
+        JoinAwaitsApproval = "Q1506", Waiting;
+        /// The second secret of an invitation is wrong.
+        JoinSecretWrong = "Q1507", Refused;
+        /// No such node waits for approval.
+        NothingToApprove = "Q1508", CannotMeet;
+        /// The other side does not prove a short join code.
+        JoinUnproven = "Q1509", Refused;
         }
     };
 }

@@ -13,12 +13,14 @@ use super::Role;
 /// Bytes of a token: not to be guessed, whatever the limit of attempts is.
 pub const TOKEN_BYTES: usize = 16;
 /// What every code begins with.
-const PREFIX: &str = "quorate-join-";
+pub(super) const PREFIX: &str = "quorate-join-";
 /// Characters of the longest code; more is not looked at.
-const TEXT_MAX: usize = 1024;
+pub(super) const TEXT_MAX: usize = 1024;
 /// Bytes that tell a slip of the finger.
 const CHECK_BYTES: usize = 4;
 const VERSION: u8 = 1;
+/// Of codes that hold the name of the node that they are for.
+const VERSION_NAMED: u8 = 2;
 
 /// What a code says.
 #[derive(Clone, PartialEq, Eq)]
@@ -37,6 +39,8 @@ pub struct JoinCode {
     pub pin: [u8; 32],
     /// Until when, in ms since 1970.
     pub expires_ms: u64,
+    /// The name of the node that the code is for, if it is for one alone. The inviting node enforces it.
+    pub name: Option<String>,
 }
 
 impl std::fmt::Debug for JoinCode {
@@ -53,7 +57,7 @@ impl std::fmt::Debug for JoinCode {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum CodeError {
     /// It is something else.
-    #[error("it does not begin with `quorate-join-`")]
+    #[error("it does not begin with `quorate-join-`, and a short one has digits and letters alone, without U")]
     Other,
     /// It is far too long.
     #[error("it is too long")]
@@ -64,6 +68,18 @@ pub enum CodeError {
     /// A newer program made it.
     #[error("it was made by a newer program")]
     Newer,
+    /// A short text with a wrong character.
+    #[error("a character of it is wrong, or two were exchanged")]
+    Typo,
+    /// A short text that is too short or too long.
+    #[error("a short one has 17 characters, and this has {0}")]
+    Characters(usize),
+    /// An approval secret, where a code is wanted.
+    #[error("it is the secret that goes with a code, and not the code")]
+    Secret,
+    /// A code, where an approval secret is wanted.
+    #[error("it is a join code, and not the secret that goes with it")]
+    Code,
 }
 
 impl CodeError {
@@ -90,11 +106,12 @@ pub fn token_of(text: &str) -> Option<[u8; TOKEN_BYTES]> {
 impl JoinCode {
     /// The text.
     pub fn encode(&self) -> String {
-        let mut bytes = vec![VERSION, self.role.number()];
+        let version = if self.name.is_some() { VERSION_NAMED } else { VERSION };
+        let mut bytes = vec![version, self.role.number()];
         bytes.extend(self.expires_ms.to_be_bytes());
         bytes.extend(self.token);
         bytes.extend(self.pin);
-        for text in [&self.address, &self.cluster, &self.inviter] {
+        for text in [&self.address, &self.cluster, &self.inviter].into_iter().chain(&self.name) {
             // Names and addresses have at most 253 characters; what is longer would not be read back, and is not made.
             let text = text.as_bytes();
             let length = u8::try_from(text.len()).unwrap_or(u8::MAX);
@@ -123,17 +140,19 @@ impl JoinCode {
             return Err(CodeError::Damaged);
         }
         let mut rest = Bytes(content);
-        if rest.byte()? != VERSION {
+        let version = rest.byte()?;
+        if !matches!(version, VERSION | VERSION_NAMED) {
             return Err(CodeError::Newer);
         }
         let role = Role::of_number(rest.byte()?).ok_or(CodeError::Newer)?;
         let expires_ms = u64::from_be_bytes(rest.array()?);
         let (token, pin) = (rest.array()?, rest.array()?);
         let (address, cluster, inviter) = (rest.text()?, rest.text()?, rest.text()?);
+        let name = if version == VERSION_NAMED { Some(rest.text()?) } else { None };
         if !rest.0.is_empty() {
             return Err(CodeError::Damaged);
         }
-        Ok(JoinCode { address, cluster, inviter, role, token, pin, expires_ms })
+        Ok(JoinCode { address, cluster, inviter, role, token, pin, expires_ms, name })
     }
 }
 
@@ -174,6 +193,7 @@ mod tests {
             token: [7; TOKEN_BYTES],
             pin: [9; 32],
             expires_ms: 1_800_000_000_000,
+            name: None,
         }
     }
 
@@ -185,6 +205,17 @@ mod tests {
         let (head, tail) = text.split_at(40);
         assert_eq!(JoinCode::decode(&format!(" {head}\n  {tail}\r\n")), Ok(code()));
         assert!(!format!("{:?}", code()).contains("[7"), "the token is not shown");
+    }
+
+    #[test]
+    fn reads_the_name_that_a_code_is_for_and_codes_of_releases_without_it() {
+        let named = JoinCode { name: Some("n4".to_owned()), ..code() };
+        assert_eq!(JoinCode::decode(&named.encode()), Ok(named));
+        // Made by a release that had no names in codes.
+        let old = "quorate-join-AQEAAAGjGFxQAAcHBwcHBwcHBwcHBwcHBwcJCQkJCQkJCQkJCQkJCQkJCQkJCQkJCQkJCQkJCQkJCQ0xMC4wLjAu\
+            MTo3NzAwBnByb2QtMQJuMXSvX-w";
+        assert_eq!(code().encode(), old);
+        assert_eq!(JoinCode::decode(old), Ok(code()));
     }
 
     proptest::proptest! {

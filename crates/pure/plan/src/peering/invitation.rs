@@ -1,13 +1,15 @@
 //! Invitations: one-time tokens by their hashes, and how often someone may be wrong.
 //!
-//! **Invariant:** a token itself is never kept; one that was used belongs to whoever used it first, and lets nobody else in.
+//! **Invariant:** a token itself is never kept; one that was used belongs to whoever used it first, and lets nobody else in. A node
+//! becomes a server only with the second secret or an approval, and what an invitation is bound to holds for every use of it.
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use super::Role;
+use super::{ApprovalSecret, Newcomer, Role};
 use quorate_etcd_formats::hex::hex;
 
 /// The longest time that a code may hold: a day.
@@ -20,6 +22,8 @@ pub const STRIKES_SPAN_MS: u64 = 60_000;
 const ADDRESSES_MAX: usize = 1024;
 /// Invitations that are kept at once.
 const KEPT_MAX: usize = 64;
+/// Before the hash of a token with terms: a release that does not enforce them does not find it, and refuses.
+const WITH_TERMS: &str = "terms:";
 
 /// One invitation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -33,6 +37,93 @@ pub struct Invitation {
     /// Who used it: what it asked to have signed, as a hash. The same one may ask again, in case it did not hear the answer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub used_by: Option<String>,
+    /// What else is required.
+    #[serde(flatten)]
+    pub terms: Terms,
+    /// The node that was approved, by its fingerprint.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub approved: Option<String>,
+}
+
+/// What an invitation requires beside its token.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Terms {
+    /// The name of the only node that may use it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// The address of the only node that may use it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub address: Option<IpAddr>,
+    /// The hash of the second secret, which takes the place of an approval.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub secret: Option<String>,
+    /// The key of proofs of a short code, in hex. It lies beside the issuing keys, which are worth more.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
+}
+
+/// How a node is not the one that an invitation is for.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Mismatch {
+    /// It has another name.
+    #[error("the code is for another node than `{0}`")]
+    Name(String),
+    /// It declares another address.
+    #[error("the code is for a node at another address than `{0}`")]
+    Address(String),
+    /// Its connection comes from elsewhere.
+    #[error("the code is for a node at another address than `{0}`, from which this request came")]
+    Source(IpAddr),
+}
+
+/// Whether a node may become what it was invited as.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Admission {
+    /// Yes.
+    Admitted,
+    /// Once an operator has approved it.
+    Awaits,
+    /// The second secret is wrong.
+    WrongSecret,
+}
+
+impl Invitation {
+    /// How the node is not the one that this is for. `from`: where its connection comes from.
+    pub fn mismatch(&self, newcomer: &Newcomer, from: IpAddr) -> Option<Mismatch> {
+        let Terms { name, address, .. } = &self.terms;
+        if name.as_ref().is_some_and(|name| *name != newcomer.name) {
+            return Some(Mismatch::Name(shown(&newcomer.name)));
+        }
+        let address = address.as_ref()?.to_canonical();
+        let declared: Option<IpAddr> = newcomer.address.parse().ok();
+        if declared.map(|declared| declared.to_canonical()) != Some(address) {
+            return Some(Mismatch::Address(shown(&newcomer.address)));
+        }
+        (from.to_canonical() != address).then(|| Mismatch::Source(from.to_canonical()))
+    }
+
+    /// Whether the node with this claim (its hash) and fingerprint may become what it was invited as.
+    pub fn admission(&self, claim: &str, print: &str, secret: Option<&ApprovalSecret>) -> Admission {
+        if !self.role.is_server() {
+            return Admission::Admitted;
+        }
+        match (&self.terms.secret, secret) {
+            (Some(hash), Some(secret)) if *hash == secret.hash() => return Admission::Admitted,
+            (Some(_), Some(_)) => return Admission::WrongSecret,
+            (_, None) | (None, Some(_)) => {}
+        }
+        let admitted = self.approved.as_deref() == Some(print) || self.used_by.as_deref() == Some(claim);
+        if admitted { Admission::Admitted } else { Admission::Awaits }
+    }
+
+    fn is_of(&self, hash: &str) -> bool {
+        self.token.strip_prefix(WITH_TERMS).unwrap_or(&self.token) == hash
+    }
+}
+
+/// Names and addresses of others may be long, and must not break our lines.
+fn shown(text: &str) -> String {
+    text.chars().filter(|c| !c.is_control()).take(100).collect()
 }
 
 /// All of them.
@@ -56,10 +147,17 @@ pub enum Turned {
 impl Invitations {
     /// Keeps one more, and forgets those whose time is long over.
     pub fn add(&mut self, token: &[u8], role: Role, expires_ms: u64, now_ms: u64) {
+        self.add_with(token, role, Terms::default(), expires_ms, now_ms);
+    }
+
+    /// The same with terms.
+    pub fn add_with(&mut self, token: &[u8], role: Role, terms: Terms, expires_ms: u64, now_ms: u64) {
         self.all.retain(|known| known.expires_ms.saturating_add(TTL_MAX_MS) > now_ms);
         self.all.drain(..self.all.len().saturating_sub(KEPT_MAX - 1));
         let expires_ms = expires_ms.min(now_ms.saturating_add(TTL_MAX_MS));
-        self.all.push(Invitation { token: hashed(token), role, expires_ms, used_by: None });
+        let enforced = role.is_server() || terms != Terms::default();
+        let token = if enforced { format!("{WITH_TERMS}{}", hashed(token)) } else { hashed(token) };
+        self.all.push(Invitation { token, role, expires_ms, used_by: None, terms, approved: None });
     }
 
     /// Whether anyone may still come. `busy`: someone is being taken in, and may not have heard the answer yet. A client is taken in
@@ -73,7 +171,7 @@ impl Invitations {
     pub fn find(&self, token: &[u8], asks: Option<&str>, now_ms: u64) -> Result<&Invitation, Turned> {
         let hash = hashed(token);
         // Hashes of secrets: comparing them tells nothing that helps.
-        let known = self.all.iter().find(|known| known.token == hash).ok_or(Turned::Unknown)?;
+        let known = self.all.iter().find(|known| known.is_of(&hash)).ok_or(Turned::Unknown)?;
         match (&known.used_by, asks) {
             _ if now_ms >= known.expires_ms => Err(Turned::Expired),
             (Some(by), Some(asks)) if by != asks => Err(Turned::Used),
@@ -84,9 +182,18 @@ impl Invitations {
     /// Binds it to who uses it.
     pub fn use_up(&mut self, token: &[u8], asks: &str) {
         let hash = hashed(token);
-        for known in self.all.iter_mut().filter(|known| known.token == hash && known.used_by.is_none()) {
+        for known in self.all.iter_mut().filter(|known| known.is_of(&hash) && known.used_by.is_none()) {
             known.used_by = Some(asks.to_owned());
         }
+    }
+
+    /// Lets the node with this fingerprint become a server by the invitation with this token, as it is kept. False: there is none
+    /// any more.
+    pub fn approve(&mut self, token: &str, print: &str, now_ms: u64) -> bool {
+        let open =
+            |known: &&mut Invitation| known.token == token && known.used_by.is_none() && now_ms < known.expires_ms;
+        let found = self.all.iter_mut().find(open);
+        found.map(|known| known.approved = Some(print.to_owned())).is_some()
     }
 }
 
@@ -158,6 +265,84 @@ mod tests {
         );
         all.add(b"long", Role::Server, u64::MAX, 1000);
         assert_eq!(all.all[1].expires_ms, 1000 + TTL_MAX_MS);
+    }
+
+    fn newcomer(name: &str, address: &str) -> Newcomer {
+        Newcomer { name: name.to_owned(), address: address.to_owned(), data_dir: "/d".to_owned() }
+    }
+
+    fn with(role: Role, terms: Terms) -> Invitation {
+        let mut all = Invitations::default();
+        all.add_with(b"secret", role, terms, 2000, 1000);
+        all.find(b"secret", None, 1500).unwrap().clone()
+    }
+
+    #[test]
+    fn binds_an_invitation_to_a_name_and_an_address() {
+        let at = |text: &str| text.parse::<IpAddr>().unwrap();
+        let node = newcomer("n4", "10.0.0.4");
+        assert_eq!(with(Role::Client, Terms::default()).mismatch(&node, at("10.9.9.9")), None);
+        let terms = Terms { name: Some("n4".to_owned()), ..Terms::default() };
+        let named = with(Role::Client, terms);
+        assert_eq!(named.mismatch(&node, at("10.9.9.9")), None);
+        assert_eq!(
+            named.mismatch(&newcomer("n5\n", "10.0.0.4"), at("10.0.0.4")),
+            Some(Mismatch::Name("n5".to_owned()))
+        );
+        let placed = with(Role::Client, Terms { address: Some(at("10.0.0.4")), ..Terms::default() });
+        assert_eq!(placed.mismatch(&node, at("::ffff:10.0.0.4")), None);
+        assert_eq!(placed.mismatch(&node, at("10.0.0.5")), Some(Mismatch::Source(at("10.0.0.5"))));
+        for other in ["10.0.0.5", "n4.example", ""] {
+            let found = placed.mismatch(&newcomer("n4", other), at("10.0.0.4"));
+            assert_eq!(found, Some(Mismatch::Address(other.to_owned())));
+        }
+        // An address in other words is the same address.
+        let six = with(Role::Client, Terms { address: Some(at("fd00::4")), ..Terms::default() });
+        assert_eq!(six.mismatch(&newcomer("n4", "fd00:0:0::4"), at("fd00::4")), None);
+    }
+
+    #[test]
+    fn makes_a_server_only_with_the_second_secret_or_an_approval() {
+        let (right, wrong) = (ApprovalSecret::new([1; 10]), ApprovalSecret::new([2; 10]));
+        let terms = Terms { secret: Some(right.hash()), ..Terms::default() };
+        for role in [Role::Server, Role::External] {
+            let mut all = Invitations::default();
+            all.add_with(b"secret", role, terms.clone(), 2000, 1000);
+            let one = all.all[0].clone();
+            assert_eq!(one.admission("me", "F", None), Admission::Awaits);
+            assert_eq!(one.admission("me", "F", Some(&wrong)), Admission::WrongSecret);
+            assert_eq!(one.admission("me", "F", Some(&right)), Admission::Admitted);
+            assert!(!all.approve("other", "F", 1500) && !all.approve(&one.token, "F", 2000));
+            assert!(all.approve(&one.token, "F", 1500));
+            assert_eq!(all.all[0].admission("me", "F", None), Admission::Admitted);
+            assert_eq!(all.all[0].admission("me", "G", None), Admission::Awaits, "an approval is for one node");
+            all.use_up(b"secret", "me");
+            assert_eq!(all.all[0].admission("me", "G", None), Admission::Admitted, "what was begun goes on");
+            assert!(!all.approve(&one.token, "G", 1500), "it was used");
+        }
+        assert_eq!(with(Role::Client, Terms::default()).admission("me", "F", None), Admission::Admitted);
+        // Without a secret of its own, an invitation takes none.
+        let without = with(Role::Server, Terms::default());
+        assert_eq!(without.admission("me", "F", Some(&right)), Admission::Awaits);
+    }
+
+    #[test]
+    fn keeps_invitations_of_the_release_before_and_lets_it_find_none_with_terms() {
+        let old = format!(r#"{{"all":[{{"token":"{}","role":"server","expires_ms":2000}}]}}"#, hashed(b"secret"));
+        let mut all: Invitations = serde_json::from_str(&old).unwrap();
+        let found = all.find(b"secret", Some("me"), 1500).unwrap();
+        assert_eq!(found.admission("me", "F", None), Admission::Awaits, "an old code alone makes no server either");
+        all.use_up(b"secret", "me");
+        assert_eq!(all.all[0].admission("me", "F", None), Admission::Admitted, "a join that had begun goes on");
+        let again: Invitations = serde_json::from_str(&serde_json::to_string(&all).unwrap()).unwrap();
+        assert_eq!(again, all);
+        for enforced in [
+            with(Role::Server, Terms::default()),
+            with(Role::Client, Terms { name: Some("n".to_owned()), ..Terms::default() }),
+        ] {
+            assert_ne!(enforced.token, hashed(b"secret"));
+        }
+        assert_eq!(with(Role::Client, Terms::default()).token, hashed(b"secret"));
     }
 
     #[test]

@@ -34,6 +34,14 @@ impl Role {
         }
     }
 
+    /// Whether a node that joins with this role gets what servers have: the cluster's data and its issuing keys.
+    pub fn is_server(self) -> bool {
+        match self {
+            Role::Standalone | Role::Server | Role::External => true,
+            Role::Client | Role::Detached => false,
+        }
+    }
+
     pub(super) fn number(self) -> u8 {
         match self {
             Role::Standalone => 0,

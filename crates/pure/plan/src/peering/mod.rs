@@ -16,6 +16,7 @@ mod invitation;
 mod local;
 mod operation;
 mod route;
+mod short;
 
 pub use check::{API_VERSIONS, CLOCK_MAX_MS, FSYNC_MAX_MS, Side, objections, objections_to, workload};
 pub use code::{CodeError, JoinCode, TOKEN_BYTES, token_of};
@@ -23,7 +24,10 @@ pub use edit::{
     EditError, ExternalFile, Newcomer, StandaloneFile, member_of, standalone_text, with_member, without_member,
 };
 pub use glusterd::{GLUSTERD_TOKEN, GlusterdPlaces, Imported, Mode, glusterd_text, read_glusterd};
-pub use invitation::{Invitation, Invitations, STRIKES_MAX, STRIKES_SPAN_MS, Strikes, TTL_MAX_MS, Turned};
+pub use invitation::{
+    Admission, Invitation, Invitations, Mismatch, STRIKES_MAX, STRIKES_SPAN_MS, Strikes, TTL_MAX_MS, Terms, Turned,
+};
 pub use local::{LocalError, LocalState, Role};
 pub use operation::{Kind, Next, Operation, Outcome, Seen, Step, brought, next};
 pub use route::{SAME_RTT_US, Upstream, is_drained, order};
+pub use short::{ApprovalSecret, SHORT_BYTES, ShortCode, TypedCode, fingerprint, is_same_fingerprint};

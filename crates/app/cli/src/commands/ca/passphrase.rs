@@ -53,7 +53,7 @@ impl Terminal {
     }
 
     /// Asks a question that is answered with yes or anything else.
-    pub(super) fn ask_yes(&self, question: &str) -> Result<bool, Fault> {
+    pub(crate) fn ask_yes(&self, question: &str) -> Result<bool, Fault> {
         let answer = self.ask(question)?;
         Ok(matches!(answer.trim().to_ascii_lowercase().as_str(), "y" | "yes"))
     }

@@ -1,16 +1,20 @@
 //! `quorate peer join`: joins a cluster with a code.
 
-use std::path::PathBuf;
+use std::io::{IsTerminal, Read};
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use quorate_agent::cluster_file;
-use quorate_agent::peering::{JoinSettings, Joined, join};
+use quorate_agent::peering::{Awaited, JoinSettings, Joined, join, prove_code};
 use quorate_agent::turn::{self, Finish, Node, RunSettings};
 use quorate_faults::{Code, Exit, Fault};
-use quorate_plan::peering::{CodeError, JoinCode};
+use quorate_plan::peering::{ApprovalSecret, CodeError, JoinCode, TypedCode};
 use serde::Serialize;
+use zeroize::Zeroizing;
 
-use super::{AGAIN, PlaceArgs, read_code};
+use super::{AGAIN, CODE_MAX, PlaceArgs, read_code};
+use crate::args::duration;
+use crate::commands::ca::passphrase::Terminal;
 use crate::commands::run::{own_program, runtime};
 use crate::logging::{self, LogArgs};
 use crate::printer::Printer;
@@ -23,9 +27,14 @@ const BUSY_LIMIT: Duration = Duration::from_secs(10);
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  quorate peer join                        asks for the code
-  quorate peer join --run < code.txt       from a pipe; then be the agent
+  quorate peer join                        asks for the code and the second secret
+  quorate peer join --inviter 10.0.0.1     asks for a short code
+  quorate peer join --run --secret-file secret.txt < code.txt
   quorate peer join --code-file code.txt --name n2 --listen 10.0.0.2
+
+A client joins with the code alone. A server needs the second secret of the code too, or waits
+until `quorate peer approve` lets it in on the node that invited it; it prints a fingerprint
+to compare there.
 
 Both sides are checked first; all that speaks against it is listed, and nothing is changed.
 Then this node makes its keys, has them signed, and gets the cluster file. Its agent
@@ -38,6 +47,18 @@ pub(crate) struct Args {
     /// File that holds the code [default: asked for, or stdin]
     #[arg(long, value_name = "FILE")]
     code_file: Option<PathBuf>,
+
+    /// File that holds the second secret of a server's code [default: asked for at a terminal, else none]
+    #[arg(long, value_name = "FILE", env = "QUORATE_JOIN_SECRET_FILE")]
+    secret_file: Option<PathBuf>,
+
+    /// Where the node that invites is reached, as HOST or HOST:PORT; a short code needs it
+    #[arg(long, value_name = "HOST")]
+    inviter: Option<String>,
+
+    /// How long to wait for an approval [default: as long as the code holds]
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    wait: Option<Duration>,
 
     /// Where others reach this node [default: as the inviter is reached]
     #[arg(long, value_name = "ADDRESS")]
@@ -62,8 +83,14 @@ pub(crate) struct Args {
 /// Joins.
 pub(crate) fn run(args: &Args, printer: &mut Printer) -> Result<Exit, Fault> {
     let text = read_code(args.code_file.as_deref(), "join code: ")?;
+    let typed = TypedCode::read(&text).map_err(CodeError::fault)?;
+    let client = matches!(&typed, TypedCode::Long(code) if !code.role.is_server());
+    let asks = args.code_file.is_none() && !client;
+    let secret = read_secret(args.secret_file.as_deref(), asks)?;
+    let runtime = runtime()?;
     let settings = JoinSettings {
-        code: JoinCode::decode(&text).map_err(CodeError::fault)?,
+        code: runtime.block_on(whole(typed, args.inviter.as_deref()))?,
+        secret,
         state_dir: args.place.state_dir()?,
         name: args.place.name.clone(),
         address: args.listen.clone(),
@@ -73,8 +100,7 @@ pub(crate) fn run(args: &Args, printer: &mut Printer) -> Result<Exit, Fault> {
         },
         etcd_binary: args.etcd_binary.clone(),
     };
-    let runtime = runtime()?;
-    let joined = runtime.block_on(join_after_others(&settings, printer))?;
+    let joined = runtime.block_on(join_after_others(&settings, args.wait, printer))?;
     for note in &joined.notes {
         printer.note(note);
     }
@@ -96,12 +122,68 @@ pub(crate) fn run(args: &Args, printer: &mut Printer) -> Result<Exit, Fault> {
     }
 }
 
-/// One node joins at a time: waits for a change that is about to end.
-async fn join_after_others(settings: &JoinSettings, printer: &mut Printer) -> Result<Joined, Fault> {
-    let began = Instant::now();
-    let mut told = false;
+/// The code with all that the join needs; a short one is proven first.
+async fn whole(typed: TypedCode, inviter: Option<&str>) -> Result<JoinCode, Fault> {
+    match (typed, inviter) {
+        (TypedCode::Long(code), None) => Ok(code),
+        (TypedCode::Long(_), Some(_)) => Err(Fault::new(Code::Usage, "`--inviter` goes with a short code")
+            .hint("this code holds the address of the node that invites: leave `--inviter` out")),
+        (TypedCode::Short(code), Some(inviter)) => prove_code(&code, inviter).await,
+        (TypedCode::Short(_), None) => Err(Fault::new(Code::Usage, "a short code does not say which node invites")
+            .hint("name its address: `quorate peer join --inviter 10.0.0.1`")),
+    }
+}
+
+/// The second secret, from the file, or from the terminal on which the code was typed.
+fn read_secret(file: Option<&Path>, asks: bool) -> Result<Option<ApprovalSecret>, Fault> {
+    let mut text = Zeroizing::new(String::new());
+    match file {
+        Some(file) => {
+            let fail = |error| Fault::io(format!("cannot read `{}`", file.display()), error);
+            let opened = std::fs::File::open(file).map_err(fail)?;
+            opened.take(CODE_MAX).read_to_string(&mut text).map_err(fail)?;
+        }
+        None if asks && std::io::stdin().is_terminal() => {
+            let Ok(terminal) = Terminal::open() else { return Ok(None) };
+            text = terminal.ask("second secret, if the code is for a server (empty: wait for approval): ")?;
+            if text.trim().is_empty() {
+                return Ok(None);
+            }
+        }
+        None => return Ok(None),
+    }
+    // As `quorate peer invite` prints it, or without that word.
+    let trimmed = text.trim();
+    let secret = ApprovalSecret::read(trimmed.strip_prefix("secret:").unwrap_or(trimmed));
+    secret.map(Some).map_err(ApprovalSecret::fault)
+}
+
+/// What the operator has to do.
+fn note_wait(awaited: &Awaited, printer: &mut Printer) {
+    let Awaited { name, inviter, fingerprint } = awaited;
+    printer.note(&format!(
+        "this node waits for approval: on `{inviter}`, `quorate peer approve {name}` if that shows the fingerprint\n  {fingerprint}"
+    ));
+}
+
+/// One node joins at a time: waits for a change that is about to end. And a server without its second secret waits for approval.
+async fn join_after_others(
+    settings: &JoinSettings,
+    wait: Option<Duration>,
+    printer: &mut Printer,
+) -> Result<Joined, Fault> {
+    let begun = Instant::now();
+    let (mut began, mut told, mut noted) = (begun, false, false);
     loop {
-        match join(settings).await {
+        let joined = join(settings, |awaited| {
+            if !std::mem::replace(&mut noted, true) {
+                note_wait(awaited, printer);
+            }
+            // Whoever waits for another change after that waits as long as everyone.
+            began = Instant::now();
+            wait.is_none_or(|wait| begun.elapsed() < wait)
+        });
+        match joined.await {
             Err(fault) if fault.code() == Code::PeersBusy && began.elapsed() < BUSY_LIMIT => {
                 if !std::mem::replace(&mut told, true) {
                     printer.note(&format!("waiting for up to {} s: {fault}", BUSY_LIMIT.as_secs()));

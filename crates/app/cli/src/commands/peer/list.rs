@@ -1,6 +1,6 @@
 //! `quorate peer list` and `quorate peer status`: who belongs to the cluster, and what is being changed.
 
-use quorate_agent::peering::PeersAnswer;
+use quorate_agent::peering::{PeersAnswer, WaitingShown};
 use quorate_faults::{Exit, Fault};
 use quorate_plan::peering::Role;
 use serde::Serialize;
@@ -66,6 +66,12 @@ impl Report for Listed {
         );
         if let Some(why) = &self.0.unread {
             page.line(format!("who the clients are cannot be read ({why}): there may be others than those above"));
+        }
+        for WaitingShown { name, address, role, fingerprint, from, .. } in &self.0.waiting {
+            let from = if from == address { String::new() } else { format!(", from {from}") };
+            page.gap();
+            page.line(format!("`{name}` at {address}{from} waits to join as {role}, fingerprint {fingerprint}"));
+            page.step("approve", format!("quorate peer approve {name}"));
         }
     }
 }

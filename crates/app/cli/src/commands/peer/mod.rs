@@ -3,6 +3,7 @@
 //! **Rule:** a command asks the agent of this node, which decides; join codes come from a person, a pipe or a file, never from
 //! the command line, where others could read them.
 
+mod approve;
 mod detach;
 mod followed;
 mod invite;
@@ -43,14 +44,16 @@ const CODE_MAX: u64 = 8192;
 #[derive(Debug, clap::Subcommand)]
 #[command(after_help = "\
 Examples:
-  quorate peer invite --ttl 1h             on a server: a code for one newcomer
-  quorate peer join                        on the newcomer: asks for the code
+  quorate peer invite --ttl 1h             on a server: a code and a secret for one newcomer
+  quorate peer join                        on the newcomer: asks for both
   quorate peer list")]
 pub(crate) enum Verb {
-    /// Make a join code: whoever has it may join, once and in its time
+    /// Make a join code for one node, and the second secret that a server needs
     Invite(invite::Args),
     /// Join a cluster with a code
     Join(join::Args),
+    /// Let a node that waits with a join code become a server
+    Approve(approve::Args),
     /// Take a node in that waits for it: `quorate run --accept-probe`
     Probe(probe::Args),
     /// Who belongs to the cluster
@@ -68,6 +71,7 @@ pub(crate) fn run(verb: Verb, printer: &mut Printer) -> Result<Exit, Fault> {
     match verb {
         Verb::Invite(args) => invite::run(&args, printer),
         Verb::Join(args) => join::run(&args, printer),
+        Verb::Approve(args) => approve::run(&args, printer),
         Verb::Probe(args) => probe::run(&args, printer),
         Verb::List(args) => list::list(&args, printer),
         Verb::Status(args) => list::status(&args, printer),

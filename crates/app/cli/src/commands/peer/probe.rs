@@ -49,9 +49,18 @@ pub(crate) fn run(args: &Args, printer: &mut Printer) -> Result<Exit, Fault> {
     let text = read_code(args.code_file.as_deref(), "the code that the node shows: ")?;
     let shown = JoinCode::decode(&text).map_err(CodeError::fault)?;
     let role = if args.role == "client" { Role::Client } else { Role::Server };
-    let request = InviteRequest { role, ttl_ms: 10 * 60 * 1000, address: None };
-    let InviteAnswer { code, .. } = agent.order(INVITE, &request)?;
-    let Probed { name, cluster } = agent.runtime.block_on(probe(shown, &args.address, &code))?;
+    let request = InviteRequest {
+        role,
+        ttl_ms: 10 * 60 * 1000,
+        address: None,
+        for_name: None,
+        for_address: None,
+        short: false,
+        secret: true,
+    };
+    let InviteAnswer { code, secret, .. } = agent.order(INVITE, &request)?;
+    let probed = agent.runtime.block_on(probe(shown, &args.address, (&code, secret.as_deref())));
+    let Probed { name, cluster } = probed?;
     printer.note(&format!("`{name}` has a place in cluster `{cluster}`, and joins"));
     let operation = agent.look()?.operation.filter(|operation| operation.name == name);
     let Some(operation) = operation else { return Ok(Exit::Done) };
