@@ -39,6 +39,8 @@ const NODE_STATE: &str =
 
 /// A join code of nobody's.
 const JOIN_CODE: &str = "quorate-join-AQEAAAGfzwAAAAcHBwcHBwcHBwcHBwcHBwcJCQkJ";
+/// A short one, and the second secret of one.
+const SHORT_CODES: [&str; 2] = ["KKSM-2XDA-9DRW-EE4D-D", "000G-40R4-0M30-E209-7"];
 
 /// A transaction as a slot of PostgreSQL tells it: an insert, an update with the old key, and a delete.
 const PG_CHANGES: &[&[u8]] = &[
@@ -99,7 +101,10 @@ pub(crate) fn run(root: &Path) -> Result<String> {
     plant(&corpus.join("certificate_bundle"), "requests", REQUESTS.as_bytes())?;
     plant(&corpus.join("node_state"), "state", NODE_STATE.as_bytes())?;
     plant(&corpus.join("join_code"), "code", JOIN_CODE.as_bytes())?;
-    count += 4;
+    for (name, text) in ["short", "secret"].into_iter().zip(SHORT_CODES) {
+        plant(&corpus.join("join_code"), name, text.as_bytes())?;
+    }
+    count += 6;
     let guide = root.join("docs/guide/cluster-file.md");
     let guide = std::fs::read_to_string(&guide).with_context(|| format!("cannot read `{}`", guide.display()))?;
     for (index, part) in guide.split("```yaml\n").skip(1).enumerate() {
