@@ -29,28 +29,36 @@ fn put(path: &Path, text: &str) -> String {
     path.display().to_string()
 }
 
-/// A node with a state dir of its own, that calls itself what it likes.
+/// A node with a root of its own, as on a machine of its own, that calls itself what it likes.
 struct Other {
     at: usize,
+    root: PathBuf,
     state: PathBuf,
     words: Vec<String>,
 }
 
 impl Other {
     fn new(net: &ByHand, at: usize, dir: &str, more: &[&str]) -> Other {
-        let state = net.root.path().join(dir);
-        let data = state.join("data").display().to_string();
+        let root = net.root.path().join(dir);
+        // The place of state is the same for all nodes of a cluster, below their roots.
+        let state = PathBuf::from(format!("{}{}", root.display(), net.shown("state")));
+        let data = root.join("data").display().to_string();
         let binary = net.tools.etcd.display().to_string();
         let own = ["peer", "join", "--wait", "0s", "--data-dir", &data, "--etcd-binary", &binary, "--state-dir"];
         let mut words: Vec<String> = own.map(str::to_owned).to_vec();
         words.push(state.display().to_string());
         words.extend(more.iter().map(|word| (*word).to_owned()));
-        Other { at, state, words }
+        Other { at, root, state, words }
     }
 
     fn join(&self, net: &ByHand, input: &str) -> Output {
         let mut command = net.hosts[self.at].command(quorate());
-        command.args(&self.words).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+            .env("QUORATE_ROOT", &self.root)
+            .args(&self.words)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();
         let _ = child.stdin.take().unwrap().write_all(input.as_bytes());
         child.wait_with_output().unwrap()
