@@ -64,12 +64,13 @@ fn stop_senders(group: &Group, at: usize) -> usize {
 }
 
 /// Stops the process of a node's server that sends its changes to another node.
-fn stop_sender(group: &Group, runtime: &Runtime, from: usize, to: usize) {
+fn stop_sender(group: &Group, runtime: &Runtime, from: usize, to: usize) -> Pid {
     let link = format!("mesh_n{}_from_n{}", to + 1, from + 1);
     let sql = format!("SELECT pid::int8 FROM pg_stat_replication WHERE application_name = '{link}'");
     let inside = runtime.block_on(count(&group.inside(from), &sql));
     let (pid, _) = senders(group, from).into_iter().find(|(_, number)| *number == inside).unwrap();
     kill_process(pid, Signal::STOP).unwrap();
+    pid
 }
 
 /// The writer sends nothing any more, takes one more update, and dies with all that runs on its node. Returns who writes then.
@@ -343,4 +344,40 @@ fn applied_more_than_the_new_writer(group: &mut Group, runtime: &Runtime, (old, 
         assert!(!takes_reads(group, runtime, at));
     }
     assert_eq!(value(group, runtime, new), 90);
+}
+
+/// Hands over as planned while a node lacks an update of the writer, and has the next writer change the same row.
+fn switch_over(group: &Group, runtime: &Runtime, (old, new): (usize, usize), lacked: i64) {
+    write(group, runtime, old, &[&format!("UPDATE public.t SET v = {lacked} WHERE id = 1")]);
+    group.wait("the next writer has it", |group| value(group, runtime, new) == lacked);
+    well(&group.pg(&["switchover", "--to", &group.nodes[new].name]));
+    group.wait("it writes", |group| group.writer() == Some(new));
+    write(group, runtime, new, &[&format!("UPDATE public.t SET v = {} WHERE id = 1", lacked + 1)]);
+}
+
+#[test]
+fn a_node_that_lags_at_a_planned_switchover_takes_the_rows_of_the_next_writer() {
+    let mut group = Group::new("role: manager");
+    let runtime = runtime();
+    with_table(&mut group, &runtime);
+    let old = group.writer().unwrap();
+    let third = (0..3).rev().find(|at| *at != old).unwrap();
+    let new = 3 - old - third;
+
+    // The old writer sends it nothing for a while.
+    let sender = stop_sender(&group, &runtime, old, third);
+    switch_over(&group, &runtime, (old, new), 20);
+    group.wait("the newer update arrives", |group| value(group, &runtime, third) == 21);
+    kill_process(sender, Signal::CONT).unwrap();
+    group.wait("the rest of the old log has arrived or is skipped", |group| {
+        takes_reads(group, &runtime, third) && !group.records().contains_key(&format!("floors/n{}", old + 1))
+    });
+    all_have(&group, &runtime, (21, 0));
+
+    // It is down, and would get both logs when it is back.
+    group.kill_node(third);
+    switch_over(&group, &runtime, (new, old), 30);
+    assert!(group.records().contains_key(&format!("floors/n{}", new + 1)), "it is not known what the third node lacks");
+    group.start(third, &[]);
+    all_have(&group, &runtime, (31, 0));
 }

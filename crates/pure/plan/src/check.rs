@@ -15,7 +15,7 @@ mod tests;
 
 pub use change::check_change;
 pub use fork::check_fork;
-pub use postgres::{check_claim, check_pg};
+pub use postgres::{check_claim, check_handover, check_pg};
 pub use recover::{RecoveryParts, check_recovery};
 
 use quorate_etcd_formats::membership::ClusterId;

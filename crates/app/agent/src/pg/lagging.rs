@@ -8,13 +8,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use quorate_faults::{Code, Fault};
+use quorate_plan::check::check_handover;
 use quorate_plan::postgres as plan;
+use quorate_plan::spec::PgWriters;
 use quorate_postgres::conflicts;
-use quorate_postgres::group::{self, Member, Seat};
+use quorate_postgres::group::{self, Member, Seat, Subscribers};
 use quorate_postgres::sql::{Client, Limits};
 use tracing::{info, warn};
 
-use super::execute::write;
+use super::execute::{group_of, write};
 use super::here::{DATABASE, Here};
 use super::life::{Life, Shared};
 use super::observe;
@@ -89,6 +91,50 @@ pub(super) async fn check_target(here: &Here, records: &plan::Records, to: &Memb
         return Err(Fault::new(Code::PgSwitchover, what).hint("try again when `quorate pg status` shows it well"));
     }
     Ok(())
+}
+
+/// Waits until the members that run have applied what this node wrote; the one that takes over must have. Returns what others had not.
+pub(super) async fn settle_members(
+    shared: &Shared,
+    seat: &Seat,
+    next: &Member,
+    limit: Duration,
+) -> Result<plan::Unconfirmed, Fault> {
+    let here = &shared.here;
+    let (_, group) = group_of(shared).await?;
+    let alive = observe::registered(&shared.store).await?;
+    // With several writers the order of their changes is nobody's to keep.
+    let members = if here.pg.writers == PgWriters::One { here.members(&group) } else { Vec::new() };
+    let others = members.into_iter().filter(|member| member.id != seat.member.id && member.id != next.id);
+    let others = others.map(|member| (alive.contains_key(&member.name), member));
+    let to = Subscribers { next, others: others.map(|(runs, member)| (member, runs)).collect() };
+    let members = group::all_caught_up(seat, &to, limit).await?;
+    if members.is_empty() {
+        return Ok(plan::Unconfirmed::default());
+    }
+    // As its own server counts it: a position that members compare theirs with.
+    let client = Client::connect(&here.place(next)?, here.limits()).await?;
+    let applied = group::position(&client).await?.applied.get(&seat.member.id).copied().unwrap_or_default();
+    Ok(plan::Unconfirmed { applied, members })
+}
+
+/// The writes of a planned handover: the floor that makes members take rows that they lack is one of them.
+pub(super) fn handover(
+    records: &plan::Records,
+    to: &str,
+    unconfirmed: &plan::Unconfirmed,
+) -> Result<Option<plan::Write>, Fault> {
+    let floor = plan::handover_floor(records, to, unconfirmed);
+    if let Err(broken) = check_handover(records, to, unconfirmed, floor.as_ref()) {
+        return Err(
+            Fault::new(Code::Internal, "the handover breaks a rule and is not made").caused_by(broken.join("; "))
+        );
+    }
+    if let Some(floor) = &floor {
+        let members = format!("{:?}", floor.waiting);
+        warn!(members, position = plan::position_text(floor.applied), "members take the rows of the next writer");
+    }
+    Ok(plan::hand_over(records, to, floor.as_ref()))
 }
 
 /// Confirms that this node holds all changes of a former writer below its floor.

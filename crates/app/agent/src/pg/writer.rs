@@ -12,7 +12,7 @@ use quorate_coordination::{LeaseId, Outcome};
 use quorate_faults::{Code, Fault};
 use quorate_plan::check::check_claim;
 use quorate_plan::postgres::{
-    Candidate, Cutoff, Records, Vacancy, WriterNote, WriterPlan, WriterSeen, hand_over, keys, next_writer,
+    Candidate, Cutoff, Records, Unconfirmed, Vacancy, WriterNote, WriterPlan, WriterSeen, keys, next_writer,
     note_candidate, position_text, take_writer,
 };
 use quorate_postgres::group::{self, Seat};
@@ -389,14 +389,16 @@ impl Keeper {
 
     /// Gives the place to a node that has everything. An error: it was not given.
     async fn give(&mut self, to: &str) -> Result<(), Fault> {
-        self.prepare_handover(to).await?;
+        let unconfirmed = self.prepare_handover(to).await?;
         let records = observe::records(&self.shared.store).await?;
         let me = self.shared.here.name().to_owned();
         let ours = |held: &Held| matches!(&records.writer, Some((now, _)) if now.epoch == held.epoch && now.node == me);
         if !self.held.as_ref().is_some_and(ours) {
             self.lose("the store has somebody else in the place").await;
         }
-        let (Some(txn), Some(held)) = (hand_over(&records, to), self.held.take()) else { return Err(lost_meanwhile()) };
+        let txn =
+            self.held.as_ref().and_then(|_| lagging::handover(&records, to, &unconfirmed).transpose()).transpose()?;
+        let (Some(txn), Some(held)) = (txn, self.held.take()) else { return Err(lost_meanwhile()) };
         let given = self.shared.store.txn(&txn).await;
         let _ = self.shared.store.end(&held.lease).await;
         if let Err(fault) = given {
@@ -406,8 +408,8 @@ impl Keeper {
         Ok(())
     }
 
-    /// The door waits, nobody writes, and the other node has everything.
-    async fn prepare_handover(&mut self, to: &str) -> Result<(), Fault> {
+    /// The door waits, nobody writes, and the other node has everything. Returns what other members do not have.
+    async fn prepare_handover(&mut self, to: &str) -> Result<Unconfirmed, Fault> {
         let here = self.shared.here.clone();
         let (records, group) = group_of(&self.shared).await?;
         let number = |name: &str| group.nodes.get(name).and_then(|id| here.member(name, *id));
@@ -427,8 +429,10 @@ impl Keeper {
         // The pooler lets transactions end and keeps the next ones waiting.
         self.kept(shared.doors.pause(&client, PAUSE_LIMIT)).await?;
         let seat = Seat { member: me, client };
-        self.kept(group::caught_up(&seat, &next, CAUGHT_UP_LIMIT)).await?;
-        self.renew_now().await
+        let shared = Arc::clone(&self.shared);
+        let unconfirmed = self.kept(lagging::settle_members(&shared, &seat, &next, CAUGHT_UP_LIMIT)).await?;
+        self.renew_now().await?;
+        Ok(unconfirmed)
     }
 
     /// Renews the lease whether it is due or not.

@@ -2,6 +2,7 @@
 //!
 //! **Rule:** a link is good when a token of this moment has come through it.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use quorate_faults::{Code, Fault};
@@ -59,29 +60,55 @@ fn not_arrived(seats: &[Seat], at: &Member, late: &[i32], limit: Duration) -> Fa
         .hint("`quorate pg status` shows the links; a link that stopped by an error says why in the log of PostgreSQL")
 }
 
+/// The subscribers that a handover waits for.
+#[derive(Debug, Clone)]
+pub struct Subscribers<'a> {
+    /// The one that must confirm.
+    pub next: &'a Member,
+    /// The others, and whether each of them is waited for.
+    pub others: Vec<(Member, bool)>,
+}
+
 /// Waits until a subscriber has confirmed all that a member had written when this was called.
 pub async fn caught_up(from: &Seat, to: &Member, limit: Duration) -> Result<(), Fault> {
+    all_caught_up(from, &Subscribers { next: to, others: Vec::new() }, limit).await.map(drop)
+}
+
+/// Waits until every subscriber that is waited for has confirmed all that a member had written when this was called. Returns the
+/// numbers of those that have not; an error: `next` is one of them.
+pub async fn all_caught_up(from: &Seat, to: &Subscribers<'_>, limit: Duration) -> Result<BTreeSet<u16>, Fault> {
     let begun = Instant::now();
     let client = &from.client;
     let target: i64 = client.value("SELECT pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '0/0')::int8", &[]).await?;
     loop {
-        // Moves over what is not published too, by the messages that keep the link alive. What was applied there is enough: until
-        // it is on that disk too, the slot here keeps it.
-        let sql = "SELECT pg_wal_lsn_diff(greatest(s.confirmed_flush_lsn, r.replay_lsn), '0/0')::int8 \
-                   FROM pg_catalog.pg_replication_slots s LEFT JOIN pg_catalog.pg_stat_replication r ON r.pid = s.active_pid \
-                   WHERE s.slot_name = $1";
-        let row = client.opt(sql, &[&link_name(from.member.id, to.id)]).await?;
-        let confirmed: Option<i64> = row.map(|row| client.read(&row, 0)).transpose()?.flatten();
-        if confirmed.is_some_and(|confirmed| confirmed >= target) {
-            return Ok(());
+        let confirmed = confirmed(from, to, target).await?;
+        let has = |member: &Member| confirmed.contains(&link_name(from.member.id, member.id));
+        let late = |(member, awaited): &(Member, bool)| *awaited && !has(member);
+        let ended = begun.elapsed() >= limit;
+        if has(to.next) && (ended || !to.others.iter().any(late)) {
+            let others = to.others.iter().map(|(member, _)| member);
+            return Ok(others.filter(|member| !has(member)).map(|member| member.id).collect());
         }
-        if begun.elapsed() >= limit {
+        if ended {
             return Err(Fault::new(
                 Code::PgNotReplicated,
-                format!("`{}` has not confirmed what `{}` wrote within {limit:?}", to.name, from.member.name),
+                format!("`{}` has not confirmed what `{}` wrote within {limit:?}", to.next.name, from.member.name),
             )
             .hint("`quorate pg status` shows the links and how far behind they are"));
         }
         tokio::time::sleep(LOOK_EVERY).await;
     }
+}
+
+/// The links of those that have confirmed a position.
+async fn confirmed(from: &Seat, to: &Subscribers<'_>, target: i64) -> Result<BTreeSet<String>, Fault> {
+    // Moves over what is not published too, by the messages that keep the link alive. What was applied there is enough: until
+    // it is on that disk too, the slot here keeps it.
+    let sql = "SELECT s.slot_name::text FROM pg_catalog.pg_replication_slots s \
+               LEFT JOIN pg_catalog.pg_stat_replication r ON r.pid = s.active_pid \
+               WHERE s.slot_name = ANY ($1::text[]) \
+               AND pg_wal_lsn_diff(greatest(s.confirmed_flush_lsn, r.replay_lsn), '0/0')::int8 >= $2";
+    let members = std::iter::once(to.next).chain(to.others.iter().map(|(member, _)| member));
+    let links: Vec<String> = members.map(|member| link_name(from.member.id, member.id)).collect();
+    Ok(from.client.values(sql, &[&links, &target]).await?.into_iter().collect())
 }

@@ -11,7 +11,7 @@ mod member;
 mod mesh;
 mod users;
 
-pub use barrier::{RoundTrip, caught_up, round_trip};
+pub use barrier::{RoundTrip, Subscribers, all_caught_up, caught_up, round_trip};
 pub use hashes::{Compared, TableHash, compare, count_differing, hashes, same_everywhere, tables};
 pub(crate) use hashes::{part_of, parts_of};
 pub use held::{Order, hold_link, is_held, release_link, settle_link, skip_link, unsent};

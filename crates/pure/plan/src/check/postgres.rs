@@ -1,7 +1,8 @@
 //! Reads what a node of a PostgreSQL group is about to do, and reports which rule about changes of the writer it would break.
 
 use crate::postgres::{
-    PgPlan, PgStep, Records, Seen, StoreNow, UnsentNow, WriterPlan, WriterSeen, is_lagging, must_hold,
+    Floor, PgPlan, PgStep, Records, Seen, StoreNow, Unconfirmed, UnsentNow, WriterPlan, WriterSeen, is_lagging,
+    must_hold,
 };
 use crate::spec::{PgSpec, PgWriters};
 
@@ -36,6 +37,45 @@ pub fn check_claim(spec: &PgSpec, me: &str, seen: &WriterSeen, plan: &WriterPlan
         ),
         (records.cutoffs.keys().all(on_record), "a new writer records anew how far each old writer was applied here"),
         (cutoffs.iter().all(is_mine), "a cutoff is what the new writer has applied, under its own epoch"),
+    ])
+}
+
+/// Whether a writer may hand over to a node with this floor on record.
+pub fn check_handover(
+    records: &Records,
+    to: &str,
+    unconfirmed: &Unconfirmed,
+    floor: Option<&Floor>,
+) -> Result<(), Vec<String>> {
+    let Some((writer, _)) = &records.writer else { return Err(vec!["only a writer hands over".to_owned()]) };
+    let members = records.group.iter().flat_map(|(group, _)| &group.nodes);
+    let others = members.filter(|(node, _)| **node != writer.node && *node != to);
+    let mut lacking =
+        others.filter(|(node, id)| unconfirmed.members.contains(*id) || records.is_awaited(&writer.node, node));
+    let is_awaited = |id: &u16| floor.is_some_and(|floor| floor.waiting.contains(id));
+    let takes = records.number(to);
+    broken([
+        (
+            takes.is_some() && *to != writer.node && !records.is_out(to),
+            "the writer lease is handed to another member that is not out",
+        ),
+        (
+            takes.is_some_and(|id| !unconfirmed.members.contains(&id) && !is_awaited(&id)),
+            "the writer lease is handed to a member that has applied everything",
+        ),
+        (
+            lacking.all(|(_, id)| is_awaited(id)),
+            "a member that has not applied everything when the writer hands over is awaited by a floor",
+        ),
+        (
+            floor.is_none_or(|floor| {
+                records.number(&writer.node) == Some(floor.id)
+                    && floor.epoch == writer.epoch + 1
+                    && floor.applied >= unconfirmed.applied
+                    && records.floor(&writer.node).is_none_or(|(earlier, _)| floor.applied >= earlier.applied)
+            }),
+            "a floor is what the next writer has applied, under its epoch",
+        ),
     ])
 }
 

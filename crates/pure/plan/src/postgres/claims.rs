@@ -3,7 +3,7 @@
 //! **Invariant:** what a leader writes depends on the very record that made it leader; the group is only written where there
 //! is none; the place of the write master is only taken where nobody has it, and its epoch grows each time.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use quorate_kv::{Change, Compare, LeaseId, Revision, Txn};
 use serde::Serialize;
@@ -136,16 +136,47 @@ pub fn note_candidate(me: &str, candidate: &Candidate) -> Write {
     Txn { when: Vec::new(), then }
 }
 
-/// Gives the place up in favour of a node. The order that asked for it is done with.
-pub fn hand_over(records: &Records, to: &str) -> Option<Write> {
+/// What members had not applied of the writer's log when it had stopped taking writes for a planned handover.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Unconfirmed {
+    /// The position in the writer's log up to which the next writer has applied it.
+    pub applied: u64,
+    /// The numbers of the members that have not confirmed it.
+    pub members: BTreeSet<u16>,
+}
+
+/// The floor of a writer that hands over: members that have not applied its log take the rows of the next writer. Those that an earlier
+/// floor waits for are still awaited. `None`: every member has it.
+pub fn handover_floor(records: &Records, to: &str, unconfirmed: &Unconfirmed) -> Option<Floor> {
+    let (writer, _) = records.writer.as_ref()?;
+    let (group, _) = records.group.as_ref()?;
+    let id = records.number(&writer.node)?;
+    let earlier = records.floor(&writer.node).map(|(floor, _)| floor);
+    let awaited = earlier.iter().flat_map(|floor| &floor.waiting).chain(&unconfirmed.members).copied();
+    let is_other =
+        |id: &u16| group.nodes.iter().any(|(node, member)| member == id && *node != writer.node && node != to);
+    let waiting: BTreeSet<u16> = awaited.filter(is_other).collect();
+    let applied = unconfirmed.applied.max(earlier.map_or(0, |floor| floor.applied));
+    (!waiting.is_empty()).then(|| Floor { id, epoch: writer.epoch + 1, applied, waiting })
+}
+
+/// Gives the place up in favour of a node. The order that asked for it is done with. The floor is recorded by the same transaction: no
+/// next writer opens its door without it.
+pub fn hand_over(records: &Records, to: &str, floor: Option<&Floor>) -> Option<Write> {
     let (writer, _) = records.writer.as_ref()?;
     let note = Handover { to: to.to_owned(), epoch: writer.epoch + 1 };
-    let when = vec![unchanged(keys::WRITER, records.writer.as_ref())];
-    let then = vec![
+    let mut when = vec![unchanged(keys::WRITER, records.writer.as_ref())];
+    let mut then = vec![
         Change::Delete(key(keys::WRITER)),
         Change::Put(key(keys::HANDOVER), text(&note)),
         Change::Delete(key(keys::ORDER)),
     ];
+    if let Some(floor) = floor {
+        let name = format!("{}{}", keys::FLOORS, writer.node);
+        when.push(unchanged(&name, records.floors.get(&writer.node)));
+        when.push(unchanged(keys::GROUP, records.group.as_ref()));
+        then.push(put_floor(&writer.node, floor));
+    }
     Some(Txn { when, then })
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::returning_tests::{cleared, records, serving, with_divergence};
 use super::tests::{at, group, plan, spec, store, writer_seen};
 use super::*;
-use crate::check::{check_claim, check_pg};
+use crate::check::{check_claim, check_handover, check_pg};
 
 fn floor(waiting: &[u16]) -> Records {
     let floor = Floor { id: 1, epoch: 4, applied: 100, waiting: waiting.iter().copied().collect() };
@@ -173,4 +173,47 @@ fn the_audit_refuses_late_changes() {
         assert!(refused(&follows, floor(&[3]), step.clone()), "{step}");
         assert!(!refused(&lagging, floor(&[3]), step.clone()), "{step}");
     }
+}
+
+fn unconfirmed(applied: u64, members: &[u16]) -> Unconfirmed {
+    Unconfirmed { applied, members: members.iter().copied().collect() }
+}
+
+#[test]
+fn a_planned_handover_records_a_floor_for_members_that_have_not_applied_everything() {
+    let writes = writer("n1", Records { floors: BTreeMap::new(), ..cleared() });
+    let all = Unconfirmed::default();
+    assert_eq!(handover_floor(&writes, "n2", &all), None);
+    assert_eq!(check_handover(&writes, "n2", &all, None), Ok(()));
+    let late = unconfirmed(100, &[3]);
+    let floor = handover_floor(&writes, "n2", &late).unwrap();
+    assert_eq!(floor, Floor { id: 1, epoch: 6, applied: 100, waiting: [3].into() });
+    assert_eq!(check_handover(&writes, "n2", &late, Some(&floor)), Ok(()));
+    // The record that makes n3 take rows is written by the transaction that gives the lease away.
+    let txn = hand_over(&writes, "n2", Some(&floor)).unwrap();
+    let floor_key = b"pg/floors/n1".to_vec();
+    let value = serde_json::to_vec(&floor).unwrap();
+    assert!(txn.then.contains(&quorate_kv::Change::Put(floor_key.clone(), value)));
+    assert!(txn.when.contains(&quorate_kv::Compare::Absent(floor_key)));
+    let after = Records { floors: [("n1".to_owned(), at(floor.clone()).unwrap())].into(), ..writer("n2", cleared()) };
+    assert_eq!(plan("n3", serving(&[("n1", true, 80), ("n2", false, 7)]), store(after.clone())), TAKE);
+    let down = Mine { serves: false, ..serving(&[]) };
+    assert!(plan("n3", down, store(after)).starts_with("start-isolated "));
+
+    assert!(check_handover(&writes, "n2", &late, None).is_err(), "n3 is forgotten");
+    assert!(check_handover(&writes, "n3", &late, Some(&floor)).is_err(), "n3 has not applied everything");
+    let short = Floor { applied: 99, ..floor.clone() };
+    assert!(check_handover(&writes, "n2", &late, Some(&short)).is_err(), "below what the next writer has");
+    let vacant = Records { writer: None, ..cleared() };
+    assert!(check_handover(&vacant, "n2", &all, None).is_err(), "nobody writes");
+    assert!(check_handover(&writes, "n1", &all, None).is_err(), "it writes already");
+}
+
+#[test]
+fn a_planned_handover_still_awaits_the_members_of_an_earlier_floor() {
+    let writes = writer("n1", floor(&[2, 3]));
+    let kept = handover_floor(&writes, "n2", &unconfirmed(90, &[])).unwrap();
+    assert_eq!(kept, Floor { id: 1, epoch: 6, applied: 100, waiting: [3].into() });
+    assert!(check_handover(&writes, "n2", &Unconfirmed::default(), None).is_err());
+    assert!(check_handover(&writes, "n2", &Unconfirmed::default(), Some(&kept)).is_ok());
 }

@@ -25,8 +25,8 @@ mod writer;
 
 pub use changes::{Deed, RowChange, Transaction, Value, first_after, position_text};
 pub use claims::{
-    Write, change_group, clear_cutoff, confirm_floor, hand_over, note_bound, note_candidate, note_diverged,
-    note_joined, note_schema, order, order_discard, take_group, take_lead, take_writer,
+    Unconfirmed, Write, change_group, clear_cutoff, confirm_floor, hand_over, handover_floor, note_bound,
+    note_candidate, note_diverged, note_joined, note_schema, order, order_discard, take_group, take_lead, take_writer,
 };
 pub use decide::{PgPlan, next};
 pub use lagging::{is_lagging, lacks_rows, must_hold};
