@@ -15,6 +15,8 @@ use quorate_testkit::{FakeClock, MachineClock, Running, run, wait_until};
 
 const HOUR: i64 = 3600;
 
+/// Every full but the newest may go.
+const KEEP_ONE: &str = "keep: {last: 1, hourly: 0, daily: 0, weekly: 0, monthly: 0, history: 0s}";
 /// Certificates of a node, and the authorities to renew them, made at `at`.
 fn equip(pki: &Path, at: Timestamp) {
     let names = NodeNames::new("t", "n1", ["127.0.0.1"]).unwrap();
@@ -150,7 +152,10 @@ fn removes_no_backup_of_the_other_layout_by_a_clock_that_is_ahead() {
     equip(&place.path("pki"), Timestamp::now());
     let text = file(&place);
     assert!(text.contains("backup: {store: "));
-    place.raw = Some(text.replace("backup: {store: ", "backup: {layout: gardener, store: "));
+    place.raw = Some(
+        text.replace("backup: {store: ", &format!("backup: {{{KEEP_ONE}, layout: gardener, store: "))
+            .replace("every 30m", "every 1m"),
+    );
     let reported = |place: &Place| {
         let status = place.status();
         status["warnings"].as_array().is_some_and(|all| all.iter().any(|one| one["code"] == "Q1429"))
@@ -162,7 +167,9 @@ fn removes_no_backup_of_the_other_layout_by_a_clock_that_is_ahead() {
     put(&place, "right");
     assert!(agent.log().contains("stored a full backup") && !agent.log().contains("Q1429"), "{}", agent.log());
     assert!(agent.stop().success(), "{}", agent.log());
-    // The next full is due at once.
+    let earlier = fulls(&place);
+    assert!(!earlier.is_empty());
+    // The next full is due at once, and no rule keeps the earlier ones.
     clock.set(3 * 24 * HOUR);
     let mut agent = place.start();
     wait_until("the agent reports that nothing is removed", LIMIT, || reported(&place));
@@ -180,7 +187,16 @@ fn by_a_clock_that_was_days_ahead_no_backup_is_removed_and_what_it_signed_is_rep
     let mut place = Place::new("3.5.16");
     let clock = FakeClock::new(place.root.path());
     place.env = clock.env();
+    // By a right clock the rules remove what is older than the newest.
+    let first = fulls(&place);
     std::fs::create_dir(place.path("store")).unwrap();
+    assert!(agent.stop().success(), "{}", agent.log());
+    clock.set(120);
+    let mut agent = place.start();
+    wait_until("the first full is removed", LIMIT, || {
+        let now = fulls(&place);
+        !now.is_empty() && first.iter().all(|full| !now.contains(full))
+    });
     equip(&place.path("pki"), Timestamp::now());
     place.raw = Some(file(&place));
     let life = |place: &Place| {
@@ -192,9 +208,30 @@ fn by_a_clock_that_was_days_ahead_no_backup_is_removed_and_what_it_signed_is_rep
     let mut agent = place.start();
     wait_until("the agent reports that nothing is removed", LIMIT, || {
         let status = place.status();
+    let now = fulls(&place);
+    assert!(now.len() > earlier.len() && earlier.iter().all(|full| now.contains(full)), "{earlier:?}\n{now:?}");
         status["warnings"].as_array().is_some_and(|all| all.iter().any(|one| one["code"] == "Q1429"))
     });
     assert!(agent.stop().success(), "{}", agent.log());
+/// The names of the full backups in etcd-backup-restore's layout.
+fn fulls(place: &Place) -> Vec<String> {
+    let mut found = Vec::new();
+    let mut left = vec![place.path("store")];
+    while let Some(dir) = left.pop() {
+        for entry in std::fs::read_dir(dir).unwrap() {
+            let entry = entry.unwrap();
+            let name = entry.file_name().into_string().unwrap();
+            if entry.path().is_dir() {
+                left.push(entry.path());
+            } else if name.starts_with("Full-") {
+                found.push(name);
+            }
+        }
+    }
+    found.sort();
+    found
+}
+
     clock.set(AHEAD);
     let mut agent = place.run(&[]);
     wait_until("renewed by a clock that is ahead", LIMIT, || life(&place).from > Timestamp::now());

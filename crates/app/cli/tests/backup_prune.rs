@@ -263,22 +263,29 @@ fn what_a_store_protects_stays_and_is_said_and_goes_when_it_may() {
 }
 
 #[test]
-fn by_a_clock_that_is_ahead_nothing_is_removed() {
+fn by_a_clock_that_is_ahead_nothing_is_removed_in_both_layouts() {
     let root = tempfile::tempdir().unwrap();
-    let store = compacted(root.path(), own(root.path()));
     let clock = quorate_testkit::FakeClock::new(root.path());
-    let prune = |ahead: i64| {
-        clock.set(ahead);
-        let mut command = std::process::Command::new(quorate_testkit::quorate());
-        command.args(["backup", "prune", "--store", &url(&store), "--output", "json"]).args(NOTHING).envs(clock.env());
-        let output = command.output().unwrap();
-        (output.status.code(), String::from_utf8_lossy(&output.stdout).into_owned())
-    };
-    let before = files(&store);
-    let (code, said) = prune(3 * 86_400);
-    assert!(code == Some(5) && said.contains("Q1429"), "{code:?} {said}");
-    assert_eq!(files(&store), before);
-    let (code, said) = prune(0);
-    assert_eq!(code, Some(0), "{said}");
-    assert!(files(&store).len() < before.len());
+    for store in [own(root.path()), foreign(root.path())] {
+        clock.set(0);
+        let store = compacted(root.path(), store);
+        let prune = |ahead: i64| {
+            clock.set(ahead);
+            let mut command = std::process::Command::new(quorate_testkit::quorate());
+            command.args(["backup", "prune", "--store", &url(&store), "--output", "json"]).args(NOTHING);
+            let output = command.envs(clock.env()).output().unwrap();
+            (output.status.code(), String::from_utf8_lossy(&output.stdout).into_owned())
+        };
+        let before = files(&store);
+        let (code, said) = prune(3 * 86_400);
+        assert!(code == Some(5) && said.contains("Q1429"), "{code:?} {said}");
+        assert_eq!(files(&store), before);
+        let (code, said) = prune(0);
+        assert_eq!(code, Some(0), "{said}");
+        assert!(files(&store).len() < before.len());
+        assert!(
+            files(&store).iter().all(|file| !file.display().to_string().contains("/clock/")),
+            "what was written stays"
+        );
+    }
 }

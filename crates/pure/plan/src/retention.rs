@@ -56,15 +56,39 @@ pub struct PruneSeen<'a> {
     pub epochs: &'a [EpochStart],
     /// Milliseconds since 1970.
     pub now_ms: i64,
-    /// The same by the clocks of others, the earliest of them: the store's and the other agents'. `None`: none is known.
-    pub others_ms: Option<i64>,
+    /// The clocks that this one is compared with: the store's and the other agents'. Empty where nothing is going to be removed.
+    pub others: &'a [OtherClock],
+}
+
+/// Another clock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OtherClock {
+    /// Milliseconds since 1970.
+    At(i64),
+    /// It could not be read.
+    Unknown,
+}
+
+/// Why nothing is removed by this clock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ClockDoubt {
+    /// It is ahead of another one by so many milliseconds.
+    Ahead(i64),
+    /// A clock that it has to be compared with could not be read.
+    Unknown,
 }
 
 impl PruneSeen<'_> {
-    /// How far this clock is ahead of the others, where that is too far to remove anything by it.
-    fn clock_ahead_ms(&self) -> Option<i64> {
-        let ahead = self.now_ms.saturating_sub(self.others_ms?);
-        (ahead > CLOCK_AHEAD_MAX_MS).then_some(ahead)
+    fn clock_doubt(&self) -> Option<ClockDoubt> {
+        let ahead = |other: &OtherClock| match other {
+            OtherClock::At(ms) => Some(self.now_ms.saturating_sub(*ms)),
+            OtherClock::Unknown => None,
+        };
+        let farthest = self.others.iter().filter_map(ahead).max();
+        match farthest.filter(|ahead| *ahead > CLOCK_AHEAD_MAX_MS) {
+            Some(ahead) => Some(ClockDoubt::Ahead(ahead)),
+            None => self.others.contains(&OtherClock::Unknown).then_some(ClockDoubt::Unknown),
+        }
     }
 }
 
@@ -89,8 +113,8 @@ pub struct PrunePlan {
     pub bytes_freed: u64,
     /// The newest chain, which must be proven before anything goes; `None`: nothing can be restored, and nothing goes.
     pub newest: Option<Chain>,
-    /// How far the clock is ahead of others', where that is why nothing goes.
-    pub clock_ahead_ms: Option<i64>,
+    /// What is wrong with the clock, where that is why nothing goes.
+    pub clock_doubt: Option<ClockDoubt>,
 }
 
 /// Decides what stays and what goes.
@@ -98,10 +122,10 @@ pub fn plan_prune(seen: &PruneSeen<'_>, policy: &Policy) -> PrunePlan {
     let newest = decide(seen.objects, seen.epochs, Target::Newest).chain;
     let mut keeping = Keeping { seen, reasons: vec![Vec::new(); seen.objects.len()] };
     let chains = chains(seen.objects, seen.epochs);
-    let clock_ahead_ms = seen.clock_ahead_ms();
+    let clock_doubt = seen.clock_doubt();
     match &newest {
-        _ if clock_ahead_ms.is_some() => {
-            (0..seen.objects.len()).for_each(|index| keeping.add(index, "the clock is ahead"));
+        _ if clock_doubt.is_some() => {
+            (0..seen.objects.len()).for_each(|index| keeping.add(index, "the clock is not confirmed by others"));
         }
         None => (0..seen.objects.len()).for_each(|index| keeping.add(index, "nothing in the store can be restored")),
         Some(newest) => {
@@ -120,7 +144,7 @@ pub fn plan_prune(seen: &PruneSeen<'_>, policy: &Policy) -> PrunePlan {
     let removals = order(seen.objects, &verdicts);
     debug_assert!(base.is_none_or(|base| !removals.contains(&base)));
     let bytes_freed = removals.iter().map(|index| seen.objects[*index].bytes).sum();
-    PrunePlan { verdicts, removals, bytes_freed, newest, clock_ahead_ms }
+    PrunePlan { verdicts, removals, bytes_freed, newest, clock_doubt }
 }
 
 /// Why each object stays, as far as it is known.

@@ -29,6 +29,6 @@ pub use ports::{Port, free_port};
 pub use postgres::{POSTGRES_MAJORS, haproxy, pgbouncer, postgres, start_unprivileged, unprivileged};
 pub use process::{Running, kill_hard, run, wait_until};
 pub use programs::{consul, copy_program, dnsmasq, project_root, quorate, strace};
-pub use s3::{S3, S3_KEY_ID, S3_SECRET, S3Key, StrictS3, s3, s3_locked, s3_on, s3_strict};
+pub use s3::{OwnS3, S3, S3_KEY_ID, S3_SECRET, S3Key, StrictS3, s3, s3_locked, s3_on, s3_strict, s3_with};
 pub use s3_faulty::{FaultyS3, Mishap, Weather};
 pub use terminal::AtTerminal;

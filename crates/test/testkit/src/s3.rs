@@ -208,6 +208,22 @@ pub fn s3_on(host: &Host, bucket: &str) -> (Running, Vec<(String, String)>) {
     (running, s3.env_at(&format!("http://{}:{PORT}", host.address())))
 }
 
+/// A server of its own, and a bucket on it.
+pub struct OwnS3 {
+    /// The bucket.
+    pub s3: S3,
+    _server: Server,
+}
+
+/// Starts a server of its own with this environment: that of a clock, for example.
+pub fn s3_with(env: &[(String, String)]) -> OwnS3 {
+    let server = start_with(env);
+    let s3 = S3 { port: server.port.number(), bucket: "bucket-own".to_owned() };
+    let made = s3.raw("PUT", "", "", b"");
+    assert!(made.starts_with("HTTP/1.1 200"), "a bucket can be made: {made}");
+    OwnS3 { s3, _server: server }
+}
+
 fn python() -> std::path::PathBuf {
     let python = project_root().join(".tools/s3/bin/python");
     assert!(python.exists(), "`{}` is missing: run `make tools`", python.display());
@@ -215,10 +231,14 @@ fn python() -> std::path::PathBuf {
 }
 
 fn start() -> Server {
+    start_with(&[])
+}
+
+fn start_with(env: &[(String, String)]) -> Server {
     let python = python();
     let port = free_port();
     let args = ["-c", ONE_AT_A_TIME, "-H", "127.0.0.1", "-p", &port.to_string()].map(str::to_owned);
-    let running = Running::start(&python, &args, &[]);
+    let running = Running::start(&python, &args, env);
     let number = port.number();
     wait_until("the S3 server to answer", Duration::from_secs(60), || {
         TcpStream::connect(("127.0.0.1", number)).is_ok()

@@ -77,6 +77,11 @@ impl std::fmt::Debug for Listener {
     }
 }
 
+/// Nothing was removed because the clock is ahead of others.
+pub const CLOCK_AHEAD: u64 = 1;
+/// Nothing was removed because no other clock could be read.
+pub const CLOCK_UNKNOWN: u64 = 2;
+
 /// Where a follower stands; each number is set by whoever knows it. 0 stands for "not yet".
 #[derive(Debug, Default)]
 pub struct Position {
@@ -112,10 +117,8 @@ pub struct Position {
     pub drill_revision: AtomicU64,
     /// Whether that went well.
     pub drill_good: AtomicU64,
-    /// How far this machine's clock is ahead of the other agents' at most; 0: no other agent has answered, or none is behind.
-    pub peers_ahead_ms: AtomicI64,
-    /// 1: nothing was removed the last time, because the clock is ahead of others.
-    pub clock_ahead: AtomicU64,
+    /// Why nothing was removed the last time: [`CLOCK_AHEAD`], [`CLOCK_UNKNOWN`], or 0: for no reason of the clock.
+    pub clock_doubt: AtomicU64,
     /// 1: the take-over that the cluster file orders was carried out before.
     pub take_over_done: AtomicU64,
     /// Steps of this machine's clock.

@@ -14,9 +14,11 @@ pub mod follow;
 pub mod full;
 pub mod metrics;
 mod objects;
+mod peer_clocks;
 pub mod restore;
 pub(crate) mod spooled;
 mod words;
 
-pub use objects::clock_ahead;
+pub use objects::clock_doubted;
+pub use peer_clocks::PeerClocks;
 pub use words::{cluster_hex, size};

@@ -11,7 +11,9 @@ use quorate_backup::{clock, prune as removing};
 use quorate_etcd_formats::delta::quorate::{Name, Origin, ROOT};
 use quorate_faults::{Code, Fault, Result};
 use quorate_plan::chain::{Kind, Layout};
-use quorate_plan::retention::{Policy, PruneSeen, plan_prune};
+use quorate_plan::retention::{ClockDoubt, OtherClock, Policy, PruneSeen, plan_prune};
+
+use super::peer_clocks::{PeersTime, millis};
 
 /// Puts a segment into the store; says how many bytes it has there.
 pub(super) fn put_segment(store: &Store, origin: &Origin, segment: &Segment, layout: Layout) -> Result<u64> {
@@ -45,14 +47,22 @@ pub(super) enum StoreTime {
 pub(super) struct Times {
     /// How the store's own time is observed.
     pub(super) store: StoreTime,
-    /// How far this clock is ahead of the other agents', where any has answered.
-    pub(super) peers_ahead_ms: Option<i64>,
+    /// What the other agents' clocks show; `None`: there are no other agents.
+    pub(super) peers: Option<PeersTime>,
 }
 
 /// Nothing goes by this clock.
-pub fn clock_ahead(ahead_ms: i64) -> Fault {
-    let what = format!("nothing was removed: the clock of this machine is {} s ahead of others", ahead_ms / 1000);
-    Fault::new(Code::ClockAhead, what).hint("set the clock right; what is due is removed after that")
+pub fn clock_doubted(doubt: ClockDoubt) -> Fault {
+    match doubt {
+        ClockDoubt::Ahead(ms) => {
+            let what = format!("nothing was removed: the clock of this machine is {} s ahead of others", ms / 1000);
+            Fault::new(Code::ClockAhead, what).hint("set the clock right; what is due is removed after that")
+        }
+        ClockDoubt::Unknown => {
+            let what = "nothing was removed: the clock of this machine cannot be compared with others";
+            Fault::new(Code::ClockUnknown, what).hint("see which agents answer: `quorate cluster status`")
+        }
+    }
 }
 
 /// What was removed.
@@ -83,20 +93,19 @@ pub(super) fn prune(store: &Store, policy: &Policy, proven: &str, clusters: &[u6
         catalog.narrow(&mine);
     }
     let finals: Vec<usize> = (0..catalog.handles.len()).filter(|index| catalog.handles[*index].is_final).collect();
-    let store_ms = match times.store {
-        StoreTime::Probe => Some(clock::observe_time(store)?),
-        StoreTime::OfFull { since } => {
-            let passed = i64::try_from(since.as_millis()).unwrap_or(i64::MAX);
-            recorded_ms(store, &catalog, proven)?.map(|recorded| recorded.saturating_add(passed))
-        }
+    let store_clock = match times.store {
+        StoreTime::Probe => OtherClock::At(clock::observe_time(store)?),
+        StoreTime::OfFull { since } => recorded_ms(store, &catalog, proven)?
+            .map_or(OtherClock::Unknown, |recorded| OtherClock::At(recorded.saturating_add(millis(since)))),
     };
+    // What passed since the clocks were read is measured by one that nobody sets: this one may have been set meanwhile.
+    let others: Vec<OtherClock> = [store_clock].into_iter().chain(times.peers.map(|peers| peers.now())).collect();
     let now_ms = Timestamp::now().as_millisecond();
-    let others_ms =
-        [store_ms, times.peers_ahead_ms.map(|ahead| now_ms.saturating_sub(ahead))].into_iter().flatten().min();
-    let seen = PruneSeen { objects: &catalog.objects, finals: &finals, epochs: &catalog.epochs, now_ms, others_ms };
+    let seen =
+        PruneSeen { objects: &catalog.objects, finals: &finals, epochs: &catalog.epochs, now_ms, others: &others };
     let plan = plan_prune(&seen, policy);
-    if let Some(ahead) = plan.clock_ahead_ms {
-        return Err(clock_ahead(ahead));
+    if let Some(doubt) = plan.clock_doubt {
+        return Err(clock_doubted(doubt));
     }
     let base = plan.newest.as_ref().map(|chain| catalog.objects[chain.base].name.as_str());
     if base != Some(proven) {

@@ -3,7 +3,6 @@
 //! **Rule:** what differs is shown with its page; nothing is repaired here.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use quorate_etcd::client::Client;
@@ -74,8 +73,6 @@ fn clocks(beside: &Beside, heard: &Heard) {
     let told = heard.iter().filter_map(|(name, answer)| Some((name, answer.as_ref().ok()?.clock_ms?)));
     let ahead = told.map(|(name, theirs)| (i64::try_from(now.saturating_sub(theirs)).unwrap_or(i64::MAX), name));
     let farthest = ahead.max();
-    let ms = farthest.map_or(0, |(ms, _)| ms);
-    beside.shared.backups.position.peers_ahead_ms.store(ms, Ordering::Relaxed);
     let notice = farthest.filter(|(ms, _)| *ms > CLOCK_AHEAD_MAX_MS).map(|(ms, name)| {
         let what = format!("the clock of this node is {} s ahead of that of `{name}`: no backup is removed", ms / 1000);
         Notice::new(Code::ClocksApart, what)

@@ -20,12 +20,16 @@ use quorate_plan::upkeep::{QUOTA_DEFAULT, Upkeep, UpkeepSeen, plan_upkeep};
 use tokio_util::sync::CancellationToken;
 use tracing::info;
 
+use super::cluster::hear;
 use super::data::in_words;
 use super::node::Node;
 use super::publish::{Shared, now_ms};
 use super::role::{Leader, Turns};
 use super::status::Notice;
+use crate::backups::PeerClocks;
 use crate::backups::follow::{FollowSettings, TakeOver, follow};
+use crate::backups::metrics::{CLOCK_AHEAD, CLOCK_UNKNOWN};
+use crate::peers::Peers;
 
 /// How often the database's size is asked for.
 const UPKEEP_EVERY: Duration = Duration::from_secs(10);
@@ -93,10 +97,18 @@ async fn look_after(turns: &Turns, memory: &mut Memory) -> Result<bool, Fault> {
             etcd.quota_bytes = Some(seen.quota_bytes);
         }
     });
-    let ahead = shared.backups.position.clock_ahead.load(Ordering::Relaxed) != 0;
-    let what = "the clock of this node is ahead of the store's or of other agents': no backup is removed";
-    let notice = ahead.then(|| Notice::new(Code::ClockAhead, what));
-    shared.warnings(&[Code::ClockAhead], notice.into_iter().collect());
+    let notice = match shared.backups.position.clock_doubt.load(Ordering::Relaxed) {
+        CLOCK_AHEAD => {
+            let what = "the clock of this node is ahead of the store's or of other agents': no backup is removed";
+            Some(Notice::new(Code::ClockAhead, what))
+        }
+        CLOCK_UNKNOWN => {
+            let what = "the clock of this node cannot be compared with other agents': no backup is removed";
+            Some(Notice::new(Code::ClockUnknown, what))
+        }
+        _ => None,
+    };
+    shared.warnings(&[Code::ClockAhead, Code::ClockUnknown], notice.into_iter().collect());
     let done = shared.backups.position.take_over_done.load(Ordering::Relaxed) != 0;
     let what = "the take-over that `backup` orders was carried out: it has no effect any more";
     let notice =
@@ -146,7 +158,9 @@ fn quota(node: &Node, told: i64) -> u64 {
 }
 
 /// Follows until `stop`, again and again.
-pub(super) async fn backups(node: Arc<Node>, shared: Arc<Shared>, stop: CancellationToken) {
+pub(super) async fn backups(turns: Turns, stop: CancellationToken) {
+    let Turns { node, peers, shared, .. } = turns;
+    let clocks = peer_clocks(&node, &peers);
     let Some(backup) = &node.spec.backup else { return };
     let state = |text: String| {
         shared.change(|status| {
@@ -180,7 +194,7 @@ pub(super) async fn backups(node: Arc<Node>, shared: Arc<Shared>, stop: Cancella
         let begun = Instant::now();
         let watched =
             Watched { shared: &shared, before: stopped.take(), since_ms: now_ms(), limit: behind_limit(backup) };
-        let followed = match node.client().and_then(|etcd| settings(&node, backup, etcd)) {
+        let followed = match node.client().and_then(|etcd| settings(&node, backup, etcd, clocks.clone())) {
             Ok(settings) => tokio::select! {
                 followed = follow_while_leading(settings, &shared, stop.child_token()) => followed,
                 () = watched.run() => Ok(()),
@@ -277,7 +291,23 @@ async fn follow_while_leading(settings: FollowSettings, shared: &Shared, stop: C
     follow.await.map(|_| ())
 }
 
-fn settings(node: &Node, backup: &Backup, etcd: Settings) -> Result<FollowSettings, Fault> {
+/// How the clocks of the other nodes are read; `None`: there are no others.
+fn peer_clocks(node: &Arc<Node>, peers: &Arc<Peers>) -> Option<PeerClocks> {
+    if peers.others().is_empty() {
+        return None;
+    }
+    let (node, peers) = (Arc::clone(node), Arc::clone(peers));
+    Some(PeerClocks::new(move || {
+        let (node, peers) = (Arc::clone(&node), Arc::clone(&peers));
+        async move {
+            let heard = hear(&peers, &observe_ledger(&node.ledger())).await;
+            let reported = heard.values().filter_map(|answer| answer.as_ref().ok()?.clock_ms);
+            reported.min().and_then(|earliest| i64::try_from(earliest).ok())
+        }
+    }))
+}
+
+fn settings(node: &Node, backup: &Backup, etcd: Settings, peers: Option<PeerClocks>) -> Result<FollowSettings, Fault> {
     // What this member was restored from is its own history, so it may go on in the same store.
     let ledger = observe_ledger(&node.ledger());
     let restored = matches!(&ledger, LedgerSeen::There(ledger)
@@ -307,6 +337,7 @@ fn settings(node: &Node, backup: &Backup, etcd: Settings) -> Result<FollowSettin
         taken_over,
         was,
         declared: Some(node.spec.declared()),
+        peers,
         scratch: node.scratch(),
     })
 }

@@ -260,9 +260,9 @@ impl Agent {
             peers: Arc::clone(&self.peers),
             shared: Arc::clone(&shared),
         };
-        let upkeep = tokio::spawn(keep::upkeep(turns));
-        tokio::spawn(role::auth(Arc::clone(&node), Arc::clone(&shared), stop.clone()));
-        let backups = tokio::spawn(keep::backups(node, shared, stop.clone()));
+        let upkeep = tokio::spawn(keep::upkeep(turns.clone()));
+        tokio::spawn(role::auth(node, shared, stop.clone()));
+        let backups = tokio::spawn(keep::backups(turns, stop.clone()));
         tokio::spawn(stop.clone().run_until_cancelled_owned(async {
             tokio::time::sleep(SETTLED).await;
             tokio::task::spawn_blocking(quorate_host::memory::give_back).await

@@ -259,6 +259,8 @@ macro_rules! systems {
         StartBackupOlder = "Q1435", Refused;
         /// The WAL holds entries that the release of an upgrade cannot read.
         UpgradeOldEntries = "Q1436", Refused;
+        /// A clock that this one has to be compared with cannot be read, so that nothing is removed by age.
+        ClockUnknown = "Q1437", Refused;
         /// Fewer voters take part than a quorum needs.
         QuorumLost = "Q1440", Unreachable;
         /// A new member does not become a voter (warning).

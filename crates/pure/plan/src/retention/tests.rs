@@ -42,7 +42,7 @@ fn store(days: i64) -> Vec<Object> {
 }
 
 fn seen(objects: &[Object]) -> PruneSeen<'_> {
-    PruneSeen { objects, finals: &[], epochs: &[], now_ms: NOW, others_ms: None }
+    PruneSeen { objects, finals: &[], epochs: &[], now_ms: NOW, others: &[] }
 }
 
 /// Names of what stays, with why.
@@ -197,7 +197,7 @@ proptest! {
         let epochs: Vec<EpochStart> = begins.iter().enumerate()
             .map(|(at, begins_at)| EpochStart { epoch: at as u64 + 1, begins_at: *begins_at }).collect();
         let finals: Vec<usize> = final_one.into_iter().filter(|index| *index < objects.len()).collect();
-        let seen = PruneSeen { objects: &objects, finals: &finals, epochs: &epochs, now_ms: NOW, others_ms: None };
+        let seen = PruneSeen { objects: &objects, finals: &finals, epochs: &epochs, now_ms: NOW, others: &[] };
         let plan = plan_prune(&seen, &policy);
         prop_assert_eq!(&plan, &plan_prune(&seen, &policy));
         let before = decide(&objects, &epochs, Target::Newest);
@@ -234,12 +234,19 @@ proptest! {
 #[test]
 fn by_a_clock_that_is_ahead_nothing_goes() {
     let objects = store(3);
-    let at = |others_ms| PruneSeen { others_ms, ..seen(&objects) };
-    let (free, held) = (plan_prune(&at(Some(NOW)), &NOTHING), plan_prune(&at(Some(NOW - 3 * 86_400_000)), &NOTHING));
-    assert!(!free.removals.is_empty() && free.clock_ahead_ms.is_none());
-    assert!(held.removals.is_empty() && held.clock_ahead_ms == Some(3 * 86_400_000));
+    let by = |others: &[OtherClock]| plan_prune(&PruneSeen { others, ..seen(&objects) }, &NOTHING);
+    let early = OtherClock::At(NOW - 3 * 86_400_000);
+    let free = by(&[OtherClock::At(NOW)]);
+    assert!(!free.removals.is_empty() && free.clock_doubt.is_none());
+    // The earliest of the others counts, and one that was read counts before one that was not.
+    for others in [&[early][..], &[OtherClock::At(NOW), early], &[OtherClock::Unknown, early]] {
+        let held = by(others);
+        assert!(held.removals.is_empty() && held.clock_doubt == Some(ClockDoubt::Ahead(3 * 86_400_000)), "{others:?}");
+    }
+    let unknown = by(&[OtherClock::At(NOW), OtherClock::Unknown]);
+    assert!(unknown.removals.is_empty() && unknown.clock_doubt == Some(ClockDoubt::Unknown));
     // A clock that is behind keeps more than it must, and minutes do not matter.
     for others in [NOW + 86_400_000, NOW - CLOCK_AHEAD_MAX_MS] {
-        assert_eq!(plan_prune(&at(Some(others)), &NOTHING).removals, free.removals);
+        assert_eq!(by(&[OtherClock::At(others)]).removals, free.removals);
     }
 }

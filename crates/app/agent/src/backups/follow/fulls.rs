@@ -19,7 +19,7 @@ use super::keeper::Told;
 use super::patience::{Patience, in_words};
 use super::{Again, Ending, Run};
 use crate::backups::full::{self, Cuts, NoCuts, Order, Taken};
-use crate::backups::metrics::Kind;
+use crate::backups::metrics::{CLOCK_AHEAD, CLOCK_UNKNOWN, Kind};
 use crate::backups::objects::{StoreTime, Times};
 use crate::backups::{compact, objects, size};
 
@@ -29,7 +29,7 @@ const LOOK: Duration = Duration::from_secs(20);
 /// Compactions are at least this far apart: each reads the whole chain.
 const COMPACT_PAUSE: Duration = Duration::from_secs(600);
 
-/// What was not removed because the clock was ahead is tried again after this long: somebody may have set it right.
+/// What was not removed because of the clock is tried again after this long: somebody may have set it right.
 const PRUNE_AGAIN: Duration = Duration::from_secs(60);
 
 /// In a layout where a full waits for the watch, how long it does.
@@ -97,7 +97,7 @@ impl Fulls {
                 compacted = Some(Instant::now());
                 self.compact().await;
             }
-            if let Some((name, began, at)) = proven.as_mut().filter(|_| self.clock_was_ahead())
+            if let Some((name, began, at)) = proven.as_mut().filter(|_| self.clock_was_doubted())
                 && at.elapsed() > PRUNE_AGAIN
             {
                 *at = Instant::now();
@@ -170,18 +170,21 @@ impl Fulls {
         let Some(policy) = self.run.settings.keep else { return };
         let (run, base) = (Arc::clone(&self.run), proven.to_owned());
         let position = &self.run.metrics.position;
-        let peers_ahead_ms = Some(position.peers_ahead_ms.load(Ordering::Relaxed)).filter(|ahead| *ahead != 0);
+        let peers = match &self.run.settings.peers {
+            Some(peers) => Some(peers.read().await),
+            None => None,
+        };
         let store = match self.run.layout {
             Layout::Quorate => StoreTime::Probe,
             Layout::Gardener => StoreTime::OfFull { since: taken.elapsed() },
         };
-        let times = Times { store, peers_ahead_ms };
+        let times = Times { store, peers };
         let began = Instant::now();
         let work =
             tokio::task::spawn_blocking(move || objects::prune(&run.store, &policy, &base, &run.clusters, times));
         match work.await.map_err(|error| Fault::new(Code::Internal, "removing came to a halt").caused_by(error)) {
             Ok(Ok(done)) => {
-                position.clock_ahead.store(0, Ordering::Relaxed);
+                position.clock_doubt.store(0, Ordering::Relaxed);
                 self.run.metrics.uploaded(Kind::prune, 0, began.elapsed());
                 self.run.metrics.removed(done.fulls, done.removed - done.fulls, done.locked.len());
                 for what in &done.locked {
@@ -192,16 +195,20 @@ impl Fulls {
                 }
             }
             Ok(Err(fault)) | Err(fault) => {
-                let ahead = fault.code() == Code::ClockAhead;
-                position.clock_ahead.store(u64::from(ahead), Ordering::Relaxed);
+                let doubt = match fault.code() {
+                    Code::ClockAhead => CLOCK_AHEAD,
+                    Code::ClockUnknown => CLOCK_UNKNOWN,
+                    _ => 0,
+                };
+                position.clock_doubt.store(doubt, Ordering::Relaxed);
                 self.run.metrics.failed(Kind::prune, began.elapsed());
                 warn!(code = %fault.code(), "cannot remove old backups: {}", in_words(&fault));
             }
         }
     }
 
-    fn clock_was_ahead(&self) -> bool {
-        self.run.metrics.position.clock_ahead.load(Ordering::Relaxed) != 0
+    fn clock_was_doubted(&self) -> bool {
+        self.run.metrics.position.clock_doubt.load(Ordering::Relaxed) != 0
     }
 
     fn chain_is_long(&self) -> bool {

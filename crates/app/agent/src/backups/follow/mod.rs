@@ -33,6 +33,7 @@ use tracing::{info, warn};
 pub use quorate_plan::follow::TakeOver;
 
 use super::metrics::Metrics;
+use super::peer_clocks::PeerClocks;
 use super::size;
 use patience::{Patience, in_words};
 use run::Run;
@@ -72,6 +73,8 @@ pub struct FollowSettings {
     pub was: Vec<u64>,
     /// The declaration that the cluster comes of, where it is known: said in every epoch that is opened.
     pub declared: Option<Declared>,
+    /// How the clocks of the other agents of the cluster are read; `None`: it has no others.
+    pub peers: Option<PeerClocks>,
     /// Where large files of a compaction lie for a while.
     pub scratch: PathBuf,
 }

@@ -217,6 +217,7 @@ impl Shared {
             taken_over: false,
             was: Vec::new(),
             declared: None,
+            peers: None,
             scratch: settings.data_dir.parent().unwrap_or(Path::new("/")).to_owned(),
         })
     }

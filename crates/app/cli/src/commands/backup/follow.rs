@@ -234,6 +234,7 @@ impl Args {
             taken_over: false,
             was: Vec::new(),
             declared: None,
+            peers: None,
             scratch: std::env::temp_dir(),
         })
     }

@@ -2,13 +2,13 @@
 //!
 //! **Rule:** nothing is removed before the newest chain was read to its last byte and held.
 
-use quorate_agent::backups::clock_ahead;
+use quorate_agent::backups::clock_doubted;
 use quorate_backup::clock;
 use quorate_backup::prune::{self, STAGED_KEPT};
 use quorate_backup::session::{Session, Wanted};
 use quorate_faults::{Code, Exit, Fault};
-use quorate_plan::chain::{Kind, Layout, Target};
-use quorate_plan::retention::{Policy, PrunePlan, PruneSeen, Verdict, plan_prune};
+use quorate_plan::chain::{Kind, Target};
+use quorate_plan::retention::{OtherClock, Policy, PrunePlan, PruneSeen, Verdict, plan_prune};
 use quorate_plan::schedule::parse_duration_ms;
 use serde::Serialize;
 
@@ -99,18 +99,17 @@ pub(crate) fn run(args: &Args, printer: &mut Printer) -> Result<Exit, Fault> {
     let policy = args.keep.policy()?;
     let (mut session, _) = open_one(&args.store, &std::env::temp_dir(), &args.cluster)?;
     tell(&mut session, printer);
-    let mut plan = plan_of(&session, &policy, None);
+    let mut plan = plan_of(&session, &policy, &[]);
     if !args.dry_run && !plan.removals.is_empty() {
         prove(&mut session)?;
         tell(&mut session, printer);
-        // Others read a store of their layout, and find no names in it that they do not know.
-        let ours = session.catalog.objects.iter().any(|object| object.layout == Layout::Quorate);
-        let store_ms = ours.then(|| clock::observe_time(&session.store)).transpose()?;
+        // Whatever the layout: what is written for it is in a folder of our own, and removed at once.
+        let store = OtherClock::At(clock::observe_time(&session.store)?);
         // Reading may have taught that an object is not what it says; the plan goes by that.
-        plan = plan_of(&session, &policy, store_ms);
+        plan = plan_of(&session, &policy, &[store]);
     }
-    if let Some(ahead) = plan.clock_ahead_ms {
-        return Err(clock_ahead(ahead));
+    if let Some(doubt) = plan.clock_doubt {
+        return Err(clock_doubted(doubt));
     }
     if plan.newest.is_none() && !session.catalog.objects.is_empty() {
         return Err(unproven(&args.store.store));
@@ -134,11 +133,11 @@ pub(crate) fn run(args: &Args, printer: &mut Printer) -> Result<Exit, Fault> {
     Ok(if whole { Exit::Done } else { Exit::CannotMeet })
 }
 
-fn plan_of(session: &Session, policy: &Policy, others_ms: Option<i64>) -> PrunePlan {
+fn plan_of(session: &Session, policy: &Policy, others: &[OtherClock]) -> PrunePlan {
     let catalog = &session.catalog;
     let finals: Vec<usize> = (0..catalog.handles.len()).filter(|index| catalog.handles[*index].is_final).collect();
     let (objects, epochs) = (&catalog.objects, &catalog.epochs);
-    let seen = PruneSeen { objects, finals: &finals, epochs, now_ms: now_ms(), others_ms };
+    let seen = PruneSeen { objects, finals: &finals, epochs, now_ms: now_ms(), others };
     plan_prune(&seen, policy)
 }
 
