@@ -75,7 +75,10 @@ fn a_restore_to_an_earlier_time_raises_the_revision_above_all_that_was_seen_and_
     let before_it_all = jiff::Timestamp::now().to_string();
     place.put("k", "second");
     wait_stored(&place, revision(&place));
-    restore_and_adopt(&place, agent, &[]);
+    let point = || backup(&place, &["list"])["restore_point"].as_str().unwrap().to_owned();
+    let old_point = point();
+    let own_point = point();
+    restore_and_adopt(&place, agent, &["--restore-point", &own_point]);
     let agent = place.start();
     place.assert_holds("k", "second");
     place.put("k", "third");
@@ -85,6 +88,18 @@ fn a_restore_to_an_earlier_time_raises_the_revision_above_all_that_was_seen_and_
 
     let low = ["restore", "--data-dir", "/nowhere", "--to-time", &before_it_all, "--bump-revision", "1000"];
     let refused = backup(&place, &low);
+    // A point that was handed out before is a revision of before: what was recovered since has higher ones. The cluster that a point
+    // makes is no reason to refuse it to the next member.
+    let member = format!("n1={}", place.seat.peer_url());
+    let by = |dir: &str, point: &str| {
+        let dir = place.path(dir).display().to_string();
+        backup(&place, &["restore", "--data-dir", &dir, "--name", "n1", "--member", &member, "--restore-point", point])
+    };
+    let refused = by("by-old-point", &old_point);
+    assert_eq!(refused["error"]["code"], "Q1428", "{refused}");
+    assert!(!place.path("by-old-point").exists());
+    assert_eq!(by("by-own-point", &own_point)["restore_point"], own_point.as_str());
+
     assert_eq!(refused["error"]["code"], "Q1428", "{before_it_all}: {refused}\n{}", backup(&place, &["list"]));
     let said = restore_and_adopt(&place, agent, &["--to-time", &before_it_all]);
     assert_eq!(said["origin"]["token"], "t", "{said}");

@@ -2,7 +2,7 @@
 //!
 //! **Rule:** nothing is opened here but manifests and epochs; what they say is a claim.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use quorate_etcd_formats::delta::gardener::{self, Compression};
 use quorate_etcd_formats::delta::quorate::{self, Epoch, Manifest, ROOT};
@@ -131,6 +131,16 @@ impl Catalog {
     pub fn highest_revision(&self) -> u64 {
         let epochs = self.epochs.iter().map(|start| start.begins_at.saturating_sub(1));
         self.objects.iter().map(|object| object.last).chain(epochs).max().unwrap_or(0)
+    }
+
+    /// The same, without what one cluster wrote. What records no cluster counts.
+    pub fn highest_revision_without(&self, cluster_id: u64) -> u64 {
+        let of_cluster = |epoch: &&Epoch| u64::from_str_radix(&epoch.cluster_id, 16) == Ok(cluster_id);
+        let own: BTreeSet<u64> = self.opened.iter().filter(of_cluster).map(|epoch| epoch.epoch).collect();
+        let epochs = self.epochs.iter().filter(|start| !own.contains(&start.epoch));
+        let epochs = epochs.map(|start| start.begins_at.saturating_sub(1));
+        let is_own = |object: &&Object| object.cluster_id == cluster_id || own.contains(&object.epoch);
+        self.objects.iter().filter(|object| !is_own(object)).map(|object| object.last).chain(epochs).max().unwrap_or(0)
     }
 
     /// Decides on what is known now.

@@ -10,9 +10,11 @@ use quorate_backup::Base;
 use quorate_backup::events::ChainEvents;
 use quorate_backup::session::{Planned, Session, Wanted};
 use quorate_etcd::restore::{self, Restored};
+use quorate_etcd_formats::database::Facts;
+use quorate_etcd_formats::founding::Founding;
 use quorate_etcd_formats::rebuild::Rebuilt;
 use quorate_faults::{Code, Exit, Fault};
-use quorate_plan::chain::Target;
+use quorate_plan::chain::{Layout, Target};
 use quorate_plan::lineage::Lineage;
 use quorate_plan::restore_point::{Content, RestorePoint};
 use serde::Serialize;
@@ -100,6 +102,9 @@ pub(crate) fn run(args: Args, printer: &mut Printer) -> Result<Exit, Fault> {
         Some(point) => Wanted::Point(point),
         None => Wanted::Target(args.target()),
     };
+    if let Wanted::Point(point) = &wanted {
+        check_point(&mut session, point, &args, &site)?;
+    }
     let nonce = match &wanted {
         Wanted::Point(point) => point.nonce,
         Wanted::Target(_) => Some(fresh_nonce()),
@@ -175,6 +180,34 @@ impl Args {
             }
         }
     }
+}
+
+/// A restore point that was handed out before a recovery ends below what clients have seen since. What the cluster wrote that this point
+/// makes is left out: its members are restored one after the other.
+fn check_point(session: &mut Session, point: &RestorePoint, args: &Args, site: &Site) -> Result<(), Fault> {
+    let founding = site.founding(&args.token.clone().unwrap_or_else(|| point.token()))?;
+    let highest = session.catalog.highest_revision_without(founding.cluster_id.0);
+    if !point.content.goes_back(point.revision, highest) || wrote_newest(session, &founding) {
+        return Ok(());
+    }
+    let (revision, bump) = (point.revision, point.content.bump.unwrap_or(0));
+    let what = format!(
+        "cannot restore by `{point}`: it would end at {}, and the store has seen revision {highest}",
+        revision.saturating_add(bump)
+    );
+    let hint =
+        format!("for a new point of the same state, run it with `--to-revision {revision}` in place of the point");
+    Err(Fault::new(Code::RestoreGoesBack, what).hint(hint))
+}
+
+/// Whether the newest full lists the members of this cluster: objects of etcd-backup-restore's layout record no cluster.
+fn wrote_newest(session: &mut Session, founding: &Founding) -> bool {
+    let unrecorded = session.catalog.objects.iter().any(|object| object.layout == Layout::Gardener);
+    let lists = |facts: Facts| {
+        !facts.members.is_empty()
+            && facts.members.iter().all(|member| founding.members.iter().any(|it| it.id == member.id))
+    };
+    unrecorded && session.newest_facts().is_ok_and(lists)
 }
 
 /// A time is turned into the point that it means, by reading; several members without a point are told theirs.
