@@ -16,7 +16,9 @@ use quorate_backup::epochs;
 use quorate_backup::store::Store;
 use quorate_backup::write::About;
 use quorate_etcd::client::{Client, Settings};
+use quorate_etcd::ledger::observe_ledger;
 use quorate_plan::chain::Layout;
+use quorate_plan::ledger::LedgerSeen;
 use quorate_testkit::{Seat, Server, etcd, quorate, wait_until};
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
@@ -289,4 +291,72 @@ fn commands_work_on_one_lineage_of_a_store_that_holds_two() {
     assert!(left.len() < all.len() && left.len() > before.len(), "{all:#?}\n{left:#?}");
     let said = restored("again", &["--cluster", &theirs]);
     assert_eq!(said["origin"]["cluster"], theirs.as_str(), "{said}");
+}
+
+#[test]
+fn an_agent_works_on_its_own_lineage_of_a_store_that_holds_two() {
+    let mut place = Place::with_store("3.5.16");
+    place.more = place.more.replace(
+        "delta-period",
+        "keep: {last: 1, hourly: 0, daily: 0, weekly: 0, monthly: 0, history: 0s}, delta-period",
+    );
+    let mut agent = place.start();
+    place.put("k", "ours");
+    wait_stored(&place, revision(&place));
+    assert!(agent.stop().success(), "{}", agent.log());
+    let ours = files(&place.path("store"));
+    let server = Server::start(&etcd("3.5.16"), &Seat::new("other"), &place.path("other"));
+    add_second_lineage(&place.store(), &server);
+    let both = files(&place.path("store"));
+    let theirs: Vec<&PathBuf> = both.iter().filter(|file| !ours.contains(file)).collect();
+    let theirs: Vec<(&PathBuf, Vec<u8>)> =
+        theirs.into_iter().map(|file| (file, std::fs::read(file).unwrap())).collect();
+    assert!(theirs.len() >= 5, "an epoch, and two fulls with their manifests: {theirs:#?}");
+
+    // The newest backup in the store is the other cluster's.
+    std::fs::rename(place.data(), place.path("lost")).unwrap();
+    let mut agent = place.start();
+    place.assert_holds("k", "ours");
+    place.put("k", "ours, later");
+    wait_stored(&place, revision(&place));
+    // The first full of the restored cluster lets the older ones of its own lineage go, and no other.
+    let full = |file: &&PathBuf| file.display().to_string().contains("/full/");
+    wait_until("the older full of the lineage is removed", LIMIT, || {
+        ours.iter().filter(full).all(|file| !file.exists())
+    });
+    for (file, bytes) in theirs {
+        assert_eq!(std::fs::read(file).ok().as_ref(), Some(&bytes), "{}", file.display());
+    }
+    assert!(agent.stop().success(), "{}", agent.log());
+}
+
+#[test]
+fn an_agent_restores_above_every_revision_that_its_ledger_has_seen() {
+    let place = Place::with_store("3.5.16");
+    let agent = place.start();
+    place.put("k", "first");
+    wait_stored(&place, revision(&place));
+    let earlier = place.path("earlier");
+    quorate_testkit::run(Command::new("cp").arg("-a").arg(place.path("store")).arg(&earlier));
+    restore_and_adopt(&place, agent, &[]);
+    let mut agent = place.start();
+    place.put("k", "second");
+    let seen = revision(&place);
+    assert!(seen > 1_000_000_000, "{seen}");
+    wait_stored(&place, seen);
+    wait_until(
+        "the ledger has the revision",
+        LIMIT,
+        || matches!(observe_ledger(&place.state().join("ledger")), LedgerSeen::There(it) if it.highest_revision() >= seen),
+    );
+    assert!(agent.stop().success(), "{}", agent.log());
+    // The store is an older copy of itself too: only the ledger records what clients have seen.
+    std::fs::rename(place.path("store"), place.path("newer")).unwrap();
+    std::fs::rename(&earlier, place.path("store")).unwrap();
+    std::fs::rename(place.data(), place.path("lost")).unwrap();
+    std::fs::rename(place.state().join("spool"), place.path("lost-spool")).unwrap();
+    let mut agent = place.start();
+    let now = revision(&place);
+    assert!(now > seen, "revision {now} after {seen}");
+    assert!(agent.stop().success(), "{}", agent.log());
 }
