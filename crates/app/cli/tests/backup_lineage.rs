@@ -75,10 +75,10 @@ fn a_restore_to_an_earlier_time_raises_the_revision_above_all_that_was_seen_and_
     place.put("k", "first");
     wait_stored(&place, revision(&place));
     let before_it_all = jiff::Timestamp::now().to_string();
-    place.put("k", "second");
-    wait_stored(&place, revision(&place));
     let point = || backup(&place, &["list"])["restore_point"].as_str().unwrap().to_owned();
     let old_point = point();
+    place.put("k", "second");
+    wait_stored(&place, revision(&place));
     let own_point = point();
     restore_and_adopt(&place, agent, &["--restore-point", &own_point]);
     let agent = place.start();
@@ -88,8 +88,6 @@ fn a_restore_to_an_earlier_time_raises_the_revision_above_all_that_was_seen_and_
     assert!(seen > 1_000_000_000, "{seen}");
     wait_stored(&place, seen);
 
-    let low = ["restore", "--data-dir", "/nowhere", "--to-time", &before_it_all, "--bump-revision", "1000"];
-    let refused = backup(&place, &low);
     // A point that was handed out before is a revision of before: what was recovered since has higher ones. The cluster that a point
     // makes is no reason to refuse it to the next member.
     let member = format!("n1={}", place.seat.peer_url());
@@ -102,6 +100,8 @@ fn a_restore_to_an_earlier_time_raises_the_revision_above_all_that_was_seen_and_
     assert!(!place.path("by-old-point").exists());
     assert_eq!(by("by-own-point", &own_point)["restore_point"], own_point.as_str());
 
+    let low = ["restore", "--data-dir", "/nowhere", "--to-time", &before_it_all, "--bump-revision", "1000"];
+    let refused = backup(&place, &low);
     assert_eq!(refused["error"]["code"], "Q1428", "{before_it_all}: {refused}\n{}", backup(&place, &["list"]));
     let said = restore_and_adopt(&place, agent, &["--to-time", &before_it_all]);
     assert_eq!(said["origin"]["token"], "t", "{said}");
@@ -214,6 +214,53 @@ fn a_store_that_records_no_cluster_is_bound_by_the_members_of_its_newest_full() 
     let _agent = other.start();
     other.put("k", "theirs, taken over");
     wait_stored(&other, revision(&other));
+}
+
+/// Copies the fulls of etcd-backup-restore's layout from one store into another, as if both clusters wrote there.
+fn copy_fulls(from: &Path, to: &Path) {
+    let is_full = |file: &PathBuf| file.file_name().unwrap().to_str().unwrap().starts_with("Full-");
+    for file in files(from).into_iter().filter(is_full) {
+        let target = to.join(file.strip_prefix(from).unwrap());
+        std::fs::create_dir_all(target.parent().unwrap()).unwrap();
+        std::fs::copy(file, target).unwrap();
+    }
+}
+
+#[test]
+fn of_two_clusters_that_began_on_one_empty_store_of_no_recorded_clusters_the_later_one_stops() {
+    let mut first = Place::with_store("3.5.16");
+    first.more = first.more.replace("backup: {", "backup: {layout: gardener, ");
+    let mut second = Place::new("3.5.16");
+    std::fs::create_dir(second.path("store")).unwrap();
+    second.more = first.more.replace(&first.store(), &second.store());
+    let mut agent = first.start();
+    for number in 0..20 {
+        first.put("k", &number.to_string());
+    }
+    wait_stored(&first, revision(&first));
+    assert!(agent.stop().success(), "{}", agent.log());
+
+    // It has found the store empty, and its own full is not there yet.
+    let mut agent = second.run(&[]);
+    wait_until("the later one takes its first full", LIMIT, || agent.log().contains("taking a full backup"));
+    copy_fulls(&first.path("store"), &second.path("store"));
+    wait_until("the later one finds the full of the other one", LIMIT, || warned(&second, "Q1425"));
+    assert!(agent.log().contains("stored a full backup"), "{}", agent.log());
+    let state = second.status()["backup"]["state"].as_str().unwrap().to_owned();
+    assert!(state.contains("lists other members (`n1`)"), "{state}");
+    assert!(agent.stop().success(), "{}", agent.log());
+    let mut agent = second.start();
+    wait_until("another run of the agent finds it too", LIMIT, || warned(&second, "Q1425"));
+    assert!(agent.stop().success(), "{}", agent.log());
+
+    // The one that was there first continues, and reports the other one.
+    copy_fulls(&second.path("store"), &first.path("store"));
+    let mut agent = first.start();
+    first.put("k", "ours, later");
+    wait_stored(&first, revision(&first));
+    assert!(!warned(&first, "Q1425"), "{}", first.status());
+    assert!(agent.log().contains("another cluster writes to the store of this one"), "{}", agent.log());
+    assert!(agent.stop().success(), "{}", agent.log());
 }
 
 /// Every object below a folder.

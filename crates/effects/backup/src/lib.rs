@@ -17,6 +17,7 @@ pub mod drills;
 pub mod epochs;
 pub mod equal;
 pub mod events;
+pub mod own_fulls;
 pub mod prune;
 pub mod session;
 pub mod spool;

@@ -220,6 +220,18 @@ impl Session {
         Ok(base.facts)
     }
 
+    /// What the full of this name holds. `None`: there is none that can be read.
+    pub fn facts_of(&mut self, name: &str) -> Result<Option<Facts>> {
+        // Bringing it may correct what it claims, once.
+        for _ in 0..2 {
+            let Some(index) = self.catalog.objects.iter().position(|object| object.name == name) else { break };
+            if let Some(base) = self.bring(index)? {
+                return Ok(Some(base.facts));
+            }
+        }
+        Ok(None)
+    }
+
     /// Decides, and brings the full. Goes on until the full is what the decision took it for.
     fn choose(&mut self, wanted: &Wanted) -> Result<(Decision, Chain, Base)> {
         match wanted {

@@ -4,11 +4,13 @@
 //! only; what is only covered by a full is a hole in the history, and is said. An unknown store is not an empty one.
 
 mod decide;
+mod own_fulls;
 mod take_over;
 #[cfg(test)]
 mod tests;
 
-pub use decide::plan_follow;
+pub use decide::{bound_by_members, plan_follow};
+pub use own_fulls::{OwnFulls, Verdict, newest_full_ms};
 pub use take_over::{Order, TakeOver, observe_order};
 
 use quorate_etcd_formats::delta::quorate::Epoch;
@@ -29,7 +31,7 @@ pub struct FollowSeen {
     pub store: StoreSeen,
     /// What the spool on this machine holds.
     pub spool: Option<SpoolSeen>,
-    /// The members that the newest full lists, where the store does not record whose it is.
+    /// The members that a full lists which this node did not write, where the store does not record whose it is.
     pub lists: Lists,
     /// The layout that is written.
     pub layout: Layout,
@@ -177,11 +179,10 @@ impl StoreSeen {
 }
 
 impl FollowSeen {
-    /// Whether the members that the newest full lists decide: the layout records no cluster, the spool of this machine did not fill the
-    /// store, and the cluster does not come from a backup of it.
+    /// Whether the members that a full lists decide: the layout records no cluster, and this one does not come from a backup of it.
     pub fn depends_on_members(&self, is_descendant: bool) -> bool {
         let StoreSeen::Holds(store) = &self.store else { return false };
-        self.layout == Layout::Gardener && !is_descendant && decide::is_unrecorded(store, self)
+        self.layout == Layout::Gardener && !is_descendant && store.cluster_id == 0 && store.reach.is_some()
     }
 }
 

@@ -13,6 +13,8 @@ use quorate_etcd_formats::delta::quorate::{QuorateDecoder, Salvage};
 use quorate_faults::{Fault, Result};
 use quorate_host::durable::{Access, Disk, DiskFile, PARTIAL_MARK, SPENT_MARK, partial_path};
 
+use crate::own_fulls::OWN_FULLS;
+
 use super::segment::{FileName, OpenName, SealedName};
 use super::{STATE, Segment, Spool, SpoolState, now_ms};
 
@@ -97,6 +99,7 @@ impl<D: Disk> Spool<D> {
                 Some(FileName::Sealed(found)) => sealed.push(found),
                 Some(FileName::Open(found)) => open.push(found),
                 None if name == STATE && is_file => self.read_state(&mut recovered)?,
+                None if name == OWN_FULLS && is_file => {}
                 None if is_left_over(&name) && is_file => self.disk.remove_partial(&self.dir.join(&name))?,
                 None if name.contains(DAMAGED_MARK) || name.contains(ASIDE_MARK) => {}
                 None => recovered.foreign.push(name),
@@ -313,7 +316,7 @@ fn list(dir: &Path) -> Result<Vec<(String, bool)>> {
 /// Whether the name is an unfinished or a spent form of one of ours.
 fn is_left_over(name: &str) -> bool {
     let of = name.strip_suffix(SPENT_MARK).or_else(|| name.split_once(PARTIAL_MARK).map(|(of, _)| of));
-    of.is_some_and(|of| of == STATE || FileName::parse(of).is_some())
+    of.is_some_and(|of| of == STATE || of == OWN_FULLS || FileName::parse(of).is_some())
 }
 
 fn cannot_read(path: &Path, error: std::io::Error) -> Fault {

@@ -20,6 +20,9 @@ pub fn plan_follow(seen: &FollowSeen) -> Result<FollowPlan> {
         StoreSeen::Empty => empty(seen, ours),
         StoreSeen::Holds(store) => {
             bound(seen, store)?;
+            if let (Lists::Others(members), false) = (&seen.lists, seen.take_over == Order::Due) {
+                return Err(bound_by_members(etcd.cluster_id, members));
+            }
             match kinship(store, etcd, ours) {
                 Kinship::Same => same(seen, store, ours)?,
                 Kinship::Unrecorded => unrecorded(seen, store)?,
@@ -71,10 +74,17 @@ enum Kinship {
     Other,
 }
 
-/// Whether the store's newest chain says nowhere whose it is.
-pub(super) fn is_unrecorded(store: &StoreHolds, seen: &FollowSeen) -> bool {
-    let ours = seen.spool.filter(|spool| spool.cluster_id == seen.etcd.cluster_id);
-    matches!(kinship(store, &seen.etcd, ours), Kinship::Unrecorded)
+/// What a full of other members means where no cluster is recorded.
+pub fn bound_by_members(cluster_id: u64, members: &str) -> Fault {
+    let attempt = format!(
+        "cannot back cluster {cluster_id:x} up to this store: it belongs to another cluster, one of whose fulls lists other members \
+         ({members})"
+    );
+    let hint = format!(
+        "give this cluster a store of its own; if it replaces that one, write `take-over: \"{cluster_id:x}\"` below `backup` in the \
+         cluster file (`backup follow` takes `--take-over`)"
+    );
+    Fault::new(Code::StoreBound, attempt).hint(hint)
 }
 
 /// Whether the store's newest chain is of this cluster. Where it does not say, a spool that filled it does.
@@ -355,17 +365,6 @@ fn anew_after(seen: &FollowSeen, newest: u64, ours: Option<SpoolSeen>) -> Follow
 fn unrecorded(seen: &FollowSeen, store: &StoreHolds) -> Result<FollowPlan> {
     let (reach, revision) = (store.reach.unwrap_or(0), seen.etcd.revision);
     let may = (seen.take_over == Order::Due || seen.restored) && seen.layout == Layout::Quorate;
-    if let (Lists::Others(members), false) = (&seen.lists, seen.take_over == Order::Due) {
-        let own = seen.etcd.cluster_id;
-        let attempt = format!(
-            "cannot back cluster {own:x} up to this store: it belongs to another cluster, whose newest full lists other members ({members})"
-        );
-        let hint = format!(
-            "give this cluster a store of its own; if it replaces that one, write `take-over: \"{own:x}\"` below `backup` in the \
-             cluster file (`backup follow` takes `--take-over`)"
-        );
-        return Err(Fault::new(Code::StoreBound, attempt).hint(hint));
-    }
     if reach > revision && !may {
         return Err(overrules(seen, reach, "a cluster whose id is not recorded".to_owned()));
     }

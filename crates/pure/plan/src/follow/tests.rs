@@ -296,7 +296,14 @@ fn a_store_that_records_no_cluster_is_bound_by_the_members_of_its_newest_full() 
         assert!(refused.code() == Code::StoreBound && refused.to_string().contains("`m1` and `m2`"), "{refused}");
     }
     let filled = gardener(seen(holds(0, 90, 0), spool(None, None, Some(90))));
-    assert!(!filled.depends_on_members(false), "the spool of this machine filled it");
+    assert!(filled.depends_on_members(false), "another cluster may have written there since");
+    let shared = FollowSeen { lists: others.clone(), ..filled.clone() };
+    assert_eq!(
+        plan_follow(&shared).unwrap_err().code(),
+        Code::StoreBound,
+        "whatever the spool of this machine has stored"
+    );
+    assert!(plan_follow(&filled).is_ok());
     let ordered = FollowSeen { lists: others, take_over: Order::Due, ..gardener(seen(holds(0, 90, 0), None)) };
     assert!(plan_follow(&ordered).is_ok());
 }

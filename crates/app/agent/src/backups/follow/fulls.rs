@@ -8,16 +8,19 @@ use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
+use quorate_backup::own_fulls;
 use quorate_backup::session::{Session, Whose};
 use quorate_faults::{Code, Fault, Result};
 use quorate_plan::chain::Layout;
+use quorate_plan::follow::{Lists, bound_by_members};
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
 use super::keeper::Told;
+use super::observe::{Accept, whose_fulls};
 use super::patience::{Patience, in_words};
-use super::{Again, Ending, Run};
+use super::{Again, Ending, Run, halted};
 use crate::backups::full::{self, Cuts, NoCuts, Order, Taken};
 use crate::backups::metrics::{CLOCK_AHEAD, CLOCK_UNKNOWN, Kind};
 use crate::backups::objects::{StoreTime, Times};
@@ -70,7 +73,9 @@ impl Fulls {
                         if let Some(failures) = patience.worked() {
                             info!(failures, "fulls can be taken again");
                         }
-                        self.prune(&taken.name, began).await;
+                        if !self.settle(&taken.name, began).await {
+                            return;
+                        }
                     }
                     Err(_) if self.quit.is_cancelled() => return,
                     Err(fault) => {
@@ -109,6 +114,41 @@ impl Fulls {
             tokio::select! {
                 () = tokio::time::sleep(wait) => {}
                 () = self.quit.cancelled() => return,
+            }
+        }
+    }
+
+    /// What follows a full that is proven. False: backups end here.
+    async fn settle(&self, name: &str, began: Instant) -> bool {
+        if let Err(fault) = self.check_others(name).await {
+            let _ = self.endings.try_send(Ending::Failed(fault));
+            return false;
+        }
+        self.prune(name, began).await;
+        true
+    }
+
+    /// Records a full of this node, and compares the members of fulls that it did not write: in a store that records no cluster, another
+    /// one may have begun at the same time.
+    async fn check_others(&self, name: &str) -> Result<()> {
+        let run = &self.run;
+        if run.layout != Layout::Gardener || run.settings.is_descendant() {
+            return Ok(());
+        }
+        let (settings, name, cluster_id) = (Arc::clone(&run.settings), name.to_owned(), run.cluster_id);
+        let noted = tokio::task::spawn_blocking(move || {
+            let mut record = own_fulls::read(&settings.spool).of(cluster_id);
+            record.names.insert(name);
+            own_fulls::write(&settings.spool, &record)
+        });
+        noted.await.map_err(halted)??;
+        match whose_fulls(&run.settings, &run.client, cluster_id, Accept::Compared).await {
+            Ok(Lists::Others(members)) => Err(bound_by_members(cluster_id, &members)),
+            Ok(Lists::OwnMembers | Lists::NotCompared) => Ok(()),
+            // It is compared again after the next full, and when backups begin again.
+            Err(fault) => {
+                warn!(code = %fault.code(), "cannot compare the fulls of the store: {}", in_words(&fault));
+                Ok(())
             }
         }
     }

@@ -79,6 +79,13 @@ pub struct FollowSettings {
     pub scratch: PathBuf,
 }
 
+impl FollowSettings {
+    /// Whether the cluster comes from a backup or from another cluster: fulls of other members may be its own history.
+    fn is_descendant(&self) -> bool {
+        self.restored || self.taken_over || !self.was.is_empty()
+    }
+}
+
 /// How it ended when it was asked to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ended {

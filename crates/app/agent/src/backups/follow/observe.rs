@@ -9,19 +9,19 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use quorate_backup::catalog::Catalog;
-use quorate_backup::epochs;
 use quorate_backup::session::Session;
 use quorate_backup::spool::{Spool, SpoolState};
 use quorate_backup::store::Store;
 use quorate_backup::write::About;
+use quorate_backup::{epochs, own_fulls};
 use quorate_etcd::client::messages::RangeRequest;
 use quorate_etcd::client::{Client, Consistency, WatchFrom, WatchTurn};
 use quorate_faults::{Code, Fault, Result};
 use quorate_plan::chain::{Kind, Layout, Span, Target};
 use quorate_plan::estimate::{Cost, Inside};
 use quorate_plan::follow::{
-    EpochPlan, EtcdSeen, FollowPlan, FollowSeen, Kin, Lists, Me, Order, SpoolPlan, SpoolSeen, StoreSeen,
-    compare_members, observe_lineage, observe_order, plan_follow,
+    EpochPlan, EtcdSeen, FollowPlan, FollowSeen, Kin, Lists, Me, Order, SpoolPlan, SpoolSeen, StoreSeen, Verdict,
+    compare_members, newest_full_ms, observe_lineage, observe_order, plan_follow,
 };
 use quorate_plan::lineage::Lineage;
 use tokio_util::sync::CancellationToken;
@@ -95,9 +95,9 @@ pub(super) async fn observe(
     let lists = Lists::NotCompared;
     let mut plan_of =
         FollowSeen { etcd, store: store_seen, spool: spooled, lists, layout, take_over, restored, taken_over };
-    let is_descendant = settings.restored || settings.taken_over || !settings.was.is_empty();
-    if plan_of.depends_on_members(is_descendant) {
-        plan_of.lists = compare_newest(settings, client).await?;
+    if plan_of.depends_on_members(settings.is_descendant()) {
+        let order = if take_over == Order::Due { Accept::Ordered } else { Accept::Compared };
+        plan_of.lists = whose_fulls(settings, client, etcd.cluster_id, order).await?;
     }
     if oldest.is_none() {
         // An epoch that is taken for what etcd no longer has would disown what others have stored of it.
@@ -107,16 +107,53 @@ pub(super) async fn observe(
     Ok(Some(Seen { plan_of, heard, store, holds, lineage, newest_epoch }))
 }
 
-/// Compares the members that the newest full lists with those of this cluster.
-async fn compare_newest(settings: &Arc<FollowSettings>, client: &Client) -> Result<Lists> {
+/// Whether fulls of other clusters are accepted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Accept {
+    /// If they list members of this one.
+    Compared,
+    /// All that there are: the operator ordered that.
+    Ordered,
+}
+
+/// Compares the members of the newest full that this node did not write with those of this cluster. `Others`: another cluster was
+/// there first.
+pub(super) async fn whose_fulls(
+    settings: &Arc<FollowSettings>,
+    client: &Client,
+    cluster_id: u64,
+    accept: Accept,
+) -> Result<Lists> {
     let own: Vec<u64> =
         client.member_list(Consistency::Linearizable).await?.members.iter().map(|member| member.id).collect();
     let settings = Arc::clone(settings);
-    let read = tokio::task::spawn_blocking(move || Session::open(&settings.store, &settings.scratch)?.newest_facts());
-    let facts = read.await.map_err(halted)??;
-    let full: Vec<(u64, String)> = facts.members.iter().map(|member| (member.id.0, member.name.clone())).collect();
-    let removed: Vec<u64> = facts.removed.iter().map(|id| id.0).collect();
-    Ok(compare_members(&full, &removed, &own))
+    let compared = tokio::task::spawn_blocking(move || {
+        let mut session = Session::open(&settings.store, &settings.scratch)?;
+        let record = own_fulls::read(&settings.spool).of(cluster_id);
+        let unknown = record.newest_unknown(&session.catalog.objects).cloned();
+        let Some(unknown) = unknown.filter(|_| accept == Accept::Compared) else {
+            let up_to_ms = if accept == Accept::Ordered { newest_full_ms(&session.catalog.objects) } else { 0 };
+            own_fulls::write(&settings.spool, &record.accepting(&session.catalog.objects, up_to_ms))?;
+            return Ok(Lists::OwnMembers);
+        };
+        let Some(facts) = session.facts_of(&unknown.name)? else { return Ok(Lists::NotCompared) };
+        let full: Vec<(u64, String)> = facts.members.iter().map(|member| (member.id.0, member.name.clone())).collect();
+        let removed: Vec<u64> = facts.removed.iter().map(|id| id.0).collect();
+        let objects = &session.catalog.objects;
+        match record.judge(objects, &unknown, compare_members(&full, &removed, &own)) {
+            Verdict::Own => {
+                own_fulls::write(&settings.spool, &record.accepting(objects, unknown.created_ms))?;
+                Ok(Lists::OwnMembers)
+            }
+            Verdict::Intruder(members) => {
+                let name = &unknown.name;
+                warn!(code = %Code::StoreBound, members, name, "another cluster writes to the store of this one");
+                Ok(Lists::OwnMembers)
+            }
+            Verdict::Bound(members) => Ok(Lists::Others(members)),
+        }
+    });
+    compared.await.map_err(halted)?
 }
 
 /// This cluster, as far as it knows itself.
