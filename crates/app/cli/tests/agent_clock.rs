@@ -7,6 +7,7 @@
 mod agent_support;
 
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use agent_support::{LIMIT, Place};
 use jiff::{SignedDuration, Timestamp};
@@ -14,9 +15,9 @@ use quorate_pki::{Authorities, Keys, NodeNames, Policy, ensure_authorities, ensu
 use quorate_testkit::{FakeClock, MachineClock, Running, run, wait_until};
 
 const HOUR: i64 = 3600;
-
 /// Every full but the newest may go.
 const KEEP_ONE: &str = "keep: {last: 1, hourly: 0, daily: 0, weekly: 0, monthly: 0, history: 0s}";
+
 /// Certificates of a node, and the authorities to renew them, made at `at`.
 fn equip(pki: &Path, at: Timestamp) {
     let names = NodeNames::new("t", "n1", ["127.0.0.1"]).unwrap();
@@ -59,6 +60,26 @@ fn certificates(place: &Place) -> Vec<Vec<u8>> {
         .to_vec()
 }
 
+/// For how long a step of a clock is looked at before anything is written: a lag of nothing that is new is seen at once or never.
+const LOOKED_AT: Duration = Duration::from_millis(2500);
+
+/// Right after a clock was set, and before a write would end any lag: the step itself is none.
+#[track_caller]
+fn no_lag(place: &Place, round: &str) {
+    let begun = Instant::now();
+    while begun.elapsed() < LOOKED_AT {
+        let lag = lag(place);
+        assert!(lag < 600.0, "{round}: a step of the clock is no lag: {lag} s");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+fn lag(place: &Place) -> f64 {
+    let (_, metrics) = place.health("/metrics").unwrap();
+    let lag = metrics.lines().find_map(|line| line.strip_prefix("quorate_backup_lag_seconds ")).unwrap();
+    lag.parse().unwrap()
+}
+
 /// What must hold at any time.
 #[track_caller]
 fn all_is_well(place: &Place, agent: &mut Running, etcd: u32, round: &str) {
@@ -72,9 +93,7 @@ fn all_is_well(place: &Place, agent: &mut Running, etcd: u32, round: &str) {
     // A clock that is ahead of the store's removes nothing, and that is said; nothing else is wrong.
     let warnings = status["warnings"].as_array().cloned().unwrap_or_default();
     assert!(warnings.iter().all(|one| one["code"] == "Q1429"), "{round}: {status}");
-    let (_, metrics) = place.health("/metrics").unwrap();
-    let lag = metrics.lines().find_map(|line| line.strip_prefix("quorate_backup_lag_seconds ")).unwrap();
-    assert!(lag.parse::<f64>().unwrap() < 600.0, "{round}: a step of the clock is no lag: {lag} s");
+    assert!(lag(place) < 600.0, "{round}: a step of the clock is no lag");
     assert_eq!(place.etcd_pid(), etcd, "{round}");
     assert!(place.is_ready(), "{round}");
     let shown = place.quorate(&["status"]);
@@ -92,8 +111,10 @@ fn step(place: &mut Place, made_ahead: i64, set: &dyn Fn(i64)) {
     let (etcd, before) = (place.etcd_pid(), certificates(place));
     all_is_well(place, &mut agent, etcd, "right");
     for (at, seconds) in [HOUR, 0, -HOUR, 0].into_iter().enumerate() {
+        let round = format!("step {at} to {seconds:+} s");
         set(seconds);
-        all_is_well(place, &mut agent, etcd, &format!("step {at} to {seconds:+} s"));
+        no_lag(place, &round);
+        all_is_well(place, &mut agent, etcd, &round);
     }
     assert_eq!(certificates(place), before, "none was renewed");
     assert!(!agent.log().contains("renewed"), "{}", agent.log());
@@ -164,7 +185,16 @@ fn removes_no_backup_of_the_other_layout_by_a_clock_that_is_ahead() {
     wait_until("a removal by a right clock", LIMIT, || {
         place.health("/metrics").is_some_and(|(_, text)| text.contains("kind=\"prune\""))
     });
+    // By a right clock the rules remove what is older than the newest.
+    let first = fulls(&place);
     put(&place, "right");
+    assert!(agent.stop().success(), "{}", agent.log());
+    clock.set(120);
+    let mut agent = place.start();
+    wait_until("the first full is removed", LIMIT, || {
+        let now = fulls(&place);
+        !now.is_empty() && first.iter().all(|full| !now.contains(full))
+    });
     assert!(agent.log().contains("stored a full backup") && !agent.log().contains("Q1429"), "{}", agent.log());
     assert!(agent.stop().success(), "{}", agent.log());
     let earlier = fulls(&place);
@@ -178,41 +208,11 @@ fn removes_no_backup_of_the_other_layout_by_a_clock_that_is_ahead() {
         .map(|entry| entry.unwrap().file_name().into_string().unwrap())
         .collect();
     assert!(names.iter().all(|name| !name.contains("clock")), "{names:?}");
+    let now = fulls(&place);
+    assert!(now.len() > earlier.len() && earlier.iter().all(|full| now.contains(full)), "{earlier:?}\n{now:?}");
     assert!(agent.stop().success(), "{}", agent.log());
 }
 
-#[test]
-fn by_a_clock_that_was_days_ahead_no_backup_is_removed_and_what_it_signed_is_replaced() {
-    const AHEAD: i64 = 65 * 24 * HOUR;
-    let mut place = Place::new("3.5.16");
-    let clock = FakeClock::new(place.root.path());
-    place.env = clock.env();
-    // By a right clock the rules remove what is older than the newest.
-    let first = fulls(&place);
-    std::fs::create_dir(place.path("store")).unwrap();
-    assert!(agent.stop().success(), "{}", agent.log());
-    clock.set(120);
-    let mut agent = place.start();
-    wait_until("the first full is removed", LIMIT, || {
-        let now = fulls(&place);
-        !now.is_empty() && first.iter().all(|full| !now.contains(full))
-    });
-    equip(&place.path("pki"), Timestamp::now());
-    place.raw = Some(file(&place));
-    let life = |place: &Place| {
-        let mut found = quorate_pki::read_certificates(&place.path("pki/peer.crt")).unwrap();
-        found.remove(0).life
-    };
-    // Certificates hold by both clocks, and the store's is right.
-    clock.set(3 * 24 * HOUR);
-    let mut agent = place.start();
-    wait_until("the agent reports that nothing is removed", LIMIT, || {
-        let status = place.status();
-    let now = fulls(&place);
-    assert!(now.len() > earlier.len() && earlier.iter().all(|full| now.contains(full)), "{earlier:?}\n{now:?}");
-        status["warnings"].as_array().is_some_and(|all| all.iter().any(|one| one["code"] == "Q1429"))
-    });
-    assert!(agent.stop().success(), "{}", agent.log());
 /// The names of the full backups in etcd-backup-restore's layout.
 fn fulls(place: &Place) -> Vec<String> {
     let mut found = Vec::new();
@@ -232,6 +232,27 @@ fn fulls(place: &Place) -> Vec<String> {
     found
 }
 
+#[test]
+fn by_a_clock_that_was_days_ahead_no_backup_is_removed_and_what_it_signed_is_replaced() {
+    const AHEAD: i64 = 65 * 24 * HOUR;
+    let mut place = Place::new("3.5.16");
+    let clock = FakeClock::new(place.root.path());
+    place.env = clock.env();
+    std::fs::create_dir(place.path("store")).unwrap();
+    equip(&place.path("pki"), Timestamp::now());
+    place.raw = Some(file(&place));
+    let life = |place: &Place| {
+        let mut found = quorate_pki::read_certificates(&place.path("pki/peer.crt")).unwrap();
+        found.remove(0).life
+    };
+    // Certificates hold by both clocks, and the store's is right.
+    clock.set(3 * 24 * HOUR);
+    let mut agent = place.start();
+    wait_until("the agent reports that nothing is removed", LIMIT, || {
+        let status = place.status();
+        status["warnings"].as_array().is_some_and(|all| all.iter().any(|one| one["code"] == "Q1429"))
+    });
+    assert!(agent.stop().success(), "{}", agent.log());
     clock.set(AHEAD);
     let mut agent = place.run(&[]);
     wait_until("renewed by a clock that is ahead", LIMIT, || life(&place).from > Timestamp::now());
