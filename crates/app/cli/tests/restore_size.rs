@@ -9,18 +9,20 @@ use std::process::{Command, Stdio};
 use quorate_etcd_formats::bolt::meta::MetaPages;
 use quorate_testkit::{Seat, Server, etcd, quorate, run};
 
-/// Bytes up to the high-water mark. Behind it, bbolt reserves room.
-fn used(data_dir: &Path) -> u64 {
-    let bytes = quorate_etcd::datadir::FileSource::open(&data_dir.join("member/snap/db")).unwrap();
+/// Bytes up to the high-water mark, behind which bbolt reserves room, and bytes of the file.
+fn used(data_dir: &Path) -> (u64, u64) {
+    let path = data_dir.join("member/snap/db");
+    let bytes = quorate_etcd::datadir::FileSource::open(&path).unwrap();
     let meta = MetaPages::read(&bytes).unwrap().chosen().unwrap();
-    meta.hwm * u64::from(meta.page_size)
+    (meta.hwm * u64::from(meta.page_size), path.metadata().unwrap().len())
 }
 
-/// Writes many values of one length, a hundred in a transaction.
+/// Writes many values of one length, as many in a transaction as etcd takes.
 fn fill(server: &Server, count: usize, length: usize) {
     let value = "x".repeat(length);
-    for first in (0..count).step_by(100) {
-        let puts: String = (first..count.min(first + 100)).map(|at| format!("put k{at:06} {value}\n")).collect();
+    let at_once = (1_000_000 / length).clamp(1, 100);
+    for first in (0..count).step_by(at_once) {
+        let puts: String = (first..count.min(first + at_once)).map(|at| format!("put k{at:06} {value}\n")).collect();
         let mut command = Command::new(&server.tools.etcdctl);
         command.env("ETCDCTL_API", "3").args(["--endpoints", &server.seat.client_url(), "txn"]);
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
@@ -31,7 +33,7 @@ fn fill(server: &Server, count: usize, length: usize) {
 
 #[test]
 fn restored_values_take_no_more_than_etcdutl_needs() {
-    for (length, count) in [(4500, 900), (9000, 450)] {
+    for (length, count) in [(4500, 900), (9000, 450), (20_000, 150), (100_000, 30), (1_400_000, 4)] {
         let root = tempfile::tempdir().unwrap();
         let at = |name: &str| root.path().join(name).display().to_string();
         let server = Server::start(&etcd("sid"), &Seat::new("n1"), &root.path().join("first"));
@@ -48,6 +50,7 @@ fn restored_values_take_no_more_than_etcdutl_needs() {
         ours.args(["data", "restore", "--snapshot", &at("snapshot.db"), "--data-dir", &at("ours"), "--name", "n1"]);
         run(ours.args(["--member", &member]));
         let (ours, theirs) = (used(&root.path().join("ours")), used(&root.path().join("theirs")));
-        assert!(ours <= theirs, "{count} values of {length} bytes: {ours} bytes, etcdutl {theirs}");
+        assert!(ours.0 <= theirs.0, "{count} values of {length} bytes: {} bytes, etcdutl {}", ours.0, theirs.0);
+        assert!(ours.1 <= theirs.1, "{count} values of {length} bytes: a file of {}, etcdutl {}", ours.1, theirs.1);
     }
 }

@@ -64,6 +64,8 @@ fn sizes(what: &str, items: Vec<Item>) -> (u64, u64) {
     let done = defrag(&RealDisk, &ours.join(DB), 1, &AtomicU64::new(0)).unwrap();
     assert_eq!(done.bytes_after, used(&ours.join(DB)), "{what}");
     // Its own check of every page comes first.
+    let [our_file, their_file] = [&ours, &theirs].map(|dir| dir.join(DB).metadata().unwrap().len());
+    assert!(our_file <= their_file, "{what}: a file of {our_file} bytes, etcdutl {their_file}");
     let status = tools.utl_json(&["snapshot", "status", ours.join(DB).to_str().unwrap()]);
     assert_eq!(status["hash"], u64::from(done.hash), "{what}");
     (done.bytes_after, used(&theirs.join(DB)))
@@ -92,7 +94,7 @@ fn mixed(seed: u64, count: usize, most: u64) -> impl Iterator<Item = usize> {
 
 #[test]
 fn values_of_every_length_take_no_more_than_etcdutl_needs() {
-    let some = [1, 1000, 2000, 4050, 4500, 9000, 1_400_000].as_slice();
+    let some = [1, 1000, 2000, 4050, 4500, 9000, 20_000, 100_000, 1_400_000].as_slice();
     let all = [
         1, 10, 100, 500, 1000, 1300, 1800, 2000, 2100, 3000, 3600, 4000, 4040, 4050, 4500, 5000, 6000, 8000, 8150,
         9000, 12_000, 20_000, 65_000, 100_000, 500_000, 1_400_000,
