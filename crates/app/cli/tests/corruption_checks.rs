@@ -9,10 +9,21 @@ use std::io::{Read, Write};
 
 use agent_support::{LIMIT, Place};
 use cluster_support::{Declared, Wire, forge};
-use quorate_testkit::{etcd, wait_until};
+use quorate_plan::etcd_config::has_sound_hashes;
+use quorate_testkit::{etcd, release_where, wait_until};
 
-const INITIAL: &str = "experimental-initial-corrupt-check: true";
-const COMPACTION: &str = "experimental-compact-hash-check-enabled: true";
+/// How the settings of a release name the comparisons, at its start and after compactions.
+fn names(version: &str) -> [&'static str; 2] {
+    match version.starts_with("3.4.") || version.starts_with("3.5.") {
+        true => ["experimental-initial-corrupt-check: true", "experimental-compact-hash-check-enabled: true"],
+        false => ["InitialCorruptCheck=true", "CompactHashCheck=true"],
+    }
+}
+
+/// A release that is trusted with the checks: the one that the tests are run with, or the newest 3.5.
+fn trusted() -> String {
+    release_where(|tools| has_sound_hashes(&tools.version), "sid")
+}
 
 /// The settings that etcd was started with, and what it says of them itself.
 fn settings(place: &Place) -> (String, String) {
@@ -22,11 +33,15 @@ fn settings(place: &Place) -> (String, String) {
 
 #[test]
 fn etcd_compares_its_data_unless_its_release_or_the_file_says_no() {
-    for (release, checked) in [("3.4.23", false), ("3.5.16", true), ("sid", true)] {
-        let mut place = Place::new(release);
+    let mut releases = vec!["3.4.23".to_owned(), "3.5.16".to_owned(), "sid".to_owned()];
+    releases.extend(Some(trusted()).filter(|release| !releases.contains(release)));
+    for release in releases {
+        let mut place = Place::new(&release);
+        let checked = release != "3.4.23";
+        let [initial, compaction] = names(&place.tools.version);
         let mut agent = place.start();
         let (file, log) = settings(&place);
-        assert_eq!((file.contains(INITIAL), file.contains(COMPACTION)), (checked, checked), "{release}: {file}");
+        assert_eq!((file.contains(initial), file.contains(compaction)), (checked, checked), "{release}: {file}");
         assert_eq!(log.contains("\"initial-corrupt-check\":true"), checked, "{release}: {log}");
         assert_eq!(log.contains("starting initial corruption check"), checked, "{release}: {log}");
         assert!(agent.stop().success());
@@ -34,14 +49,14 @@ fn etcd_compares_its_data_unless_its_release_or_the_file_says_no() {
         place.more = format!("etcd: {{experimental-initial-corrupt-check: {}}}\n", !checked);
         let mut agent = place.start();
         let (file, _) = settings(&place);
-        assert_eq!(file.contains(INITIAL), !checked, "{release}: {file}");
+        assert_eq!(file.contains(initial), !checked, "{release}: {file}");
         assert!(agent.stop().success());
     }
 }
 
 #[test]
 fn an_alarm_of_corruption_is_shown_with_the_way_out() {
-    let place = Place::new("sid");
+    let place = Place::new(&trusted());
     let mut agent = place.start();
     let member = u64::from_str_radix(place.status()["member_id"].as_str().unwrap(), 16).unwrap();
     let body = format!(r#"{{"action":"ACTIVATE","memberID":"{member}","alarm":"CORRUPT"}}"#);
@@ -75,8 +90,7 @@ fn an_alarm_of_corruption_is_shown_with_the_way_out() {
 /// Three members that hold the same.
 fn three(more: &str) -> Declared {
     let mut cluster = Declared::new("sid", 3, Wire::Clear);
-    // A release that is trusted with the checks, whichever one the tests are run with.
-    cluster.tools = etcd("sid");
+    cluster.tools = etcd(&trusted());
     cluster.more = more.to_owned();
     cluster.file();
     cluster.start_all();
@@ -108,10 +122,12 @@ fn a_member_that_holds_other_data_than_its_peers_does_not_start_until_its_data_i
 
 #[test]
 fn a_difference_that_a_compaction_finds_stops_writes_and_is_shown() {
-    let mut cluster = three(
-        "etcd: {heartbeat-interval: 50, election-timeout: 500, experimental-initial-corrupt-check: false, \
-         experimental-compact-hash-check-time: 2s}\n",
-    );
+    let [initial, _] = names(&etcd(&trusted()).version);
+    let prefix = if initial.starts_with("experimental-") { "experimental-" } else { "" };
+    let mut cluster = three(&format!(
+        "etcd: {{heartbeat-interval: 50, election-timeout: 500, experimental-initial-corrupt-check: false, \
+         {prefix}compact-hash-check-time: 2s}}\n",
+    ));
     for at in 0..3 {
         cluster.stop(at);
     }

@@ -1,7 +1,7 @@
 //! Entries of 3.5 that etcd 3.7 cannot read are found before an upgrade, and the members take a raft snapshot behind them first.
 //!
-//! No etcd 3.6 or 3.7 is at hand: what runs is etcd 3.5, whose programs call themselves 3.6 and 3.7. They write such entries
-//! at each start.
+//! Where no etcd 3.6 and 3.7 were given (`ETCD_DIR`), etcd 3.5 runs instead, whose programs call themselves 3.6 and 3.7. They write
+//! such entries at each start.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on says where")]
 
@@ -14,8 +14,21 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use change_support::{LIMIT, Net, said};
-use quorate_testkit::{Launch, Seat, Tools, etcd, quorate, wait_until};
+use quorate_testkit::{Launch, Seat, Tools, etcd, given_releases, quorate, wait_until};
 use serde_json::Value;
+
+/// The release of this minor version that was given.
+fn given(minor: &str) -> Option<Tools> {
+    given_releases().into_iter().find(|tools| tools.version.starts_with(&format!("{minor}.")))
+}
+
+/// A given release, in `dir/VERSION/etcd` like the others. Returns the version.
+fn linked(dir: &Path, tools: &Tools) -> String {
+    let path = dir.join(&tools.version).join("etcd");
+    std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+    std::os::unix::fs::symlink(&tools.etcd, path).unwrap();
+    tools.version.clone()
+}
 
 /// etcd 3.5 as a release of another minor version, in `dir/VERSION/etcd`. Returns the version.
 fn stand_in(dir: &Path, minor: &str) -> String {
@@ -85,8 +98,10 @@ fn a_raft_snapshot_behind_the_entries_of_3_5_lets_3_7_start() {
     assert!(said(&far).contains("more than one minor version"), "{}", said(&far));
 
     // The same cluster on 3.6, where every list of alarms is an entry of the log.
-    let version = stand_in(root.path(), "3.6");
-    let later = Tools { etcd: root.path().join(&version).join("etcd"), version, ..etcd("sid") };
+    let later = given("3.6").unwrap_or_else(|| {
+        let version = stand_in(root.path(), "3.6");
+        Tools { etcd: root.path().join(&version).join("etcd"), version, ..etcd("sid") }
+    });
     run(&later, &dir, &[], &["put", "k", "v"], 1);
     let refused = check("3.7.1", &dir);
     assert_eq!(refused.status.code(), Some(5), "{}", said(&refused));
@@ -105,7 +120,11 @@ fn a_raft_snapshot_behind_the_entries_of_3_5_lets_3_7_start() {
 fn an_upgrade_to_3_7_takes_a_raft_snapshot_behind_the_entries_of_3_5() {
     let mut net = Net::new("sid", 1);
     let releases: PathBuf = net.path("releases");
-    let (from, to) = (stand_in(&releases, "3.6"), stand_in(&releases, "3.7"));
+    // One of them alone would not do: a stand-in does not write the data of the release that it calls itself.
+    let (from, to) = match (given("3.6"), given("3.7")) {
+        (Some(from), Some(to)) => (linked(&releases, &from), linked(&releases, &to)),
+        _ => (stand_in(&releases, "3.6"), stand_in(&releases, "3.7")),
+    };
     net.binary = Some(format!("{}/{{version}}/etcd\"\n  etcd-version: \"{from}", releases.display()));
     // More than are added before the log is observed again.
     net.more += "etcd: {snapshot-count: 5000}\n";

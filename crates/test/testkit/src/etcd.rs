@@ -39,6 +39,19 @@ pub fn release_or(version: &str) -> String {
     std::env::var("QUORATE_TEST_ETCD").unwrap_or_else(|_| version.to_owned())
 }
 
+/// The releases whose directories were given: in `QUORATE_TEST_ETCD`, or in `ETCD_DIR`, separated by blanks.
+pub fn given_releases() -> Vec<Tools> {
+    let named = ["QUORATE_TEST_ETCD", "ETCD_DIR"].map(|name| std::env::var(name).unwrap_or_default());
+    let dirs = named.iter().flat_map(|dirs| dirs.split_whitespace()).filter(|dir| dir.contains('/'));
+    dirs.map(|dir| etcd_in(&project_root().join(dir))).collect()
+}
+
+/// The release of `QUORATE_TEST_ETCD`, where it has what a test is about, and otherwise the one that the test names.
+pub fn release_where(has: impl Fn(&Tools) -> bool, version: &str) -> String {
+    let given = std::env::var("QUORATE_TEST_ETCD").ok().filter(|given| has(&etcd(given)));
+    given.unwrap_or_else(|| version.to_owned())
+}
+
 /// The programs of release `version` (one of [`VERSIONS`]), or those in a directory.
 pub fn etcd(version: &str) -> Tools {
     if version.contains('/') {

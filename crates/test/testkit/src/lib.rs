@@ -18,7 +18,7 @@ mod s3_faulty;
 mod terminal;
 
 pub use clock::{Clocks, FakeClock, MachineClock};
-pub use etcd::{Cluster, Launch, Seat, Server, Tools, VERSIONS, etcd, release_or};
+pub use etcd::{Cluster, Launch, Seat, Server, Tools, VERSIONS, etcd, given_releases, release_or, release_where};
 pub use fixtures::{
     FIXTURE_VERSIONS, expected, fixture_dir, fixtures_root, golden, golden_dir, golden_names, snapshot, snapshot_bytes,
 };
