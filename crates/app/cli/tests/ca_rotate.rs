@@ -105,8 +105,8 @@ fn rotate(cluster: &Declared, more: &[&str]) -> Command {
         command.args(["--wait", "90s"]);
     }
     command.arg("--config").arg(cluster.path("cluster.yaml")).args(more);
-    // What these tests connect with has both authorities.
-    command.arg("--clients-updated");
+    // What these tests connect with has both authorities, and loads its certificate at each connection.
+    command.args(["--clients-updated", "--allow-old-connections"]);
     command
 }
 
@@ -304,8 +304,24 @@ fn a_rotation_stops_before_it_locks_out_a_client_that_is_connected() {
         assert_eq!(phase(&cluster.path("ca")), "drop");
         admits(&cluster, 0, &old, &pki);
     }
-    // With no client but the agent, nothing has to be stated. What was connected is remembered for ten minutes.
+    // A client that is connected since before `issue` has the old certificate, whatever is stated.
+    let refused = cluster.quorate(&[&words[..], &["--clients-updated"]].concat());
+    let said = String::from_utf8_lossy(&refused.stdout).into_owned();
+    assert_eq!(refused.status.code(), Some(5), "{refused:?}");
+    assert!(said.contains("since before the end of `issue`") && said.contains("127.0.0.1  n1"), "{said}");
+    assert!(said.contains("--allow-old-connections") && said.contains("every 10 s"), "{said}");
+    assert_eq!(phase(&cluster.path("ca")), "drop");
+    admits(&cluster, 0, &old, &pki);
+    // It is restarted with a new certificate: another connection. What was connected is remembered for ten minutes.
     drop(client);
+    let file = |name: &str| pki.join(name).display().to_string();
+    let (ca, cert, key) = (file("client-ca.crt"), file("admin.crt"), file("admin.key"));
+    let watch = ["--cacert", &ca, "--cert", &cert, "--key", &key, "watch", "k"].map(str::to_owned);
+    let client = Running::start(&cluster.tools.etcdctl, &[&endpoint[..], &watch[..]].concat(), &[]);
+    wait_until("a watch", LIMIT, || {
+        let _ = ctl(&cluster, 0, &pki, &pki, &["put", "k", "v"]);
+        client.log().contains("PUT")
+    });
     // It is done when the last member serves with the new files, and not before.
     succeeds(&cluster.quorate(&[&words[..], &["--clients-updated"]].concat()));
     assert_eq!(cluster.status(0)["phase"], "serving", "{:#}", cluster.status(0));
@@ -354,7 +370,11 @@ fn a_node_that_is_cut_off_in_a_rotation_is_waited_for_and_nobody_is_refused() {
         assert!(said.contains("Q1023") && said.contains(&format!("in phase `{phase}`")), "{said}");
         load.goes_on(10);
         net.hosts.heal();
-        let pause = if phase == "trust" { &["180s", "--pause-after", "issue"][..] } else { &["180s"][..] };
+        let pause = if phase == "trust" {
+            &["180s", "--pause-after", "issue"][..]
+        } else {
+            &["180s", "--allow-old-connections"][..]
+        };
         net.done(0, &[&words[..], pause].concat());
     }
     load.goes_on(10);

@@ -46,6 +46,9 @@ pub struct Rotation {
     pub began: String,
     /// Fingerprints of those that go.
     pub old: Vec<String>,
+    /// When `issue` ended: no client had a certificate of the new authority before it. Earlier releases do not record it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub issued: Option<String>,
 }
 
 impl Rotation {
@@ -58,6 +61,11 @@ impl Rotation {
     pub fn which(&self) -> Vec<Authority> {
         let named = |authority: &Authority| self.authorities.iter().any(|word| word == authority.word());
         Authority::ALL.into_iter().filter(named).collect()
+    }
+
+    /// When `issue` ended, where that is on record.
+    pub fn issued(&self) -> Option<Timestamp> {
+        self.issued.as_deref()?.parse().ok()
     }
 }
 
@@ -100,6 +108,7 @@ pub fn ensure_rotation(
                 number: before + 1,
                 began: now.to_string(),
                 old: Vec::new(),
+                issued: None,
             };
             for authority in rotation.which() {
                 rotation.old.push(fingerprint(&authority::open_certificate(dir, authority, passphrase)?.der));
@@ -125,7 +134,11 @@ pub fn ensure_advanced(
         return Err(Fault::new(Code::RotationOther, "the rotation went on meanwhile").hint("run it again"));
     }
     let number = rotation.phase.next_number(rotation.number);
-    let next = Rotation { phase: rotation.phase.next(), number, ..rotation.clone() };
+    let issued = match rotation.phase {
+        RotationPhase::Issue => Some(now.to_string()),
+        RotationPhase::Trust | RotationPhase::Drop | RotationPhase::Done => rotation.issued.clone(),
+    };
+    let next = Rotation { phase: rotation.phase.next(), number, issued, ..rotation.clone() };
     write(&folder, &next)?;
     prepare(&folder, dir, &next, passphrase, now)?;
     Ok(next)

@@ -30,6 +30,9 @@ pub struct ClientConnections {
     pub incoming: Vec<ClientConnection>,
     /// Own ends of this agent's connections to any etcd.
     pub own: Vec<SocketAddr>,
+    /// The time on this node's clock, in ms since 1970; 0: the agent is of an earlier release.
+    #[serde(default)]
+    pub now_ms: u64,
 }
 
 /// One connection.
@@ -39,7 +42,10 @@ pub struct ClientConnection {
     pub from: SocketAddr,
     /// When it was first seen, in ms since 1970; `None`: it was there when sampling began.
     pub since_ms: Option<u64>,
-    /// Whether it is open now.
+    /// The last sample that did not have it: it was opened later than that. `None`: it was there when sampling began.
+    #[serde(default)]
+    pub opened_after_ms: Option<u64>,
+    /// Whether the last sample has it.
     pub open: bool,
 }
 
@@ -48,22 +54,29 @@ pub struct ClientConnection {
 pub(super) struct Samples {
     incoming: BTreeMap<SocketAddr, Sample>,
     own: BTreeMap<SocketAddr, Sample>,
-    begun: bool,
+    /// When the last sample was taken.
+    last_ms: Option<u64>,
 }
 
 #[derive(Debug, Clone, Copy)]
 struct Sample {
     since_ms: Option<u64>,
+    opened_after_ms: Option<u64>,
     last_ms: u64,
 }
 
 impl Samples {
     fn add(&mut self, incoming: Vec<SocketAddr>, own: Vec<SocketAddr>, now: u64) {
-        let since_ms = self.begun.then_some(now);
+        let since_ms = self.last_ms.map(|_| now);
+        let opened_after_ms = self.last_ms;
         let kept = u64::try_from(REMEMBERED.as_millis()).unwrap_or(u64::MAX);
         for (known, seen) in [(&mut self.incoming, incoming), (&mut self.own, own)] {
             for end in seen {
-                known.entry(end).or_insert(Sample { since_ms, last_ms: now }).last_ms = now;
+                let new = Sample { since_ms, opened_after_ms, last_ms: now };
+                let sample = known.entry(end).or_insert(new);
+                // Missing from the last sample, it is another connection from the same port.
+                let same = Some(sample.last_ms) == opened_after_ms;
+                *sample = if same { Sample { last_ms: now, ..*sample } } else { new };
             }
             known.retain(|_, sample| now.saturating_sub(sample.last_ms) <= kept);
             while known.len() > MAX {
@@ -71,16 +84,19 @@ impl Samples {
                 oldest.and_then(|end| known.remove(&end));
             }
         }
-        self.begun = true;
+        self.last_ms = Some(now);
     }
 
     fn report(&self, now: u64) -> ClientConnections {
         let one = |(from, sample): (&SocketAddr, &Sample)| ClientConnection {
             from: *from,
             since_ms: sample.since_ms,
-            open: sample.last_ms == now,
+            opened_after_ms: sample.opened_after_ms,
+            // Where no sample could be taken now, what was open stays open.
+            open: Some(sample.last_ms) == self.last_ms,
         };
-        ClientConnections { incoming: self.incoming.iter().map(one).collect(), own: self.own.keys().copied().collect() }
+        let own = self.own.keys().copied().collect();
+        ClientConnections { incoming: self.incoming.iter().map(one).collect(), own, now_ms: now }
     }
 }
 
@@ -88,15 +104,15 @@ impl Shared {
     /// Samples now, and reports what was seen in the last minutes; `None`: nothing was ever seen. Blocks for a moment.
     pub(crate) fn client_connections(&self, node: &Node) -> Option<ClientConnections> {
         let process = || self.status().etcd.map(|etcd| etcd.pid);
-        let etcd = process();
+        // A connection that is opened while the tables are read is missing from them: the sample is as old as its beginning.
+        let (etcd, now) = (process(), now_ms());
         // Of an etcd that was replaced in between nothing is counted.
         let sampled = sample(node, etcd).filter(|_| process() == etcd);
-        let now = now_ms();
         let mut samples = self.samples();
         if let Some((incoming, own)) = sampled {
             samples.add(incoming, own, now);
         }
-        samples.begun.then(|| samples.report(now))
+        samples.last_ms.is_some().then(|| samples.report(now))
     }
 }
 
@@ -160,6 +176,12 @@ mod tests {
         assert_eq!(report.own, [at(9)]);
         let shown: Vec<_> = report.incoming.iter().map(|one| (one.from.port(), one.since_ms, one.open)).collect();
         assert_eq!(shown, [(1, None, true), (2, Some(2_000), true)]);
+        let after: Vec<_> = samples.report(2_500).incoming.iter().map(|one| (one.opened_after_ms, one.open)).collect();
+        assert_eq!(after, [(None, true), (Some(1_000), true)], "without a new sample what was open stays open");
+        samples.add(vec![at(2)], Vec::new(), 3_000);
+        samples.add(vec![at(1), at(2)], Vec::new(), 4_000);
+        let shown: Vec<_> = samples.report(4_000).incoming.iter().map(|one| one.opened_after_ms).collect();
+        assert_eq!(shown, [Some(3_000), Some(1_000)], "another connection from the same port");
         samples.add(vec![at(2)], Vec::new(), 700_000);
         let shown: Vec<_> = samples.report(700_000).incoming.iter().map(|one| one.from.port()).collect();
         assert_eq!(shown, [2]);

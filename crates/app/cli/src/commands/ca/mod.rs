@@ -7,6 +7,7 @@ pub(crate) mod csr;
 pub(crate) mod init;
 pub(crate) mod install;
 pub(crate) mod issue;
+mod outside;
 pub(crate) mod passphrase;
 pub(crate) mod revoke;
 pub(crate) mod rotate;

@@ -4,7 +4,6 @@
 //! to the cluster, which `plan` decides; and what was cut off is gone on with by the same command.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -20,6 +19,7 @@ use quorate_plan::certificates::{Goal, Need, Standing, phase_of_all, strangers};
 use quorate_plan::spec::parse_duration;
 use serde::Serialize;
 
+use super::outside::{ClientReport, Clients, UNSEEN, now_ms};
 use super::passphrase::PassphraseArgs;
 use crate::commands::cluster::ask::Cluster;
 use crate::commands::cluster::status as cluster_status;
@@ -43,7 +43,9 @@ certificates of the new one, then the old one is dropped. Agents restart their m
 in turn where etcd needs it. Stopped at any point, the same command goes on. While clients
 other than agents are connected, a rotation of the client authority stops before `issue` and
 before `drop`, and lists them: give them their part, then add --clients-updated. It always
-stops before `drop` while clients are connected, also with that flag: run the command once more.")]
+stops before `drop` while clients are connected, also with that flag: run the command once more.
+That refuses while a connection is open since before the end of `issue`: its client shows a
+certificate of the old authority. Connections are sampled every 10 s; shorter ones are not seen.")]
 pub(crate) struct Args {
     /// The folder of `ca init`
     #[arg(long, value_name = "DIR")]
@@ -68,6 +70,10 @@ pub(crate) struct Args {
     /// State that every outside client is prepared for the next phase: it has the new authority before `issue`, a new certificate before `drop`
     #[arg(long)]
     clients_updated: bool,
+
+    /// Begin `drop` also while connections are open since before the end of `issue`: their clients load new certificates when they reconnect
+    #[arg(long, requires = "clients_updated")]
+    allow_old_connections: bool,
 
     /// How many days the certificates of nodes hold
     #[arg(long, default_value_t = LEAF_DAYS)]
@@ -131,12 +137,15 @@ pub(crate) fn run(args: &Args, printer: &mut Printer) -> Result<Exit, Fault> {
     // Restarts of the first phase end connections: the nodes have to see who is connected before it.
     work.clients();
     while rotation.is_open() {
-        if let Some(clients) = work.outside(&rotation) {
+        if let Some(clients) = work.outside(&rotation)? {
             let exit = if rotation.phase == RotationPhase::Drop { Exit::Refused } else { Exit::Waiting };
             printer.report(&Shown { rotation: Some(rotation), clients });
             return Ok(exit);
         }
         printer.note(&format!("{}: {}", rotation.phase.word(), in_words(rotation.phase)));
+        if work.relies_on_samples(&rotation) {
+            printer.note(UNSEEN);
+        }
         work.phase(&rotation)?;
         let pause = match (args.pause_after, rotation.phase) {
             (Some(Pause::Trust), RotationPhase::Trust) | (Some(Pause::Issue), RotationPhase::Issue) => true,
@@ -228,40 +237,60 @@ impl Work<'_> {
     /// Clients outside that the next phase would lock out, unless the operator has stated that they are prepared. `None`: it may begin.
     ///
     /// A statement for `drop` is taken only by a command that begins there: before `issue` was done no client could have a new
-    /// certificate.
-    fn outside(&self, rotation: &Rotation) -> Option<Clients> {
+    /// certificate. It does not cover a connection that is open since before that.
+    fn outside(&self, rotation: &Rotation) -> Result<Option<Clients>, Fault> {
         let client = rotation.authorities.iter().any(|word| word == Authority::Client.word());
-        let locks_out = matches!(rotation.phase, RotationPhase::Issue | RotationPhase::Drop);
-        let stated = rotation.phase != RotationPhase::Drop || self.begun_in == RotationPhase::Drop;
-        if !client || !locks_out || self.args.clients_updated && stated {
-            return None;
-        }
-        let clients = self.clients();
-        (!clients.connected.is_empty() || !clients.unknown.is_empty()).then_some(clients)
+        let clients = match rotation.phase {
+            RotationPhase::Trust | RotationPhase::Done => return Ok(None),
+            RotationPhase::Issue | RotationPhase::Drop if !client => return Ok(None),
+            RotationPhase::Issue if self.args.clients_updated => return Ok(None),
+            RotationPhase::Drop if self.args.clients_updated && self.begun_in == RotationPhase::Drop => {
+                if self.args.allow_old_connections {
+                    return Ok(None);
+                }
+                Clients::older(&self.clients_of_all(rotation)?, rotation.issued())
+            }
+            RotationPhase::Issue | RotationPhase::Drop => Clients::recent(&self.clients()),
+        };
+        Ok(Some(clients).filter(|clients| !clients.is_empty()))
     }
 
     /// Who is connected, or was in the last minutes, and is no agent of a declared node.
-    fn clients(&self) -> Clients {
-        let (mut incoming, mut own, mut unknown) = (Vec::new(), BTreeSet::new(), Vec::new());
-        for member in &self.cluster.spec.members {
+    fn clients(&self) -> Vec<ClientReport> {
+        let members = self.cluster.spec.members.iter();
+        let report = |node: &String| {
+            let asked_ms = now_ms();
             let request = TrustRequest { wants_clients: true, ..TrustRequest::default() };
-            match self.tell(&member.name, &request).map(|answer| answer.clients) {
-                Ok(Some(clients)) => {
-                    own.extend(clients.own);
-                    incoming.extend(clients.incoming.into_iter().map(|one| (member.name.clone(), one)));
-                }
-                Ok(None) | Err(_) => unknown.push(member.name.clone()),
+            let clients = self.tell(node, &request).map_err(|fault| fault.to_string());
+            let why = || "it does not report who is connected to it".to_owned();
+            let clients = clients.and_then(|answer| answer.clients.ok_or_else(why));
+            ClientReport { node: node.clone(), asked_ms, clients }
+        };
+        members.map(|member| report(&member.name)).collect()
+    }
+
+    /// Whether a phase begins because no client was seen, and not because the operator has stated that they are prepared.
+    fn relies_on_samples(&self, rotation: &Rotation) -> bool {
+        let client = rotation.authorities.iter().any(|word| word == Authority::Client.word());
+        let locks_out = matches!(rotation.phase, RotationPhase::Issue | RotationPhase::Drop);
+        client && locks_out && !self.args.clients_updated
+    }
+
+    /// The same before `drop` where the operator states that clients are prepared: every node has to report.
+    fn clients_of_all(&self, rotation: &Rotation) -> Result<Vec<ClientReport>, Fault> {
+        let begun = Instant::now();
+        loop {
+            let reports = self.clients();
+            let silent = reports.iter().filter_map(|one| Some((one.node.clone(), one.clients.clone().err()?)));
+            let silent: BTreeMap<String, String> = silent.collect();
+            if silent.is_empty() {
+                return Ok(reports);
             }
+            if begun.elapsed() > self.args.wait {
+                return Err(waiting(rotation, &silent));
+            }
+            std::thread::sleep(LOOK);
         }
-        let mut connected: BTreeMap<IpAddr, Outside> = BTreeMap::new();
-        for (node, one) in incoming.into_iter().filter(|(_, one)| !own.contains(&one.from)) {
-            let from = one.from.ip();
-            let known = connected.entry(from).or_insert_with(|| Outside::new(from));
-            known.to.insert(node);
-            known.since_ms = known.since_ms.min(one.since_ms.unwrap_or(0));
-        }
-        let connected = connected.into_values();
-        Clients { connected: connected.collect(), unknown }
     }
 
     /// Brings every node through a phase: looks at all of them, tells one, and looks again. Whose turn it is, and when the phase
@@ -398,39 +427,6 @@ fn waiting(rotation: &Rotation, lacks: &BTreeMap<String, String>) -> Fault {
         .caused_by(list.join("; "))
 }
 
-/// Clients that are not agents.
-#[derive(Default, Serialize)]
-struct Clients {
-    /// Those that were connected in the last ten minutes.
-    connected: Vec<Outside>,
-    /// Nodes that do not report who is connected to them.
-    unknown: Vec<String>,
-}
-
-/// One address that clients connect from.
-#[derive(Serialize)]
-struct Outside {
-    from: IpAddr,
-    /// The nodes that it is connected to.
-    to: BTreeSet<String>,
-    /// When its oldest connection was first seen, in ms since 1970; 0: before the agents began to sample.
-    since_ms: u64,
-}
-
-impl Outside {
-    fn new(from: IpAddr) -> Outside {
-        Outside { from, to: BTreeSet::new(), since_ms: u64::MAX }
-    }
-
-    fn row(&self) -> [String; 3] {
-        let since =
-            i64::try_from(self.since_ms).ok().filter(|ms| *ms > 0).and_then(|ms| Timestamp::from_millisecond(ms).ok());
-        let since = since.map_or_else(|| "the start of the agent or earlier".to_owned(), |since| format!("{since:.0}"));
-        let to: Vec<&str> = self.to.iter().map(String::as_str).collect();
-        [self.from.to_string(), to.join(", "), since]
-    }
-}
-
 #[derive(Serialize)]
 struct Shown {
     rotation: Option<Rotation>,
@@ -456,23 +452,7 @@ impl Report for Shown {
             }
         }
         page.pairs([("phase", phase_word(rotation)), ("begun", rotation.began.clone())]);
-        let Clients { connected, unknown } = &self.clients;
-        if connected.is_empty() && unknown.is_empty() {
-            return;
-        }
-        page.gap();
-        let lose = match rotation.phase {
-            RotationPhase::Drop => "certificates of the old client authority stop working in the next phase",
-            RotationPhase::Trust | RotationPhase::Issue | RotationPhase::Done => {
-                "clients without the new client authority lose etcd in the next phase"
-            }
-        };
-        page.line(format!("stopped: {lose}"));
-        page.table(["client", "connected to", "since"], connected.iter().map(Outside::row));
-        for node in unknown {
-            page.line(format!("`{node}` does not report who is connected to it"));
-        }
-        page.line("when every client is prepared, run the same command with `--clients-updated`");
+        self.clients.render(rotation.phase, page);
     }
 }
 
