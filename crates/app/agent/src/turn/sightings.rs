@@ -4,10 +4,11 @@
 //! **Rule:** everything is asked at once and within a limit; who does not answer is left out, and that is not the same as gone.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use quorate_etcd::client::{Client, Consistency};
+use quorate_etcd::client::{Client, Consistency, record_opened};
 use quorate_etcd_formats::membership::{ClusterId, MemberId};
 use quorate_faults::{Code, Fault};
 use quorate_plan::ledger::LedgerSeen;
@@ -201,9 +202,15 @@ async fn fetch(
     let paths = files.map(|TlsFiles { cert_file, key_file, trusted_ca_file }| {
         [cert_file, key_file, trusted_ca_file].map(|text| for_member(text, node.name()).into())
     });
+    get(paths, url, bytes_max).await
+}
+
+/// The same with files of TLS by their paths. etcd's client port has this connection too: it is no client's.
+async fn get(paths: Option<[PathBuf; 3]>, url: &str, bytes_max: usize) -> Result<(Option<String>, Vec<u8>), Fault> {
     let failed =
         |error: reqwest::Error| Fault::new(Code::EtcdUnreachable, format!("no answer at `{url}`")).caused_by(error);
     let mut response = http_client(paths)?.get(url).timeout(LIMIT).send().await.map_err(failed)?;
+    record_opened(response.extensions());
     if !response.status().is_success() {
         return Err(Fault::new(Code::EtcdUnreachable, format!("`{url}` answered `{}`", response.status())));
     }
@@ -216,4 +223,26 @@ async fn fetch(
         }
     }
     Ok((id, body))
+}
+
+#[cfg(test)]
+mod tests {
+    use quorate_etcd::client::recently_opened;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_connection_to_etcd_is_recorded_as_one_of_this_agent() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}/metrics", listener.local_addr().unwrap());
+        let server = tokio::spawn(async move {
+            let (mut stream, from) = listener.accept().await.unwrap();
+            stream.read(&mut [0; 1024]).await.unwrap();
+            stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok").await.unwrap();
+            from
+        });
+        assert_eq!(get(None, &url, 10).await.unwrap(), (None, b"ok".to_vec()));
+        assert!(recently_opened(Duration::from_secs(60)).contains(&server.await.unwrap()));
+    }
 }

@@ -9,7 +9,7 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use http::Uri;
-use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::client::legacy::connect::{HttpConnector, HttpInfo};
 use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
 use tower_service::Service;
@@ -25,6 +25,13 @@ static OPENED: Mutex<VecDeque<(SocketAddr, Instant)>> = Mutex::new(VecDeque::new
 pub fn recently_opened(limit: Duration) -> Vec<SocketAddr> {
     let opened = OPENED.lock().unwrap_or_else(PoisonError::into_inner);
     opened.iter().filter(|(_, at)| at.elapsed() <= limit).map(|(end, _)| *end).collect()
+}
+
+/// Records the connection of another HTTP client of this process to etcd, from the extensions of its response.
+pub fn record_opened(extensions: &http::Extensions) {
+    if let Some(info) = extensions.get::<HttpInfo>() {
+        record(info.local_addr());
+    }
 }
 
 fn record(end: SocketAddr) {

@@ -32,7 +32,7 @@ use tonic::transport::{Channel, Endpoint};
 pub use auth::Credentials;
 pub use cluster::{Consistency, Joins};
 use connector::Connector;
-pub use connector::recently_opened;
+pub use connector::{recently_opened, record_opened};
 pub use kv::Listing;
 pub use leases::Granted;
 pub use maintenance::Downgrade;
