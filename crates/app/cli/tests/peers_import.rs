@@ -101,8 +101,12 @@ impl Before {
 
     #[track_caller]
     fn refused(&self, more: &[&str], code: &str) -> String {
-        let output: Output =
-            self.hosts[1].command(quorate()).args(self.words(more)).stdin(Stdio::null()).output().unwrap();
+        self.refused_as(&self.words(more), code)
+    }
+
+    #[track_caller]
+    fn refused_as(&self, words: &[String], code: &str) -> String {
+        let output: Output = self.hosts[1].command(quorate()).args(words).stdin(Stdio::null()).output().unwrap();
         let text = said(&output);
         assert!(!output.status.success() && text.contains(code), "{text}");
         assert!(!self.root.path().join("state").join(NAMES[1]).exists(), "nothing was changed");
@@ -136,6 +140,14 @@ impl Drop for Before {
         }
         end_all_below(self.root.path());
     }
+}
+
+/// The words of a command with another value of one flag.
+fn with(words: &[String], flag: &str, value: &str) -> Vec<String> {
+    let mut words = words.to_vec();
+    let at = words.iter().position(|word| word == flag).unwrap();
+    words[at + 1] = value.to_owned();
+    words
 }
 
 fn role(state: &Path) -> Value {
@@ -177,6 +189,13 @@ fn what_glusterd_left_is_taken_over_once_and_its_member_goes_on() {
     before.refused(&[], "Q1222");
     before.write("glusterd/etcdenv.conf", &whole);
     before.refused(&["--name", "n2"], "Q1222");
+    // A flag that is wrong, or that the files leave no room for: nothing is written that a corrected command would find.
+    let text = before.refused_as(&with(&before.words(&[]), "--etcd-binary", "/nowhere/etcd"), "/nowhere/etcd");
+    assert!(text.contains("nothing was written"), "{text}");
+    for more in [["--listen", "10.9.9.9"], ["--join-timeout", "7m"]] {
+        let text = before.refused(&more, "the flags differ from what GlusterD 2 left");
+        assert!(text.contains(&more.join(" ")), "{text}");
+    }
     before.start();
     before.serves();
     let log = before.agent.as_ref().unwrap().log();
@@ -203,12 +222,28 @@ fn a_proxy_goes_on_as_a_client(before: &mut Before, proxy: &str) {
     let words = ["run", "--standalone", "--name", "p1", "--listen", &address, "--state-dir", &state];
     let words = words.into_iter().map(str::to_owned).chain(["--data-dir".to_owned(), shown("data-2")]);
     let words: Vec<String> = words.chain(["--glusterd-dir".to_owned(), shown("glusterd-proxy")]).collect();
+    let refused = |words: &[String], text: &str| {
+        let output = before.hosts[2].command(quorate()).args(words).stdin(Stdio::null()).output().unwrap();
+        assert!(!output.status.success() && said(&output).contains(text), "{}", said(&output));
+    };
+    for more in [["--etcd-binary", "/nowhere/etcd"], ["--join-timeout", "7m"]] {
+        let more = more.map(str::to_owned);
+        refused(&[&words[..], &more[..]].concat(), &more[1]);
+        assert!(!before.root.path().join("state/p1").exists(), "nothing was written");
+    }
     before.client = Some(before.hosts[2].start(&quorate(), &words, &[]));
     wait_until("it carries", LIMIT, || before.ctl(2, &["put", "p", "v"]).is_ok());
     assert!(before.client.as_ref().unwrap().log().contains("took over from GlusterD 2"));
     // Once is enough: the file is not looked at again.
     before.write("glusterd-proxy/proxy", "rubbish");
     before.client.as_mut().unwrap().kill();
+    let differs = |flag: &str, value: &str| {
+        let words = with(&words, flag, value);
+        let output = before.hosts[2].command(quorate()).args(words).stdin(Stdio::null()).output().unwrap();
+        assert!(!output.status.success() && said(&output).contains("the flags differ from"), "{}", said(&output));
+    };
+    differs("--listen", "10.9.9.9");
+    differs("--data-dir", "/nowhere/data");
     before.client = Some(before.hosts[2].start(&quorate(), &words, &[]));
     wait_until("it carries again", LIMIT, || before.ctl(2, &["get", "p"]).is_ok_and(|text| text == "p\nv\n"));
     let peer = |words: &[&str]| {

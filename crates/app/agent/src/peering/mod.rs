@@ -31,6 +31,7 @@ mod services;
 mod short_code;
 mod show;
 mod standalone;
+mod standalone_flags;
 mod store;
 mod veto;
 

@@ -17,10 +17,11 @@ use quorate_plan::peering::{
     ExternalFile, GLUSTERD_TOKEN, GlusterdPlaces, Imported, LocalState, Mode, Newcomer, Role, StandaloneFile,
     glusterd_text, read_glusterd, standalone_text, with_member,
 };
-use quorate_plan::spec::{ExternalTls, duration_text, for_member};
+use quorate_plan::spec::{duration_text, for_member};
 
 use super::facts::own_address;
-use super::place::{Place, all, checked, find, hostname};
+use super::place::{Place, checked, find, hostname};
+use super::standalone_flags::{Declared, files_exist, flags_agree, flags_fit, no_other_on};
 use super::store::keep_own;
 use crate::turn::{now_ms, stamp};
 use crate::{certificates, cluster_file};
@@ -74,11 +75,14 @@ pub fn ensure_standalone(settings: &StandaloneSettings) -> Result<Stands, Fault>
     if let Some((place, state)) = known {
         match state.role {
             Role::Standalone | Role::Server | Role::External => {
-                must_agree(settings, &place)?;
+                flags_agree(settings, &place)?;
                 return found(place, state);
             }
             Role::Detached => detached = Some(place),
-            Role::Client if state.cluster == GLUSTERD_TOKEN => return found(place, state),
+            Role::Client if state.cluster == GLUSTERD_TOKEN => {
+                flags_agree(settings, &place)?;
+                return found(place, state);
+            }
             Role::Client => return Err(elsewhere(&place, &state)),
         }
     }
@@ -107,7 +111,7 @@ pub fn ensure_standalone(settings: &StandaloneSettings) -> Result<Stands, Fault>
     }
     // Nothing is written before all of it is valid: a corrected command finds nothing of the wrong one.
     let text = if detached.is_none() && place.file().exists() {
-        must_agree(settings, &place)?;
+        flags_agree(settings, &place)?;
         None
     } else {
         Some(checked_text(settings, &place)?)
@@ -142,102 +146,7 @@ fn checked_text(settings: &StandaloneSettings, place: &Place) -> Result<String, 
     Ok(text)
 }
 
-/// The files that flags name can be read: the node would fail later, on a file that it has written down by then.
-fn files_exist(settings: &StandaloneSettings) -> Result<(), Fault> {
-    let mut named: Vec<(&str, PathBuf)> = Vec::new();
-    named.extend(settings.etcd_binary.clone().map(|path| ("--etcd-binary", path)));
-    if let Some(ExternalFile { external, user }) = &settings.external {
-        let tls = external.tls.as_ref();
-        named.extend(tls.map(|tls| ("--etcd-ca", PathBuf::from(&tls.trusted_ca_file))));
-        named.extend(tls.and_then(|tls| tls.cert_file.as_ref()).map(|path| ("--etcd-cert", PathBuf::from(path))));
-        named.extend(tls.and_then(|tls| tls.key_file.as_ref()).map(|path| ("--etcd-key", PathBuf::from(path))));
-        named.extend(user.as_ref().map(|(_, file)| ("--etcd-password-file", PathBuf::from(file))));
-    }
-    for (flag, path) in named {
-        let attempt = format!("`{flag} {}` cannot be read; nothing was written", path.display());
-        let seen = std::fs::File::open(&path).and_then(|file| file.metadata());
-        match seen {
-            Ok(meta) if meta.is_file() => {}
-            Ok(_) => return Err(Fault::new(Code::Usage, attempt).hint("name a file").caused_by("it is no file")),
-            Err(error) => {
-                return Err(Fault::new(Code::Usage, attempt)
-                    .hint("correct the path, and run it again")
-                    .caused_by(error));
-            }
-        }
-    }
-    Ok(())
-}
-
-/// No other node of this machine has the same data dir: a second name would be a second node on it.
-fn no_other_on(settings: &StandaloneSettings) -> Result<(), Fault> {
-    let wanted = std::path::absolute(data_dir(settings)?).unwrap_or(data_dir(settings)?);
-    for (place, _) in all(&settings.state_dir)? {
-        if !place.file().is_file() {
-            continue;
-        }
-        let (spec, _) = cluster_file::read(&place.file())?;
-        let same = spec.member(&place.name).is_some_and(|member| Path::new(&member.data_dir) == wanted);
-        if same {
-            let (name, data) = (&place.name, wanted.display());
-            let hint = format!(
-                "leave `--name` out, or run it with `--name {name}`; a second node needs a `--data-dir` and a `--state-dir` of its own"
-            );
-            let attempt = format!("the node of this machine is `{name}`, and `{data}` is its data dir");
-            return Err(Fault::new(Code::Usage, attempt).hint(hint));
-        }
-    }
-    Ok(())
-}
-
-/// Flags that contradict the file of a node that exists are an error: neither is ignored.
-fn must_agree(settings: &StandaloneSettings, place: &Place) -> Result<(), Fault> {
-    let (spec, _) = cluster_file::read(&place.file())?;
-    let Some(member) = spec.member(&place.name) else { return Ok(()) };
-    let mut differ: Vec<(&str, String, String)> = Vec::new();
-    let mut compare = |flag, given: Option<String>, declared: Option<String>| {
-        if let Some(given) = given.filter(|given| Some(given) != declared.as_ref()) {
-            differ.push((flag, given, declared.unwrap_or_else(|| "nothing".to_owned())));
-        }
-    };
-    let agent = spec.agent_url_of(member);
-    compare("--listen", settings.address.clone(), quorate_plan::certificates::host_of(&agent).map(str::to_owned));
-    let shown = |path: &PathBuf| std::path::absolute(path).unwrap_or_else(|_| path.clone()).display().to_string();
-    compare("--data-dir", settings.data_dir.as_ref().map(shown), Some(member.data_dir.clone()));
-    compare("--etcd-binary", settings.etcd_binary.as_ref().map(shown), spec.agent.etcd_binary.clone());
-    let timeout = spec.maintenance.join_timeout;
-    compare("--join-timeout", settings.join_timeout.map(duration_text), Some(duration_text(timeout)));
-    let level = spec.box_.level.map(|level| level.name().to_owned());
-    compare("--box", settings.box_level.clone(), level);
-    let endpoints = |external: &quorate_plan::spec::External| external.endpoints.join(",");
-    let given = settings.external.as_ref().map(|given| endpoints(&given.external));
-    compare("--etcd-endpoints", given, spec.external.as_ref().map(endpoints));
-    let namespace = spec.external.as_ref().map(|external| external.namespace.clone());
-    compare("--etcd-namespace", settings.namespace.clone(), namespace);
-    let given = settings.external.as_ref();
-    let (given_tls, tls) = (
-        given.and_then(|given| given.external.tls.clone()),
-        spec.external.as_ref().and_then(|known| known.tls.clone()),
-    );
-    let ca = |tls: &Option<ExternalTls>| tls.as_ref().map(|tls| tls.trusted_ca_file.clone());
-    compare("--etcd-ca", ca(&given_tls), ca(&tls));
-    let cert = |tls: &Option<ExternalTls>| tls.as_ref().and_then(|tls| tls.cert_file.clone());
-    compare("--etcd-cert", cert(&given_tls), cert(&tls));
-    let key = |tls: &Option<ExternalTls>| tls.as_ref().and_then(|tls| tls.key_file.clone());
-    compare("--etcd-key", key(&given_tls), key(&tls));
-    let user = given.and_then(|given| given.user.clone());
-    compare("--etcd-user", user.as_ref().map(|(name, _)| name.clone()), spec.agent.etcd_user.clone());
-    compare("--etcd-password-file", user.map(|(_, file)| file), spec.agent.etcd_password_file.clone());
-    if differ.is_empty() {
-        return Ok(());
-    }
-    let each = differ.iter().map(|(flag, given, declared)| format!("`{flag} {given}`, the file has `{declared}`"));
-    let attempt = format!("the flags differ from `{}`", place.file().display());
-    Err(Fault::new(Code::Usage, format!("{attempt}: {}", each.collect::<Vec<_>>().join("; ")))
-        .hint("leave the flags out, or change the file: `quorate cluster apply FILE`"))
-}
-
-fn data_dir(settings: &StandaloneSettings) -> Result<PathBuf, Fault> {
+pub(super) fn data_dir(settings: &StandaloneSettings) -> Result<PathBuf, Fault> {
     settings.data_dir.clone().map_or_else(|| cluster_file::place("/var/lib/etcd"), Ok)
 }
 
@@ -273,6 +182,9 @@ fn take_over(
     let text = glusterd_text(members, &places(settings)?);
     let (spec, _) = cluster_file::parse(text.as_bytes(), "what GlusterD 2 left")?;
     let member = spec.local(Some(name), "what GlusterD 2 left")?;
+    // The files decide where others reach this node: a flag that says otherwise would be ignored.
+    flags_fit(settings, &Declared::member(&spec, member))?;
+    files_exist(settings)?;
     let address = member.peer_urls.first().and_then(|url| quorate_plan::certificates::host_of(url));
     let address = address.unwrap_or_default().to_owned();
     let state = StateDir::open(&place.dir())?;
@@ -320,6 +232,8 @@ fn carry_on(
             .hint("give it another `--name` or `--listen`; see `quorate explain Q1238`")
             .caused_by(error.fault())
     })?;
+    flags_fit(settings, &Declared::client(&spec, &own)?)?;
+    files_exist(settings)?;
     let state = StateDir::open(&place.dir())?;
     let _lock = state.lock()?;
     ensure_file(&RealDisk, &place.file(), text.as_bytes())?;
