@@ -190,7 +190,7 @@ fn readable(node: &Node, owner: Option<Owner>) -> Result<Vec<String>, Fault> {
 }
 
 /// The files that etcd reads by the cluster file.
-fn certificate_files(node: &Node) -> Vec<PathBuf> {
+pub(super) fn certificate_files(node: &Node) -> Vec<PathBuf> {
     let Some(tls) = node.spec.tls_files() else { return Vec::new() };
     let each = [&tls.peer, &tls.client].into_iter();
     let files =

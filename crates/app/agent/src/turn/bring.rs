@@ -11,7 +11,7 @@ use quorate_plan::phase::Phase;
 use quorate_plan::quorum;
 use quorate_plan::spec::duration_text;
 use quorate_plan::start::{
-    Ended, Halt, Observed, Restart, RestartPolicy, Run, StartPlan, Step, plan_restart, plan_start,
+    Ended, Halt, Observed, Restart, RestartPolicy, Run, StartPlan, Step, is_mended_by_files, plan_restart, plan_start,
 };
 use tracing::{debug, info};
 
@@ -19,7 +19,7 @@ use super::etcd;
 use super::execute::{Did, halt_of, halted, phase_of};
 use super::observe::{end_words, observe};
 use super::publish::now_ms;
-use super::{Agent, Finish, Found, Hindered, Wish};
+use super::{Agent, Finish, Found, Hindered, Wish, inputs};
 use crate::cluster_file;
 use crate::peers::PlanAnswer;
 
@@ -304,9 +304,14 @@ impl Agent {
                 let way_out = format!("another start would end the same way; see `quorate explain {code}`");
                 self.shared.halt(Phase::Refused, &Halt { code, why, way_out, lost: None });
                 let changed = self.file_changed();
+                let mended = inputs::changed(std::sync::Arc::clone(&self.node));
                 Gate::Finish(tokio::select! {
                     wish = self.wished() => self.leave(&wish),
                     () = changed => self.reread(),
+                    () = mended, if is_mended_by_files(code) => {
+                        info!("etcd's program or a file that it reads has changed: it is tried again");
+                        self.reload("etcd's program or a file that it reads, which has changed")
+                    }
                 })
             }
             Restart::No => {
@@ -378,7 +383,11 @@ impl Agent {
 
     /// Has the file read again.
     fn reread(&self) -> Finish {
-        let wish = Wish::reload("the cluster file, which has changed");
+        self.reload("the cluster file, which has changed")
+    }
+
+    fn reload(&self, because: &str) -> Finish {
+        let wish = Wish::reload(because);
         self.wishes.send_modify(|wishes| wishes.push(wish.clone()));
         self.leave(&wish)
     }

@@ -60,10 +60,7 @@ impl Program {
             return Ok(known.clone());
         }
         let agent = &node.spec.agent;
-        let path = std::env::var_os("PATH");
-        let named = agent.etcd_binary.as_deref().map(|binary| for_release(binary, agent.etcd_version.as_deref()));
-        let places = Places { named: named.as_deref(), path: path.as_deref(), near: Vec::new() };
-        let binary = remembered::ask(&node.state_path().join(VERSION_FILE), &Binary::locate(&places)?)?;
+        let binary = remembered::ask(&node.state_path().join(VERSION_FILE), &locate(node)?)?;
         let shown = binary.path.display();
         let other = |why: String| {
             Fault::new(Code::EtcdOtherVersion, format!("cannot use `{shown}`: it is etcd {}{why}", binary.version))
@@ -132,6 +129,14 @@ impl Program {
             V2Entries::Unknown(why) => fault(format!("whether it can read the WAL is not known: {why}")),
         }
     }
+}
+
+/// Where the program is that a start would use.
+pub(super) fn locate(node: &Node) -> Result<PathBuf, Fault> {
+    let agent = &node.spec.agent;
+    let path = std::env::var_os("PATH");
+    let named = agent.etcd_binary.as_deref().map(|binary| for_release(binary, agent.etcd_version.as_deref()));
+    Binary::locate(&Places { named: named.as_deref(), path: path.as_deref(), near: Vec::new() })
 }
 
 /// A program that is being asked for its version.

@@ -28,6 +28,7 @@ mod external;
 mod first_word;
 mod fork;
 mod in_place;
+mod inputs;
 mod instance;
 mod keep;
 mod learning;

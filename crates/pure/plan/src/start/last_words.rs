@@ -57,6 +57,11 @@ pub fn classify(log_tail: &str) -> Option<(Code, &'static str)> {
     find(log_tail, PERMANENT)
 }
 
+/// Whether another program or other files may mend what etcd refused for ever: then it is tried again once those have changed.
+pub fn is_mended_by_files(code: Code) -> bool {
+    matches!(code, Code::EtcdOlder | Code::EtcdRefusedSettings)
+}
+
 /// Reads from etcd's last log lines what stood in its way, where that may pass.
 pub fn hindrance(log_tail: &str) -> Option<(Code, &'static str)> {
     find(log_tail, PASSING)

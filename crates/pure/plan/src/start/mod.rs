@@ -25,7 +25,7 @@ use crate::spec::{Spec, Validation};
 
 #[doc(hidden)]
 pub use guards::Guard;
-pub use last_words::{classify, hindrance, out_of_range};
+pub use last_words::{classify, hindrance, is_mended_by_files, out_of_range};
 pub use machines::objection_to_removal;
 pub use observed::{
     ClusterSeen, DataFacts, DataSeen, EndSeen, Health, Held, ListedMember, Observed, PeerAnswer, PeerFounding,
