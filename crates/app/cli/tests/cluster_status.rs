@@ -42,6 +42,17 @@ fn read_metrics(cluster: &Declared, at: usize) -> std::io::Result<String> {
     Ok(text)
 }
 
+/// The one leader that `cluster status` shows.
+#[track_caller]
+fn the_leader(cluster: &Declared, file: &str) -> String {
+    let shown = cluster.json(&["cluster", "status", "--config", file]);
+    let members = shown["members"].as_array().unwrap();
+    let leaders: Vec<&str> =
+        members.iter().filter(|one| one["role"] == "leader").filter_map(|one| one["name"].as_str()).collect();
+    assert_eq!(leaders.len(), 1, "{shown:#}");
+    leaders[0].to_owned()
+}
+
 #[test]
 fn a_lost_quorum_is_the_first_line_with_the_command_to_run() {
     let mut cluster = Declared::new("sid", 3, Wire::Clear);
@@ -53,6 +64,14 @@ fn a_lost_quorum_is_the_first_line_with_the_command_to_run() {
     let healthy = shown(&cluster);
     assert!(first_line(&healthy).ends_with(": healthy"), "{}", said(&healthy));
     assert_eq!(said(&healthy).matches(" leader ").count(), 1, "{}", said(&healthy));
+
+    // The first status after a drain shows one leader, and the other one: every agent had observed the earlier one just before.
+    for _ in 0..3 {
+        let leader = the_leader(&cluster, &file);
+        let drained = cluster.quorate(&["cluster", "drain", &leader, "--config", &file]);
+        assert!(said(&drained).contains("handed leadership"), "{}", said(&drained));
+        assert_ne!(the_leader(&cluster, &file), leader);
+    }
 
     // Two machines lose their power, the leader's among them.
     let leader = (0..3).find(|at| leads(&cluster.ctl(*at, &["endpoint", "status", "--write-out=json"]))).unwrap();
@@ -67,6 +86,13 @@ fn a_lost_quorum_is_the_first_line_with_the_command_to_run() {
     let second: Vec<&str> = text.lines().skip(1).take(2).collect();
     assert!(second[0].starts_with("  do: bring n"), "{text}");
     assert_eq!(second[1].trim(), format!("quorate cluster recover --config {file}"), "{text}");
+    // On a terminal the verdict is red, and nothing in the first line has another colour.
+    let coloured = cluster.quorate(&["--color", "always", "cluster", "status", "--config", &file]);
+    let line = first_line(&coloured);
+    let (before, after) = line.split_once("QUORUM LOST").unwrap_or_default();
+    assert!(before.contains("\x1b[31m") && after.starts_with("\x1b["), "{line:?}");
+    assert!(!line.contains("\x1b[32m") && !line.contains("\x1b[33m"), "{line:?}");
+    assert!(!first_line(&lost).contains('\x1b'), "{lost:?}");
     for dead in [leader, other] {
         let row = row(&text, &cluster.members[dead].name);
         assert!(row.contains(" voter ") && row.contains(" silent ") && !row.contains("3.5"), "{row}\n{text}");
@@ -85,6 +111,8 @@ fn a_lost_quorum_is_the_first_line_with_the_command_to_run() {
     wait_until("its own status", LIMIT, || cluster.quorate(&own).status.code() == Some(6));
     let own = said(&cluster.quorate(&own));
     assert!(own.contains("[Q1440]") && own.contains("quorate cluster recover"), "{own}");
+    let coloured = said(&cluster.quorate(&["--color", "always", "status", "--config", &file, "--name", &name]));
+    assert!(coloured.lines().any(|line| line.contains("\x1b[31m") && line.contains("[Q1440]")), "{coloured:?}");
     assert!(metrics(&cluster, left).contains("quorate_degraded{reason=\"quorum_lost\"} 1"));
 
     // An agent that was started since knows it too, from its ledger; and one machine is enough to mend it.

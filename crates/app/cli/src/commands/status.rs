@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use jiff::Timestamp;
 use owo_colors::OwoColorize;
 use quorate_agent::pg::PgStatus;
-use quorate_agent::turn::{self, ProcessNow, Status};
+use quorate_agent::turn::{self, Notice, ProcessNow, Status};
 use quorate_faults::{Code, Exit, Fault};
 use quorate_plan::spec::{duration_text, size_text};
 
@@ -153,12 +153,20 @@ impl Report for Shown {
         }
         page.pairs(pairs);
         for warning in &status.warnings {
-            let what = if warning.degrades().is_some() { "degraded" } else { "warning" };
-            page.line(format!("{}: {} [{}]", what.yellow().bold(), warning.text, warning.code));
+            page.line(format!("{}: {} [{}]", kind(warning), warning.text, warning.code));
             if let Some(way_out) = &warning.way_out {
                 page.line(format!("  do: {way_out}"));
             }
         }
+    }
+}
+
+/// What a warning is, in its colour.
+fn kind(warning: &Notice) -> String {
+    let what = if warning.degrades().is_some() { "degraded" } else { "warning" };
+    match warning.code == Code::QuorumLost.as_str() {
+        true => what.red().bold().to_string(),
+        false => what.yellow().bold().to_string(),
     }
 }
 
