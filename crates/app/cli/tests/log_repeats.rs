@@ -36,7 +36,7 @@ fn assert_logged_once(place: &Place) {
         std::thread::sleep(Duration::from_millis(200));
     }
     let log = agent.log();
-    assert!(causes(&log).values().all(|count| *count <= 2), "{:#?}\n{log}", causes(&log));
+    assert!(causes(&log).values().all(|count| *count == 1), "{:#?}\n{log}", causes(&log));
     assert!(causes(&log).values().sum::<usize>() <= 4, "{log}");
     assert!(agent.stop().success(), "{}", agent.log());
 }
