@@ -1,26 +1,14 @@
 //! The README's cluster on three machines: the file and the commands exactly as they are printed, each where it says.
 
-#![expect(clippy::unwrap_used, reason = "a test that cannot continue names the place")]
+mod guide_support;
 
 use std::time::{Duration, Instant};
 
-use quorate_testkit::{Hosts, Machine, Running, etcd, project_root, quorate, s3_on};
+use guide_support::{Guide, commands};
+use quorate_testkit::{Hosts, Machine, Running, etcd, quorate, s3_on};
 
 const LIMIT: Duration = Duration::from_secs(120);
 const NODES: [&str; 3] = ["n1", "n2", "n3"];
-
-/// The first block of a document that opens with these words, without its fences.
-fn block(text: &str, opens: &str) -> String {
-    let (_, after) = text.split_once(opens).unwrap_or_else(|| panic!("no block opens with {opens:?}"));
-    let (inside, _) = after.split_once("\n```").unwrap();
-    format!("{}{inside}\n", opens.split_once('\n').map_or("", |(_, first)| first))
-}
-
-/// The commands of a block, without their comments.
-fn commands(block: &str) -> Vec<String> {
-    let bare = block.lines().map(|line| line.split("  #").next().unwrap_or_default().trim().to_owned());
-    bare.filter(|line| !line.is_empty()).collect()
-}
 
 fn find<'a>(lines: &'a [String], begins: &str) -> &'a str {
     lines.iter().find(|line| line.starts_with(begins)).unwrap_or_else(|| panic!("no line begins with `{begins}`"))
@@ -28,9 +16,9 @@ fn find<'a>(lines: &'a [String], begins: &str) -> &'a str {
 
 #[test]
 fn three_machines_become_a_cluster_by_the_commands_of_the_readme() {
-    let readme = std::fs::read_to_string(project_root().join("README.md")).unwrap();
-    let file = block(&readme, "```yaml\n# cluster.yaml");
-    let lines = commands(&block(&readme, "```\nquorate ca init"));
+    let readme = Guide::read("README.md");
+    let file = readme.block("```yaml\n# cluster.yaml");
+    let lines = commands(&readme.block("```\nquorate ca init"));
     let root = tempfile::tempdir().unwrap();
     let hosts = Hosts::in_network([10, 0, 0], 4);
     let machines: Vec<Machine> = hosts.iter().map(|host| Machine::new(host, &root.path().join(host.name()))).collect();
@@ -83,8 +71,7 @@ fn three_machines_become_a_cluster_by_the_commands_of_the_readme() {
         std::thread::sleep(Duration::from_millis(200));
     }
     // And the lines of the guide for clients of etcd.
-    let links = std::fs::read_to_string(project_root().join("docs/guide/links.md")).unwrap();
-    let lines = commands(&block(&links, "```\nquorate cluster links client"));
+    let lines = commands(&Guide::read("docs/guide/links.md").block("```\nquorate cluster links client"));
     let health = nodes[1].run(&lines.join("\n"), &env);
     let said = String::from_utf8_lossy(&[health.stdout, health.stderr].concat()).into_owned();
     assert!(health.status.success() && said.matches("is healthy").count() == 3, "{said}");

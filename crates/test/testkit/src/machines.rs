@@ -26,6 +26,11 @@ pub struct Machine {
 impl Machine {
     /// Makes one on a host; its changes lie below `root`. Needs root.
     pub fn new(host: &Host, root: &Path) -> Machine {
+        Machine::named(host, host.name(), root)
+    }
+
+    /// The same with another host name.
+    pub fn named(host: &Host, name: &str, root: &Path) -> Machine {
         let ready = root.join("ready");
         let mut script = String::from("set -e\n");
         for dir in OWN {
@@ -37,18 +42,20 @@ impl Machine {
             let layers = format!("lowerdir=/{dir},upperdir={},workdir={}", upper.display(), work.display());
             script += &format!("mount -t overlay overlay -o {layers} /{dir}\n");
         }
+        script += &format!("hostname {name}\n");
         script += &format!("mkdir -p /etc/quorate\ntouch {}\nexec sleep infinity\n", ready.display());
-        let args = ["--mount", "--propagation", "private", "--", "sh", "-c", &script].map(str::to_owned);
+        let args = ["--mount", "--uts", "--propagation", "private", "--", "sh", "-c", &script].map(str::to_owned);
         let mut holder = host.start(&program("unshare"), &args, &[]);
         wait_until("a machine with its own files", Duration::from_secs(60), || {
             assert!(holder.ended().is_none(), "cannot make a machine: {}", holder.log());
             ready.exists()
         });
-        Machine { name: host.name().to_owned(), network: host.network_namespace(), holder }
+        Machine { name: name.to_owned(), network: host.network_namespace(), holder }
     }
 
     fn enter(&self) -> Vec<String> {
-        vec![self.network.clone(), format!("--mount=/proc/{}/ns/mnt", self.holder.pid())]
+        let space = |kind: &str, file: &str| format!("--{kind}=/proc/{}/ns/{file}", self.holder.pid());
+        vec![self.network.clone(), space("mount", "mnt"), space("uts", "uts")]
     }
 
     fn words(&self, line: &str) -> Vec<String> {
@@ -73,6 +80,12 @@ impl Machine {
         let (out, err) = (text(&output.stdout), text(&output.stderr));
         assert!(output.status.success(), "{}$ {line}\n{}\n{out}{err}", self.name, output.status);
         out
+    }
+
+    /// Copies a file from another machine, as `scp` does.
+    #[track_caller]
+    pub fn fetch(&self, from: &Machine, path: &str) {
+        self.write(path, from.must(&format!("cat {path}"), &[]).as_bytes());
     }
 
     /// Starts a line that runs until its guard is dropped.
