@@ -83,7 +83,10 @@ fn etcd(node: &Node) -> SelfCheck {
 fn state_dir(node: &Node) -> SelfCheck {
     let dir = node.state_path();
     if !dir.exists() {
-        let parent = dir.ancestors().find(|parent| parent.is_dir()).unwrap_or(Path::new("/"));
+        let parent = match nearest(dir) {
+            Ok(parent) => parent,
+            Err(file) => return no_directory("state dir", dir, file),
+        };
         return match fsync_ms(parent) {
             Some(_) => good("state dir", format!("`{}` will be created", dir.display())),
             None => unwritable("state dir", parent),
@@ -92,6 +95,22 @@ fn state_dir(node: &Node) -> SelfCheck {
     match StateDir::open(dir) {
         Ok(_) => good("state dir", format!("`{}`", dir.display())),
         Err(fault) => failed("state dir", &fault),
+    }
+}
+
+/// The nearest directory that is there; `Err`: what is there is no directory, and nothing can be created below it.
+fn nearest(dir: &Path) -> Result<&Path, &Path> {
+    let there = dir.ancestors().find(|parent| parent.symlink_metadata().is_ok()).unwrap_or(Path::new("/"));
+    if there.is_dir() { Ok(there) } else { Err(there) }
+}
+
+fn no_directory(what: &'static str, dir: &Path, file: &Path) -> SelfCheck {
+    SelfCheck {
+        what,
+        state: CheckState::Failed,
+        found: format!("`{}` cannot be created: `{}` is no directory", dir.display(), file.display()),
+        way_out: Some("declare another path, or move what is there aside".to_owned()),
+        code: Some(Code::NoPermission),
     }
 }
 
@@ -107,6 +126,9 @@ fn unwritable(what: &'static str, dir: &Path) -> SelfCheck {
 
 fn disk(node: &Node) -> SelfCheck {
     let dir = node.target.data_dir();
+    if let Err(file) = nearest(dir) {
+        return no_directory("disk", dir, file);
+    }
     match fsync_ms(dir) {
         None => unwritable("disk", dir),
         Some(took) if took > FSYNC_MAX_MS => SelfCheck {
