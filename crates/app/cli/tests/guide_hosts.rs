@@ -112,7 +112,9 @@ impl Site<'_> {
 fn a_cluster_is_bootstrapped_grows_shrinks_and_rotates_by_the_lines_of_the_guides() {
     let (root, tools, hosts) = (tempfile::tempdir().unwrap(), etcd("sid"), Hosts::in_network(NETWORK, 5));
     let machines = machines(&hosts, root.path(), &tools);
-    let env = vec![("QUORATE_CA_PASSPHRASE_FILE".to_owned(), "/etc/quorate/ca.pass".to_owned())];
+    let set = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+    // The home of whoever works on a machine is its own, too.
+    let env = vec![set("QUORATE_CA_PASSPHRASE_FILE", "/etc/quorate/ca.pass"), set("HOME", "/etc/quorate")];
     let mut site = Site { machines: &machines, env, agents: Vec::new() };
     let file = guide("found-a-cluster").block("```yaml\n# cluster.yaml");
     for machine in &machines {
@@ -136,6 +138,13 @@ fn a_cluster_is_bootstrapped_grows_shrinks_and_rotates_by_the_lines_of_the_guide
     let said = site.run(&[("found-a-cluster", "quorate cluster bootstrap", &[1])]);
     assert!(said.contains("every member serves"), "{said}");
     site.run(&[("certificates", "quorate ca status", &[0, 1, 2])]);
+    // Who operates the cluster works on the first machine.
+    site.run(&[("operators", "quorate ca issue --dir prod-1-ca --role admin", &[4])]);
+    machines[0].must("install -d -m 700 .config/quorate/prod-1", &site.env);
+    for file in ["operator.crt", "operator.key", "agent-ca.crt"] {
+        machines[0].fetch(&machines[4], &format!(".config/quorate/prod-1/{file}"));
+    }
+    machines[0].must("chmod 600 .config/quorate/prod-1/operator.key", &[]);
 
     // A fourth node, by a file with one line more.
     let line = guide("grow").block("```yaml\nmembers:");
@@ -146,6 +155,13 @@ fn a_cluster_is_bootstrapped_grows_shrinks_and_rotates_by_the_lines_of_the_guide
     [3, 4].into_iter().for_each(|at| machines[at].write("cluster.yaml", new.as_bytes()));
     site.certify(3, 4);
     site.run(&[("grow", "quorate cluster check new.yaml", &[0])]);
+    // The certificate of a node is enough to read, and for nothing else on other nodes.
+    machines[1].write("new.yaml", new.as_bytes());
+    for (line, code) in [("cluster apply new.yaml --yes", "Q1501"), ("cluster drain n3 --leave --config cluster.yaml", "Q1500")] {
+        let output = machines[1].run(&format!("quorate {line}"), &site.env);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.code() == Some(5) && said.contains(code), "{line}: {said}");
+    }
     site.start(("grow", "quorate run --config /etc/quorate/cluster.yaml --name n4", &[3]));
     site.apply("grow", 0);
     let status = machines[1].must("quorate cluster status", &site.env);
@@ -192,8 +208,12 @@ fn three_nodes_are_joined_by_the_lines_of_the_guide() {
     for at in [1, 2] {
         let invited = site.run(&[("peers", "quorate peer invite --ttl 1h", &[0])]);
         machines[at].write("code", invited.lines().next().unwrap().as_bytes());
+        let secret = invited.lines().find_map(|line| line.strip_prefix("secret: ")).unwrap();
+        machines[at].write("secret", secret.as_bytes());
         // The code comes by stdin, as a person types it.
-        machines[at].must(&format!("{} < code", guide("peers").line("quorate peer join")), &[]);
+        let line = format!("{} < code", guide("peers").line("quorate peer join"));
+        let secret = ("QUORATE_JOIN_SECRET_FILE".to_owned(), "/etc/quorate/secret".to_owned());
+        machines[at].must(&line, &[secret]);
         site.start(("peers", "quorate run", if at == 1 { &[1] } else { &[2] }));
         site.wait(("peers", "quorate peer list", &[0]), &format!("{}    server  voter", name(at)));
     }
