@@ -29,10 +29,9 @@ fn put(path: &Path, text: &str) -> String {
     path.display().to_string()
 }
 
-/// A node with a root of its own, as on a machine of its own, that calls itself what it likes.
+/// A node with a state dir of its own at the place that all nodes share, as on a machine of its own, that calls itself what it likes.
 struct Other {
     at: usize,
-    root: PathBuf,
     state: PathBuf,
     words: Vec<String>,
 }
@@ -40,21 +39,24 @@ struct Other {
 impl Other {
     fn new(net: &ByHand, at: usize, dir: &str, more: &[&str]) -> Other {
         let root = net.root.path().join(dir);
-        // The place of state is the same for all nodes of a cluster, below their roots.
-        let state = PathBuf::from(format!("{}{}", root.display(), net.shown("state")));
+        let state = root.join("state");
+        std::fs::create_dir_all(&state).unwrap();
         let data = root.join("data").display().to_string();
         let binary = net.tools.etcd.display().to_string();
         let own = ["peer", "join", "--wait", "0s", "--data-dir", &data, "--etcd-binary", &binary, "--state-dir"];
         let mut words: Vec<String> = own.map(str::to_owned).to_vec();
-        words.push(state.display().to_string());
+        words.push(net.shown("state"));
         words.extend(more.iter().map(|word| (*word).to_owned()));
-        Other { at, root, state, words }
+        Other { at, state, words }
     }
 
     fn join(&self, net: &ByHand, input: &str) -> Output {
-        let mut command = net.hosts[self.at].command(quorate());
+        let mut command = net.hosts[self.at].command("unshare");
         command
-            .env("QUORATE_ROOT", &self.root)
+            .args(["-m", "sh", "-c", "mount --bind \"$0\" \"$1\" && shift && exec \"$@\""])
+            .arg(&self.state)
+            .arg(net.shown("state"))
+            .arg(quorate())
             .args(&self.words)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
