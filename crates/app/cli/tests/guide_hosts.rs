@@ -157,7 +157,9 @@ fn a_cluster_is_bootstrapped_grows_shrinks_and_rotates_by_the_lines_of_the_guide
     site.run(&[("grow", "quorate cluster check new.yaml", &[0])]);
     // The certificate of a node is enough to read, and for nothing else on other nodes.
     machines[1].write("new.yaml", new.as_bytes());
-    for (line, code) in [("cluster apply new.yaml --yes", "Q1501"), ("cluster drain n3 --leave --config cluster.yaml", "Q1500")] {
+    for (line, code) in
+        [("cluster apply new.yaml --yes", "Q1501"), ("cluster drain n3 --leave --config cluster.yaml", "Q1500")]
+    {
         let output = machines[1].run(&format!("quorate {line}"), &site.env);
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(output.status.code() == Some(5) && said.contains(code), "{line}: {said}");

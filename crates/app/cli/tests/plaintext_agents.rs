@@ -191,7 +191,7 @@ fn an_agent_in_clear_text_listens_on_loopback_alone() {
     assert!(said(&applied).contains("Q1470"), "{}", said(&applied));
     let (spec, _) = quorate_agent::cluster_file::read(&cluster.path("cluster.yaml")).unwrap();
     let peers = quorate_agent::peers::Peers::for_operator(&spec, None);
-    let request = FileRequest { text: exposed.clone(), replaces: spec.hash(), order: None };
+    let request = FileRequest::new(exposed.clone(), spec.hash());
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let Err(PeerError::Refused(fault)) = runtime.block_on(peers.put_file("n1", &request)) else {
         panic!("the agent did not refuse it")

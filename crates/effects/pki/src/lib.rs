@@ -29,6 +29,7 @@ mod request;
 mod revoke;
 mod revoked;
 mod rotation;
+mod signing;
 mod status;
 pub mod tls;
 pub mod token;
@@ -59,6 +60,7 @@ pub use rotation::{
     Rotation, ensure_advanced, ensure_order_kept, ensure_rotation, observe_kept_order, observe_rotation, trusted_now,
     with_trust,
 };
+pub use signing::{Verifier, is_signed_with, sign_as_node};
 pub use status::{CertStatus, observe_authorities, observe_node};
 pub use trust::{
     TrustChange, TrustOrder, TrustSeen, ensure_trusted, fingerprint, observe_trust, read_order_after, trust_hash,

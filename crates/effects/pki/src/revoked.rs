@@ -60,7 +60,7 @@ fn pem(der: &[u8]) -> String {
 }
 
 /// A number of any length, as servers show it.
-fn decimal(bytes: &[u8]) -> String {
+pub(crate) fn decimal(bytes: &[u8]) -> String {
     // Little-endian decimal digits.
     let mut digits = vec![0_u8];
     for byte in bytes {

@@ -7,13 +7,14 @@ use std::time::Instant;
 
 use quorate_coordination::Revision;
 use quorate_faults::Fault;
-use quorate_plan::peering::{Operation, Role, Step, without_member};
-use tracing::{info, warn};
+use quorate_plan::peering::{Claimed, Operation, Role, Step, judge_operation, without_member};
+use tracing::{debug, info, warn};
 
 use super::client::records;
 use super::keep::{LOST, write};
+use super::listing::Look;
 use super::points::point;
-use super::record::{Claimed, Records};
+use super::record::Records;
 use crate::cluster_file;
 use crate::peers::Api;
 
@@ -28,7 +29,8 @@ pub(super) async fn mind_claim(api: &Api, silent: &mut Silent) -> Result<(), Fau
         return Ok(());
     };
     let records = records(api).await?;
-    let Some((claimed, revision)) = records.claimed().await? else {
+    let look = records.look().await?;
+    let Some((claimed, revision)) = usable(api, &look) else {
         *silent = None;
         return Ok(());
     };
@@ -38,6 +40,7 @@ pub(super) async fn mind_claim(api: &Api, silent: &mut Silent) -> Result<(), Fau
         return match () {
             () if same => Ok(()),
             () if records.is_forgotten(&claimed) => records.forget(revision).await,
+            () if over(api, &claimed) => Ok(()),
             () => keep(api, claimed.operation),
         };
     }
@@ -60,7 +63,8 @@ pub(super) async fn mind_claim(api: &Api, silent: &mut Silent) -> Result<(), Fau
 /// Goes on with whatever a node carries out that is to be detached by force, and does not answer. Returns what that is.
 pub(super) async fn adopt_of(api: &Api, name: &str) -> Result<Option<Operation>, Fault> {
     let records = records(api).await?;
-    let Some((claimed, revision)) = records.claimed().await?.filter(|(claimed, _)| claimed.by == name) else {
+    let look = records.look().await?;
+    let Some((claimed, revision)) = usable(api, &look).filter(|(claimed, _)| claimed.by == name) else {
         return Ok(None);
     };
     if api.peers.node(name, None).await.is_ok() {
@@ -80,6 +84,33 @@ pub(super) async fn take_along(api: &Api, name: &str, active: Operation) -> Resu
     write(api, &operation)?;
     info!(node = name, "is taken out with the change of `{}`", operation.kind.name());
     Ok(operation)
+}
+
+/// The claim that counts, if what it leads to differs from this node's file by the nodes that it is about, and by nothing else.
+fn usable(api: &Api, look: &Look) -> Option<(Claimed, Revision)> {
+    let found = look.claim.as_ref()?;
+    let claimed = found.valid()?;
+    let parsed = cluster_file::parse(claimed.operation.text.as_bytes(), "the file of a change of peers");
+    let judged = parsed.map(|(spec, _)| judge_operation(&claimed.operation, &spec, &api.node.spec));
+    match judged {
+        Ok(Ok(())) => Some((claimed.clone(), found.revision)),
+        Ok(Err(why)) if claimed.by != api.node.name() => {
+            debug!("does not go on with the change of `{}`: {why}", claimed.by);
+            None
+        }
+        // It was begun here, and somebody else applied another file since.
+        Ok(Err(_)) => Some((claimed.clone(), found.revision)),
+        Err(fault) => {
+            debug!(code = %fault.code(), "does not go on with the change of `{}`: {fault}", claimed.by);
+            None
+        }
+    }
+}
+
+/// Whether this node has seen the end of a change.
+fn over(api: &Api, claimed: &Claimed) -> bool {
+    let known = api.peering.kept().operation;
+    known.is_some_and(|known| known.id == claimed.operation.id && matches!(known.step, Step::Done(_)))
 }
 
 async fn adopt(api: &Api, records: &Records, claimed: &Claimed, revision: Revision) -> Result<(), Fault> {

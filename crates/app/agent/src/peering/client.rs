@@ -23,10 +23,12 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use tracing::{debug, info, warn};
 
 use super::keep::is_removed;
+use super::listing::Look;
 use super::place;
 use super::points::point;
 use super::record::{NodeRecord, Records};
-use super::store::{Kept, own_in};
+use super::store::{Kept, lock, own_in};
+use super::{countersign, vouch};
 use crate::cluster_file;
 use crate::peers::Api;
 use crate::proxy::{Follow, Known};
@@ -88,9 +90,13 @@ pub(super) fn agent_url(api: &Api, client: &Newcomer) -> Option<String> {
     Some(api.node.spec.agent_url_of(&member).trim_end_matches('/').to_owned())
 }
 
-/// Reads who the clients are, where this node can.
+/// Reads the record, where this node can, and sees to it that servers vouch for it.
 pub(super) async fn mind_clients(api: &Api) -> Result<(), Fault> {
-    if can_read(api) { read_clients(api).await.map(|_| ()) } else { Ok(()) }
+    if !can_read(api) {
+        return Ok(());
+    }
+    let look = read_record(api).await?;
+    vouch::ensure_vouched(api, &look).await
 }
 
 /// Whether the record is within reach.
@@ -100,17 +106,23 @@ pub(super) fn can_read(api: &Api) -> bool {
 
 /// Reads the record: everyone in it. Without an answer nobody knows who the clients are, and that is no answer.
 pub(super) async fn read_clients(api: &Api) -> Result<Vec<NodeRecord>, Fault> {
-    let read = async { records(api).await?.nodes().await };
+    Ok(read_record(api).await?.nodes)
+}
+
+async fn read_record(api: &Api) -> Result<Look, Fault> {
+    let read = async { records(api).await?.look().await };
     let read = tokio::time::timeout(READ_LIMIT, read).await;
-    let nodes = match read {
-        Ok(Ok(nodes)) => nodes,
+    let look = match read {
+        Ok(Ok(look)) => look,
         Ok(Err(fault)) => return Err(unread().caused_by(fault)),
         Err(_) => return Err(unread()),
     };
-    let clients = nodes.iter().filter(|node| node.role == Role::Client);
+    let clients = look.nodes.iter().filter(|node| node.role == Role::Client);
     api.peering.set_clients(clients.map(NodeRecord::newcomer).collect());
     know_clients(api);
-    Ok(nodes)
+    vouch::note(api, &look)?;
+    *lock(&api.peering.awaiting) = countersign::awaiting(api, &look);
+    Ok(look)
 }
 
 fn unread() -> Fault {
@@ -135,6 +147,7 @@ pub(super) async fn records(api: &Api) -> Result<Records, Fault> {
         true => Records::at(&api.node.spec, api.node.name(), others(api)?).await,
         false => Records::open(&api.node).await,
     }
+    .map(|records| records.holding(api.peering.held(&api.node.spec.token)))
 }
 
 /// Every other member: those of the last list, and those of the file.
@@ -233,9 +246,10 @@ async fn discharged(api: &Api, local: &LocalState) -> Result<bool, Fault> {
     let Kept { enrolled, own, .. } = api.peering.kept();
     let asked = async {
         let records = records(api).await?;
-        let busy = records.is_busy().await?;
-        let there = records.nodes().await?.iter().any(|node| node.name == api.node.name());
-        let gone = !there && records.gone(api.node.name()).await?.is_some();
+        let look = records.look().await?;
+        let busy = look.claim.as_ref().is_some_and(|claim| claim.valid().is_some());
+        let there = look.nodes.iter().any(|node| node.name == api.node.name());
+        let gone = !there && look.gone.iter().any(|gone| gone.name == api.node.name());
         if let Some(own) = own.filter(|_| !there && !gone && !enrolled && local.cluster == GLUSTERD_TOKEN) {
             records.enrol(&NodeRecord::new(&own, Role::Client, now_ms())).await?;
         }
@@ -245,8 +259,8 @@ async fn discharged(api: &Api, local: &LocalState) -> Result<bool, Fault> {
     if there && !enrolled {
         api.peering.change(|kept| kept.enrolled = true)?;
     }
-    // Who was taken off before it ever saw itself there finds its tombstone.
-    if there || !(enrolled || gone) || busy {
+    // A record that is missing says nothing: nodes that are taken off have a tombstone.
+    if there || !gone || busy {
         return Ok(false);
     }
     info!("this node is detached: it is off the record, and carries nothing any more");

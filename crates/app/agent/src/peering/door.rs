@@ -34,7 +34,7 @@ use super::messages::{Approval, JoinAsk, JoinTerms, Turn};
 use super::pinned::fill_random;
 use super::short_code::{self, CHALLENGE, PROVE};
 use super::store::lock;
-use super::{DOOR_PORT, client, veto};
+use super::{DOOR_PORT, client, countersign, veto};
 use crate::peers::{Api, record_order};
 use crate::serve::{self, Address, Bound, Peer};
 use crate::turn::{Node, now_ms};
@@ -233,6 +233,9 @@ async fn admit(api: &Api, asking: &Asking, invitation: &Invitation) -> Result<Jo
             let why = "the node did not come up in its time, and was taken out again: ask for another code";
             return Err(away(StatusCode::CONFLICT, Code::JoinUndone, why));
         }
+        if asked.requests.is_some() && countersign::is_wanted(api, &operation) {
+            return Err(awaits_approval(name));
+        }
         return granted(api, asked, &operation.text, at_ms).await;
     }
     client::read_clients(api).await?;
@@ -266,10 +269,19 @@ async fn admit(api: &Api, asking: &Asking, invitation: &Invitation) -> Result<Jo
     let operation = reservation(api, asked)?;
     let words = ["enroll".to_owned(), name.clone(), asked.role.to_string(), asked.newcomer.address.clone()];
     record_order(&api.node, Some(peer), words.to_vec()).await?;
-    let terms = granted(api, asked, &operation.text, at_ms).await?;
+    let terms = match countersign::is_wanted(api, &operation) {
+        true => None,
+        false => Some(granted(api, asked, &operation.text, at_ms).await?),
+    };
     begin(api, operation, Some((token.as_slice(), claim.as_str()))).await?;
     info!(node = name, "reserved a place for a newcomer");
-    Ok(terms)
+    terms.ok_or_else(|| awaits_approval(name))
+}
+
+/// No certificate is signed before a second server has approved.
+fn awaits_approval(name: &str) -> Away {
+    let why = format!("`{name}` has a place once a second server approves: {}", countersign::wanted(name));
+    away(StatusCode::CONFLICT, Code::ApprovalAwaited, &why)
 }
 
 fn kind_of(asked: &JoinAsk) -> Kind {

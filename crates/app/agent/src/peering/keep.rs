@@ -9,18 +9,22 @@ use std::time::{Duration, Instant};
 use quorate_etcd_formats::hex::hex;
 use quorate_faults::{Code, Fault};
 use quorate_plan::ledger::{LedgerSeen, State};
-use quorate_plan::peering::{Kind, Next, Operation, Outcome, Role, Seen, Step, brought, next, without_member};
+use quorate_plan::peering::{
+    FileState, Kind, Next, Operation, Outcome, Role, Seen, Step, brought, next, without_member,
+};
+use serde_json::Value;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tracing::{debug, info, warn};
 
 use super::client::{self, records};
+use super::listing::FoundClaim;
 use super::messages::OperationShown;
 use super::pinned::fill_random;
 use super::points::point;
 use super::record::{Entry, Holds, NodeRecord, Records, Right};
 use super::show::operation_shown;
 use super::store::lock;
-use super::{DOOR_PORT, adopt, door, keys, returned};
+use super::{DOOR_PORT, adopt, countersign, door, keys, returned};
 use crate::cluster_file;
 use crate::peers::{Api, FileRequest, NodeAnswer, PeerError, Sender, take};
 use crate::turn::{Wish, in_words, now_ms};
@@ -180,9 +184,9 @@ async fn drive(api: &Api, due: bool) -> Result<Option<String>, Fault> {
     // Nothing is done without the right to it, which another one may have by now.
     let (records, right) = right(api, &operation).await?;
     let unclaimed = right == Right::Unclaimed;
-    let known = match right {
-        Right::Ours { known } => known,
-        Right::Unclaimed => Vec::new(),
+    let (known, approval) = match right {
+        Right::Ours { known, approval } => (known, approval),
+        Right::Unclaimed => (Vec::new(), None),
         Right::Theirs { by } => return Ok(Some(format!("`{by}`, which goes on with it"))),
         Right::Closed(outcome) => return end_here(api, &operation, outcome).await.map(|()| None),
         Right::Lost => {
@@ -198,6 +202,9 @@ async fn drive(api: &Api, due: bool) -> Result<Option<String>, Fault> {
     match next {
         Next::Nothing => Ok(None),
         Next::Wait(what) => Ok(Some(what)),
+        Next::Write(Step::Given) if countersign::is_missing(api, &operation, approval.as_ref()).await? => {
+            Ok(Some(countersign::wanted(operation.kind.name())))
+        }
         Next::Write(step) => {
             // Whoever was killed before it had the right to change peers takes it now.
             records.claim(&operation).await?;
@@ -208,7 +215,7 @@ async fn drive(api: &Api, due: bool) -> Result<Option<String>, Fault> {
             point("given");
             Ok(None)
         }
-        Next::Give => give(api, &operation, &hash, &heard, &known).await,
+        Next::Give => give(api, &operation, &hash, &heard, (&known, approval)).await,
         Next::Undo => {
             let name = operation.kind.name();
             let text = without_member(&operation.text, name).map_err(|error| error.fault())?;
@@ -252,7 +259,7 @@ async fn right(api: &Api, operation: &Operation) -> Result<(Records, Right), Fau
     };
     match near.await {
         Err(_) if api.node.has_peers() && api.node.spec.external.is_none() => {
-            let records = Records::of_others(&api.node).await?;
+            let records = Records::of_others(&api.node).await?.holding(api.peering.held(&api.node.spec.token));
             let right = records.right(operation).await?;
             Ok((records, right))
         }
@@ -340,7 +347,7 @@ pub(super) async fn begin(api: &Api, operation: Operation, uses: Option<(&[u8], 
         kept.operation = Some(operation.clone());
     })?;
     point("reserved");
-    let claimed = async { Records::open(&api.node).await?.claim(&operation).await };
+    let claimed = async { records(api).await?.claim(&operation).await };
     let Err(fault) = claimed.await else { return Ok(()) };
     let undone = api.peering.change(|kept| {
         let ours = |known: &Operation| known.id == operation.id && known.step == Step::Reserved;
@@ -364,7 +371,7 @@ async fn give(
     operation: &Operation,
     hash: &str,
     heard: &Heard,
-    known: &[String],
+    (known, approval): (&[String], Option<Value>),
 ) -> Result<Option<String>, Fault> {
     let behind = heard.iter().filter_map(|(peer, answer)| Some((peer, answer.as_ref().ok()?)));
     let may_replace = |file: &String| operation.may_replace(file) || known.contains(file);
@@ -375,7 +382,8 @@ async fn give(
             waits = Some(theirs(peer));
             continue;
         }
-        let request = FileRequest { text: operation.text.clone(), replaces: answer.file.clone(), order: None };
+        let approvals = approval.iter().cloned().collect();
+        let request = FileRequest { approvals, ..FileRequest::new(operation.text.clone(), answer.file.clone()) };
         match api.peers.put_file(peer, &request).await {
             Ok(_) => {
                 info!("gave the file to `{peer}`");
@@ -387,7 +395,7 @@ async fn give(
     if waits.is_some() || api.node.spec.hash() == hash {
         return Ok(waits);
     }
-    let request = FileRequest { text: operation.text.clone(), replaces: api.node.spec.hash(), order: None };
+    let request = FileRequest::new(operation.text.clone(), api.node.spec.hash());
     if !may_replace(&request.replaces) {
         return Ok(Some(theirs(api.node.name())));
     }
@@ -456,14 +464,22 @@ async fn follow_file(api: &Api) -> Result<(), Fault> {
     if !api.shared.readiness().1 && api.peering.role() != Some(Role::Client) {
         return Ok(());
     }
-    let records = records(api).await?;
-    let Some(file) = records.agreed().await? else { return Ok(()) };
+    let look = records(api).await?.look().await?;
     let own = api.node.spec.hash();
-    if file.hash == own || !file.earlier.contains(&own) {
+    let Some(file) = look.valid_file() else { return Ok(()) };
+    // While a change goes on, the file from before it looks agreed to a node that has its file already.
+    let given = |claim: &FoundClaim| match &claim.claimed {
+        Some(claimed) => {
+            let parsed = cluster_file::parse(claimed.operation.text.as_bytes(), "the file of a change of peers");
+            api.node.spec.is_plaintext() || parsed.is_ok_and(|(spec, _)| spec.hash() == own)
+        }
+        None => false,
+    };
+    if look.claim.as_ref().is_some_and(given) || !look.file.as_ref().is_some_and(|it| it.state == FileState::Follow) {
         return Ok(());
     }
     info!("the cluster agreed on another file meanwhile, and it is taken over");
-    take_here(api, FileRequest { text: file.text, replaces: own, order: None }).await
+    take_here(api, FileRequest::new(file.text.clone(), own)).await
 }
 
 /// Has the change that goes on end as if its time were over, where it can still be taken back.

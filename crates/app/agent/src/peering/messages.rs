@@ -169,6 +169,28 @@ pub struct VetoAnswer {
     pub side: Option<Side>,
 }
 
+/// Says that a node may become a server, as a second server.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CountersignRequest {
+    /// Which node.
+    pub name: String,
+}
+
+/// A node that waits for the word of a second server.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ApprovalShown {
+    /// Its name.
+    pub name: String,
+    /// Its address.
+    pub address: String,
+    /// What it is to be.
+    pub role: String,
+    /// The server that takes it in.
+    pub by: String,
+    /// Until when, in ms since 1970.
+    pub deadline_ms: u64,
+}
+
 /// Everyone who belongs to the cluster.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PeersAnswer {
@@ -188,6 +210,9 @@ pub struct PeersAnswer {
     /// Tells the issuing keys that lie open there apart from others; none: it has none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub issuing: Option<String>,
+    /// A node that waits until this server approves it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub approval: Option<ApprovalShown>,
     /// Why the record of clients could not be read: those that are told are the last that were known, and there may be others.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unread: Option<String>,

@@ -13,13 +13,16 @@ mod adopt;
 mod approve;
 mod change_role;
 mod client;
+mod countersign;
 mod detach;
 mod door;
 mod facts;
+mod given;
 mod invite;
 mod join;
 mod keep;
 mod keys;
+mod listing;
 mod messages;
 mod pinned;
 mod place;
@@ -30,15 +33,17 @@ mod returned;
 mod services;
 mod short_code;
 mod show;
+mod signing;
 mod standalone;
 mod standalone_flags;
 mod store;
 mod veto;
+mod vouch;
 
 pub use join::{Awaited, JoinSettings, Joined, join};
 pub use messages::{
-    ApproveRequest, DetachRequest, InviteAnswer, InviteRequest, NodeShown, OperationShown, PeersAnswer, RoleRequest,
-    VetoAnswer, VetoRequest, WaitingShown,
+    ApprovalShown, ApproveRequest, CountersignRequest, DetachRequest, InviteAnswer, InviteRequest, NodeShown,
+    OperationShown, PeersAnswer, RoleRequest, VetoAnswer, VetoRequest, WaitingShown,
 };
 pub use place::{Place, find, hostname};
 pub use probe::{AcceptSettings, Probed, accept_probe, probe};
@@ -48,8 +53,10 @@ pub use standalone::{StandaloneSettings, Stands, ensure_standalone};
 pub(crate) use approve::approve;
 pub(crate) use change_role::{answer_veto, set_role};
 pub(crate) use client::{PASSING_PORT, client_members, own_member, passing, passing_from, tend_proxy};
+pub(crate) use countersign::countersign;
 pub(crate) use detach::detach;
 pub(crate) use facts::{Ports, fsync_ms};
+pub(crate) use given::check_given;
 pub(crate) use invite::invite;
 pub(crate) use keep::keep;
 pub(crate) use keys::hand_keys;
@@ -77,6 +84,8 @@ pub const DETACH: &str = "/v1/detach";
 pub const KEYS: &str = "/v1/issuing-keys";
 /// Between agents: whether something that runs on a node objects.
 pub const VETO: &str = "/v1/veto";
+/// For the operator of a server: approves that a node becomes a server.
+pub const COUNTERSIGN: &str = "/v1/countersign";
 /// For operators: makes a client of a server, or a server of a client.
 pub const ROLE: &str = "/v1/role";
 

@@ -5,6 +5,7 @@
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use axum::extract::rejection::JsonRejection;
 use axum::extract::{ConnectInfo, DefaultBodyLimit, State};
@@ -23,7 +24,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
-use tracing::info;
+use tracing::{info, warn};
 
 use super::DOOR_PORT;
 use super::door::{Away, away};
@@ -41,6 +42,8 @@ use crate::turn::now_ms;
 const PROBE: &str = "/v1/probe";
 /// A request holds one code.
 const BODY_MAX: usize = 16 << 10;
+/// Between two looks whether a second server has approved.
+const AGAIN: Duration = Duration::from_secs(1);
 /// The token of the authorities that are made for the wait alone.
 const WAITING: &str = "probe";
 
@@ -199,10 +202,29 @@ async fn taken(
             Ok(Json(Probed { name: waiting.name.clone(), cluster }))
         }
         Err(fault) => {
+            if fault.code() == Code::ApprovalAwaited {
+                tokio::spawn(join_once_approved(Arc::clone(&waiting), settings));
+            }
             let (code, text) = (fault.code().as_str().to_owned(), fault.to_string());
             let mut lines = text.lines().map(|line| line.trim_start_matches([' ', '-']).to_owned());
             let why = lines.next().unwrap_or_default();
             Err(Away(StatusCode::CONFLICT, Turn { code, why, reasons: lines.collect() }))
+        }
+    }
+}
+
+/// Goes on with a join that waits for the word of a second server.
+async fn join_once_approved(waiting: Arc<Waiting>, settings: JoinSettings) {
+    let _one = waiting.one.lock().await;
+    while waiting.joined.borrow().is_none() && now_ms() < settings.code.expires_ms {
+        tokio::time::sleep(AGAIN).await;
+        match join(&settings, |_| false).await {
+            Ok(joined) => drop(waiting.joined.send_replace(Some(joined))),
+            Err(fault) if fault.code() == Code::ApprovalAwaited => {}
+            Err(fault) => {
+                warn!(code = %fault.code(), "did not join: {}", crate::turn::in_words(&fault));
+                return;
+            }
         }
     }
 }

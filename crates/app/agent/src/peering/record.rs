@@ -1,29 +1,43 @@
 //! What the cluster itself remembers of its peers, in its own store: who they are, which file holds, and what is being changed.
 //!
 //! **Invariant:** one change of peers at a time in the whole cluster, which is there as a whole, so that any server can go on with
-//! it; and a record is written in the transaction that closes the change which led to it.
+//! it; and a record is written in the transaction that closes the change which led to it. Whatever is written is signed by this node, and
+//! what is read counts only as far as `listing.rs` says.
+
+use std::collections::BTreeMap;
 
 use quorate_coordination::{Change, Compare, Outcome, Place, Revision, Scope, Settings, Store, Txn};
 use quorate_etcd::client::Settings as ClientSettings;
 use quorate_faults::{Code, Fault};
-use quorate_plan::peering::{Kind, Newcomer, Operation, Outcome as Ended, Role, Step};
+use quorate_plan::peering::{
+    Approval, Claimed, FileRecord, FileState, Kind, Newcomer, Operation, Outcome as Ended, Role, Step, digest_of,
+    signatures_of, with_signatures,
+};
 use quorate_plan::spec::Spec;
-use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use tracing::{info, warn};
 
+use super::listing::{FoundClaim, Look, Looking};
+use super::signing::{Signing, signed};
+use super::store::HeldFile;
 use crate::turn::{Node, now_ms};
 
-const OPERATION: &str = "operation";
-const FILE: &str = "file";
-const NODES: &str = "node/";
+pub(super) const OPERATION: &str = "operation";
+pub(super) const FILE: &str = "file";
+pub(super) const NODES: &str = "node/";
 /// Of those who were taken out.
-const GONE: &str = "gone/";
+pub(super) const GONE: &str = "gone/";
 /// How changes ended, newest last.
-const CLOSED: &str = "closed";
+pub(super) const CLOSED: &str = "closed";
+/// The word of a second server for the change that goes on.
+pub(super) const APPROVAL: &str = "approval";
 /// So many of them are remembered: who was away for longer finds out by the records what became of its own.
 const CLOSED_MAX: usize = 64;
 /// Files from before that are told apart from those that a person brought.
 const EARLIER_MAX: usize = 64;
+/// A claim is tried so often: servers sign the file in between.
+const CLAIMS: usize = 6;
 
 /// A peer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -63,15 +77,6 @@ pub(super) enum Holds<'a> {
     Here(&'a str, &'a str),
 }
 
-/// The file that the last change led to.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct FileRecord {
-    pub(super) hash: String,
-    pub(super) text: String,
-    /// Hashes of those before it.
-    pub(super) earlier: Vec<String>,
-}
-
 /// A node that was taken out.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Gone {
@@ -81,29 +86,19 @@ pub(super) struct Gone {
     pub(super) at_ms: u64,
 }
 
-/// The right to change peers.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Claimed {
-    /// Who carries it out.
-    pub(super) by: String,
-    /// Who began it, where that is another one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(super) from: Option<String>,
-    pub(super) operation: Operation,
-}
-
 /// One that was closed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-struct Closed {
-    id: String,
-    outcome: Ended,
+pub(super) struct Closed {
+    pub(super) id: String,
+    pub(super) outcome: Ended,
 }
 
 /// What the store says of a change that is written down here.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Right {
-    /// It is this node's to carry out. `known`: files that the cluster has agreed on so far.
-    Ours { known: Vec<String> },
+    /// It is this node's to carry out. `known`: files that the cluster has agreed on so far. `approval`: the word of a second server for
+    /// it.
+    Ours { known: Vec<String>, approval: Option<Value> },
     /// It was never claimed.
     Unclaimed,
     /// Another one goes on with it.
@@ -118,6 +113,9 @@ pub(super) enum Right {
 pub(crate) struct Records {
     store: Store,
     me: String,
+    own: Spec,
+    held: HeldFile,
+    signing: Option<Signing>,
 }
 
 impl Records {
@@ -135,34 +133,61 @@ impl Records {
     pub(super) async fn at(spec: &Spec, me: &str, client: ClientSettings) -> Result<Records, Fault> {
         let namespace = format!("{}peers/{}/", spec.namespace(), spec.token);
         let store = Store::open(&Settings::new(Place::Etcd(client), namespace)).await?;
-        Ok(Records { store, me: me.to_owned() })
+        let signing = Signing::of(spec, me);
+        Ok(Records { store, me: me.to_owned(), own: spec.clone(), held: HeldFile::default(), signing })
+    }
+
+    /// The same, for a node that has held this file.
+    #[must_use]
+    pub(super) fn holding(self, held: HeldFile) -> Records {
+        Records { held, ..self }
+    }
+
+    /// Everything, read at one moment and judged.
+    pub(super) async fn look(&self) -> Result<Look, Fault> {
+        let listing = self.store.list(&Scope::Prefix(Vec::new())).await?;
+        let looking = Looking { own: &self.own, held: &self.held, signing: self.signing.as_ref() };
+        looking.judge(&listing).await
     }
 
     /// Claims the right to change peers; the same operation again finds its claim.
     pub(super) async fn claim(&self, operation: &Operation) -> Result<(), Fault> {
-        let claim = Claimed { by: self.me.clone(), from: None, operation: operation.clone() };
-        let value = bytes(&claim)?;
         // A few times, in case one ends just now.
-        for _ in 0..3 {
+        for _ in 0..CLAIMS {
+            let look = self.look().await?;
+            if let Some(found) = &look.claim {
+                if found.own(&self.me, &operation.id).is_some() {
+                    return Ok(());
+                }
+                match found.claimed.as_ref().filter(|_| self.is_taken(found)) {
+                    Some(known) if !self.is_forgotten(known) => return Err(self.at_work(known)),
+                    Some(_) => {}
+                    None => warn!("replacing the record `{OPERATION}` of the cluster, which counts for nothing"),
+                }
+            }
+            let value = self.claim_of(operation, None, look.next_serial(&self.held)).await?;
+            let mut then = vec![Change::Put(OPERATION.into(), value), Change::Delete(APPROVAL.into())];
             // Who is taken in is no longer one who was taken out.
-            let mut then = vec![Change::Put(OPERATION.into(), value.clone())];
             if let Kind::Join(newcomer) | Kind::Enrol(newcomer) = &operation.kind {
                 then.push(Change::Delete(format!("{GONE}{}", newcomer.name).into()));
             }
-            let when = vec![Compare::Absent(OPERATION.into())];
+            let when = vec![look.same_claim(), look.same_file()];
             if let Outcome::Committed(_) = self.store.txn(&Txn { when, then }).await? {
                 return Ok(());
             }
-            let Some((known, revision)) = self.claimed().await? else { continue };
-            if known.operation.id == operation.id && known.by == self.me {
-                return Ok(());
-            }
-            if !self.is_forgotten(&known) {
-                return Err(self.at_work(&known));
-            }
-            self.store.delete_unchanged(OPERATION, revision).await?;
         }
         Err(Fault::new(Code::PeersBusy, "others change peers at this very moment").hint("try again"))
+    }
+
+    async fn claim_of(&self, operation: &Operation, from: Option<String>, serial: u64) -> Result<Vec<u8>, Fault> {
+        let (by, operation, signatures) = (self.me.clone(), operation.clone(), Vec::new());
+        let claim = Claimed { by, from, operation, serial, signatures };
+        bytes(&signed(self.signing.as_ref(), OPERATION, &claim).await?)
+    }
+
+    /// Whether somebody has the right to change peers: by a claim that counts, or by one of an earlier release.
+    fn is_taken(&self, found: &FoundClaim) -> bool {
+        found.valid().or_else(|| found.of_earlier_release(&self.own, &self.me)).is_some()
     }
 
     /// Whether a claim is what a lost answer has left of a change that this node has forgotten: a node works on one, and nothing of
@@ -181,18 +206,11 @@ impl Records {
         )
     }
 
-    /// The change that goes on, and the revision that says so.
-    pub(super) async fn claimed(&self) -> Result<Option<(Claimed, Revision)>, Fault> {
-        let Some(entry) = self.store.get(OPERATION).await? else { return Ok(None) };
-        Ok(Some((parse(&entry.value)?, entry.revision)))
-    }
-
     /// Goes on with the change of another, where nobody was faster. Returns what is to be done.
     pub(super) async fn adopt(&self, claimed: &Claimed, revision: Revision) -> Result<Option<Operation>, Fault> {
         let from = claimed.from.clone().or_else(|| Some(claimed.by.clone()));
         let operation = Operation { taken: false, ..claimed.operation.clone() };
-        let mine = Claimed { by: self.me.clone(), from, operation: operation.clone() };
-        let then = vec![Change::Put(OPERATION.into(), bytes(&mine)?)];
+        let then = vec![Change::Put(OPERATION.into(), self.claim_of(&operation, from, claimed.serial).await?)];
         let when = vec![Compare::Unchanged(OPERATION.into(), revision)];
         let committed = matches!(self.store.txn(&Txn { when, then }).await?, Outcome::Committed(_));
         Ok(committed.then_some(operation))
@@ -207,13 +225,12 @@ impl Records {
     pub(super) async fn advance(&self, operation: &Operation) -> Result<(), Fault> {
         let changed =
             || Fault::new(Code::PeersBusy, "another node goes on with this change").hint("it is looked at again");
-        let (known, revision) = self.claimed().await?.ok_or_else(changed)?;
-        if known.by != self.me || known.operation.id != operation.id {
-            return Err(changed());
-        }
-        let then = vec![Change::Put(OPERATION.into(), bytes(&Claimed { operation: operation.clone(), ..known })?)];
-        let when = vec![Compare::Unchanged(OPERATION.into(), revision)];
-        match self.store.txn(&Txn { when, then }).await? {
+        let look = self.look().await?;
+        let found = look.claim.as_ref().ok_or_else(changed)?;
+        let known = found.own(&self.me, &operation.id).ok_or_else(changed)?;
+        let serial = if known.serial == 0 { look.next_serial(&self.held) } else { known.serial };
+        let then = vec![Change::Put(OPERATION.into(), self.claim_of(operation, known.from.clone(), serial).await?)];
+        match self.store.txn(&Txn { when: vec![look.same_claim()], then }).await? {
             Outcome::Committed(_) => Ok(()),
             Outcome::Conflict => Err(changed()),
         }
@@ -221,25 +238,39 @@ impl Records {
 
     /// Whose a change is that was written down here: all of it read at one moment.
     pub(super) async fn right(&self, operation: &Operation) -> Result<Right, Fault> {
-        let listing = self.store.list(&Scope::Prefix(Vec::new())).await?;
-        let find = |key: &str| listing.entries.iter().find(|entry| entry.key == key.as_bytes());
-        let claimed = find(OPERATION).map(|entry| parse::<Claimed>(&entry.value)).transpose()?;
-        match &claimed {
-            Some(claimed) if claimed.operation.id != operation.id => {}
-            Some(claimed) if claimed.by != self.me => return Ok(Right::Theirs { by: claimed.by.clone() }),
-            Some(_) => {
-                let file = find(FILE).map(|entry| parse::<FileRecord>(&entry.value)).transpose()?;
-                let known = file.map(|file| file.earlier.into_iter().chain([file.hash]).collect());
-                return Ok(Right::Ours { known: known.unwrap_or_default() });
-            }
-            None => {}
+        let look = self.look().await?;
+        let claim = look.claim.as_ref();
+        let theirs = claim.filter(|found| self.is_taken(found)).and_then(|found| found.claimed.as_ref());
+        if let Some(claimed) = theirs.filter(|it| it.operation.id == operation.id && it.by != self.me) {
+            return Ok(Right::Theirs { by: claimed.by.clone() });
         }
-        let closed = find(CLOSED).map(|entry| parse::<Vec<Closed>>(&entry.value)).transpose()?.unwrap_or_default();
-        Ok(match closed.iter().find(|closed| closed.id == operation.id) {
+        if claim.is_some_and(|found| found.own(&self.me, &operation.id).is_some()) {
+            let of_this = |(approval, _): &&(Approval, Value)| approval.operation == operation.id;
+            let approval = look.approval.as_ref().filter(of_this).map(|(_, raw)| raw.clone());
+            return Ok(Right::Ours { known: self.known_files(&look), approval });
+        }
+        Ok(match look.closed.iter().find(|closed| closed.id == operation.id) {
             Some(closed) => Right::Closed(closed.outcome),
             None if operation.step == Step::Reserved => Right::Unclaimed,
             None => Right::Lost,
         })
+    }
+
+    /// Files that the cluster has agreed on: by the record, or by the last one that this node held.
+    fn known_files(&self, look: &Look) -> Vec<String> {
+        let held = (self.held.earlier.clone(), self.held.hash.clone());
+        let (earlier, hash) = match look.valid_file() {
+            Some(file) => (file.earlier.clone(), file.hash.clone()),
+            // An earlier release wrote it, and this node has never held one.
+            None if self.held.serial == 0 => match look.file.as_ref() {
+                Some(found) if matches!(found.state, FileState::Unproven(_)) => {
+                    found.record.clone().map_or(held, |file| (file.earlier, file.hash))
+                }
+                _ => held,
+            },
+            None => held,
+        };
+        earlier.into_iter().chain(Some(hash).filter(|hash| !hash.is_empty())).collect()
     }
 
     /// Closes it: the record of the node, the file, how it ended, and the claim, in one transaction.
@@ -251,63 +282,149 @@ impl Records {
         file: &Holds<'_>,
     ) -> Result<(), Fault> {
         let lost = || Fault::new(Code::PeersBusy, "the record changed meanwhile").hint("it is looked at again");
-        let (known, revision) = self.claimed().await?.ok_or_else(lost)?;
-        if known.operation.id != operation.id || known.by != self.me {
-            return Err(lost());
-        }
-        let mut then = vec![Change::Delete(OPERATION.into())];
-        let key = format!("{NODES}{}", operation.kind.name());
+        let look = self.look().await?;
+        let found = look.claim.as_ref().ok_or_else(lost)?;
+        let known = found.own(&self.me, &operation.id).ok_or_else(lost)?;
+        let serial = known.serial.max(look.next_serial(&self.held));
+        let mut then = vec![Change::Delete(OPERATION.into()), Change::Delete(APPROVAL.into())];
+        let mut pins = look.pins.clone();
+        let mut put = |key: String, record: Value| -> Result<Change, Fault> {
+            pins.insert(key.clone(), digest_of(&record));
+            Ok(Change::Put(key.into(), bytes(&record)?))
+        };
+        let name = operation.kind.name();
         match node {
-            Entry::Put(record) => then.push(Change::Put(key.into(), bytes(record)?)),
-            Entry::Keep => {}
-            Entry::Delete => {
-                let (name, by) = (operation.kind.name().to_owned(), self.me.clone());
-                let gone = Gone { name, by, at_ms: now_ms() };
-                then.push(Change::Delete(key.into()));
-                then.push(Change::Put(format!("{GONE}{}", operation.kind.name()).into(), bytes(&gone)?));
-            }
+            Entry::Put(record) => then.push(put(format!("{NODES}{name}"), value(record)?)?),
+            Entry::Keep | Entry::Delete => {}
         }
-        for name in &operation.also {
-            let gone = Gone { name: name.clone(), by: self.me.clone(), at_ms: now_ms() };
+        let leaves = matches!(node, Entry::Delete).then_some(name);
+        let leave: Vec<&str> = leaves.into_iter().chain(operation.also.iter().map(String::as_str)).collect();
+        for name in &leave {
+            let gone = Gone { name: (*name).to_owned(), by: self.me.clone(), at_ms: now_ms() };
             then.push(Change::Delete(format!("{NODES}{name}").into()));
-            then.push(Change::Put(format!("{GONE}{name}").into(), bytes(&gone)?));
+            then.push(put(format!("{GONE}{name}"), value(&gone)?)?);
         }
-        then.extend(self.file_after(operation, file).await?);
-        let closed = self.store.get(CLOSED).await?.map(|entry| parse::<Vec<Closed>>(&entry.value)).transpose()?;
-        let mut closed = closed.unwrap_or_default();
+        let mut closed = look.closed.clone();
         closed.push(Closed { id: operation.id.clone(), outcome });
         closed.drain(..closed.len().saturating_sub(CLOSED_MAX));
-        then.push(Change::Put(CLOSED.into(), bytes(&closed)?));
+        then.push(put(CLOSED.to_owned(), value(&closed)?)?);
+        for name in &leave {
+            pins.remove(&format!("{NODES}{name}"));
+        }
+        if matches!(node, Entry::Put(_)) {
+            pins.remove(&format!("{GONE}{name}"));
+        }
+        let file = self.file_after(&look, operation, file, serial, pins);
+        then.push(self.put_file(&file).await?);
         // Who has the claim is the only one that writes all of these.
-        let when = vec![Compare::Unchanged(OPERATION.into(), revision)];
-        match self.store.txn(&Txn { when, then }).await? {
+        match self.store.txn(&Txn { when: vec![look.same_claim()], then }).await? {
             Outcome::Committed(_) => Ok(()),
             Outcome::Conflict => Err(lost()),
         }
     }
 
-    async fn file_after(&self, operation: &Operation, file: &Holds<'_>) -> Result<Option<Change>, Fault> {
+    fn file_after(
+        &self,
+        look: &Look,
+        operation: &Operation,
+        file: &Holds<'_>,
+        serial: u64,
+        pins: BTreeMap<String, String>,
+    ) -> FileRecord {
         let (Holds::Given(hash, text) | Holds::Here(hash, text)) = *file;
-        let known = self.file().await?;
-        let behind = |known: &FileRecord| known.earlier.iter().any(|earlier| earlier == hash);
-        if matches!(file, Holds::Here(..)) && known.as_ref().is_some_and(behind) {
-            return Ok(None);
+        let behind = |known: &&FileRecord| known.earlier.iter().any(|earlier| earlier == hash);
+        if let Some(known) = look.valid_file().filter(behind).filter(|_| matches!(file, Holds::Here(..))) {
+            return FileRecord { serial, pins: limited(pins), signatures: Vec::new(), ..known.clone() };
         }
-        let mut earlier: Vec<String> = operation.earlier.iter().chain([&operation.before]).cloned().collect();
-        if let Some(known) = known {
-            earlier = known.earlier.into_iter().chain([known.hash]).chain(earlier).collect();
-        }
+        let own = operation.earlier.iter().chain([&operation.before]).cloned();
+        let earlier = self.known_files(look).into_iter().chain(own).collect();
+        self.record_of(hash, text, earlier, serial, pins)
+    }
+
+    fn record_of(
+        &self,
+        hash: &str,
+        text: &str,
+        mut earlier: Vec<String>,
+        serial: u64,
+        pins: BTreeMap<String, String>,
+    ) -> FileRecord {
         earlier.retain(|known| known != hash);
         earlier.dedup();
         earlier.drain(..earlier.len().saturating_sub(EARLIER_MAX));
-        let record = FileRecord { hash: hash.to_owned(), text: text.to_owned(), earlier };
-        Ok(Some(Change::Put(FILE.into(), bytes(&record)?)))
+        let (hash, text, signatures) = (hash.to_owned(), text.to_owned(), Vec::new());
+        FileRecord { hash, text, earlier, serial, pins: limited(pins), signatures }
+    }
+
+    async fn put_file(&self, file: &FileRecord) -> Result<Change, Fault> {
+        let mut file = file.clone();
+        if self.signing.is_none() {
+            // Nothing is pinned by what nobody signs.
+            file.pins.clear();
+        }
+        Ok(Change::Put(FILE.into(), bytes(&signed(self.signing.as_ref(), FILE, &file).await?)?))
+    }
+
+    /// Adds the signature of this node to the file in the store, which it holds. Returns whether it was missing.
+    pub(super) async fn ensure_signed(&self, look: &Look) -> Result<bool, Fault> {
+        let (Some(signing), Some(found)) = (&self.signing, &look.file) else { return Ok(false) };
+        if !matches!(found.state, FileState::Held) || signing.is_own(&found.raw).await? {
+            return Ok(false);
+        }
+        // Signatures that hold no more go: those with the last certificate of this node among them.
+        let mut signatures = Vec::new();
+        for one in signatures_of(&found.raw) {
+            let alone = with_signatures(&found.raw, std::slice::from_ref(&one));
+            let signers = signing.signers(FILE, &alone).await?;
+            if signers.names.iter().any(|name| *name != self.me) {
+                signatures.push(one);
+            }
+        }
+        signatures.push(signing.sign(FILE, &found.raw).await?);
+        let then = vec![Change::Put(FILE.into(), bytes(&with_signatures(&found.raw, &signatures))?)];
+        self.store.txn(&Txn { when: vec![look.same_file()], then }).await.map(|_| true)
+    }
+
+    /// Writes the file that this node holds into the store, signed, in the place of a record that counts for nothing. Not while a change
+    /// goes on. `text`: of the file of this node.
+    pub(super) async fn ensure_file(&self, look: &Look, text: &str) -> Result<(), Fault> {
+        if self.signing.is_none() || look.claim.as_ref().is_some_and(|found| self.is_taken(found)) {
+            return Ok(());
+        }
+        let file = self.record_of(
+            &self.own.hash(),
+            text,
+            self.known_files(look),
+            look.next_serial(&self.held),
+            look.pins.clone(),
+        );
+        let then = vec![self.put_file(&file).await?];
+        let when = vec![look.same_file(), look.same_claim()];
+        if let Outcome::Committed(_) = self.store.txn(&Txn { when, then }).await? {
+            info!("wrote the record `{FILE}` of the cluster, signed, with the file that this node holds");
+        }
+        Ok(())
+    }
+
+    /// Writes the word of this node for a change that goes on.
+    pub(super) async fn approve(&self, look: &Look, claimed: &Claimed, node: &Newcomer) -> Result<(), Fault> {
+        let (operation, serial) = (claimed.operation.id.clone(), claimed.serial);
+        let approval = Approval { operation, node: node.clone(), serial, signatures: Vec::new() };
+        let value = signed(self.signing.as_ref(), APPROVAL, &approval).await?;
+        let then = vec![Change::Put(APPROVAL.into(), bytes(&value)?)];
+        // The carrier may write its step down in this very moment.
+        match self.store.txn(&Txn { when: vec![look.same_claim()], then }).await? {
+            Outcome::Committed(_) => Ok(()),
+            Outcome::Conflict => {
+                Err(Fault::new(Code::PeersBusy, "the change that waits has just moved on").hint("try again"))
+            }
+        }
     }
 
     /// What became of a change that nobody remembers, by the record of the node that it was about.
     pub(super) async fn outcome_of(&self, operation: &Operation) -> Result<Ended, Fault> {
         let name = operation.kind.name();
-        let role = self.nodes().await?.into_iter().find(|node| node.name == name).map(|node| node.role);
+        let role = self.look().await?.nodes.into_iter().find(|node| node.name == name).map(|node| node.role);
         let server = matches!(role, Some(Role::Server | Role::Standalone | Role::External));
         Ok(match &operation.kind {
             Kind::Join(_) if server => Ended::Joined,
@@ -337,55 +454,33 @@ impl Records {
 
     /// Whether this node, which is at `address`, is a client, or is being made one.
     pub(super) async fn is_client(&self, address: &str) -> Result<bool, Fault> {
-        if let Some(entry) = self.store.get(OPERATION).await? {
-            let Claimed { operation, .. } = parse(&entry.value)?;
+        let look = self.look().await?;
+        if let Some(Claimed { operation, .. }) = look.claim.as_ref().and_then(FoundClaim::valid) {
             let goes = matches!(operation.kind, Kind::ToClient(_)) && operation.step == Step::Given;
             if goes && operation.kind.name() == self.me {
                 return Ok(true);
             }
         }
-        let record = self.store.get(format!("{NODES}{}", self.me)).await?;
-        let record: Option<NodeRecord> = record.map(|entry| parse(&entry.value)).transpose()?;
-        Ok(record.is_some_and(|record| record.role == Role::Client && record.address == address))
+        let mut own = look.nodes.iter().filter(|record| record.name == self.me);
+        Ok(own.any(|record| record.role == Role::Client && record.address == address))
     }
+}
 
-    /// The tombstone of a node.
-    pub(super) async fn gone(&self, name: &str) -> Result<Option<Gone>, Fault> {
-        let entry = self.store.get(format!("{GONE}{name}")).await?;
-        entry.map(|entry| parse(&entry.value)).transpose()
-    }
+/// Tombstones are the only records that nobody takes away: of those, so many are pinned.
+const PINS_MAX: usize = 512;
 
-    /// The file that the last change led to.
-    pub(super) async fn file(&self) -> Result<Option<FileRecord>, Fault> {
-        self.store.get(FILE).await?.map(|entry| parse(&entry.value)).transpose()
+fn limited(mut pins: BTreeMap<String, String>) -> BTreeMap<String, String> {
+    let tombstones: Vec<String> = pins.keys().filter(|key| key.starts_with(GONE)).cloned().collect();
+    for key in tombstones.iter().take(pins.len().saturating_sub(PINS_MAX)) {
+        pins.remove(key);
     }
+    pins
+}
 
-    /// The file that holds, where no change goes on: both read at one moment, since a change that ends in between would make the
-    /// file from before it look agreed.
-    pub(super) async fn agreed(&self) -> Result<Option<FileRecord>, Fault> {
-        let listing = self.store.list(&Scope::Prefix(Vec::new())).await?;
-        let find = |key: &str| listing.entries.iter().find(|entry| entry.key == key.as_bytes());
-        match find(OPERATION) {
-            Some(_) => Ok(None),
-            None => find(FILE).map(|entry| parse(&entry.value)).transpose(),
-        }
-    }
-
-    /// The peers on record.
-    pub(super) async fn nodes(&self) -> Result<Vec<NodeRecord>, Fault> {
-        let listing = self.store.list(&Scope::Prefix(NODES.into())).await?;
-        listing.entries.iter().map(|entry| parse(&entry.value)).collect()
-    }
+fn value(what: &impl Serialize) -> Result<Value, Fault> {
+    serde_json::to_value(what).map_err(|error| Fault::new(Code::Internal, "cannot write a record").caused_by(error))
 }
 
 fn bytes(what: &impl Serialize) -> Result<Vec<u8>, Fault> {
     serde_json::to_vec(what).map_err(|error| Fault::new(Code::Internal, "cannot write a record").caused_by(error))
-}
-
-fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Fault> {
-    serde_json::from_slice(bytes).map_err(|error| {
-        Fault::new(Code::NodeStateUnreadable, "a record of peers in etcd cannot be understood")
-            .hint("see `quorate explain Q1216`")
-            .caused_by(error)
-    })
 }

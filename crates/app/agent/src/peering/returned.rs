@@ -2,19 +2,20 @@
 //! who stayed. What follows is what follows for every member that its file does not declare: its own tombstone, and its data
 //! set aside.
 //!
-//! **Invariant:** nothing of the node is touched by the word of one other: the tombstone is read through a quorum, in the very
-//! transaction log that closed the detach.
+//! **Invariant:** nothing of the node is touched by the word of a client of etcd: the tombstone is read through a quorum, and the file that a
+//! declared server signed pins it.
 
 use std::time::Duration;
 
 use quorate_faults::Fault;
 use quorate_plan::ledger::LedgerSeen;
-use quorate_plan::peering::Role;
+use quorate_plan::peering::{Kind, Role, only_members_differ};
 use tracing::{debug, warn};
 
 use super::keep::take_here;
+use super::listing::FoundClaim;
 use super::record::Records;
-use crate::cluster_file;
+use super::vouch;
 use crate::peers::{Api, FileRequest};
 use crate::turn::in_words;
 
@@ -45,13 +46,24 @@ pub(super) async fn mind_tombstone(api: &Api) -> Result<(), Fault> {
     if !member || !api.node.is_declared() || !api.node.has_peers() || api.shared.status().etcd.is_some() {
         return Ok(());
     }
-    let records = Records::of_others(&api.node).await?;
-    let Some(gone) = records.gone(api.node.name()).await? else { return Ok(()) };
-    let Some(file) = records.file().await? else { return Ok(()) };
-    let (spec, _) = cluster_file::parse(file.text.as_bytes(), "the file that the cluster agreed on")?;
-    if spec.token != api.node.spec.token || spec.member(api.node.name()).is_some() {
+    let records = Records::of_others(&api.node).await?.holding(api.peering.held(&api.node.spec.token));
+    let look = records.look().await?;
+    vouch::note(api, &look)?;
+    let joins = |claim: &FoundClaim| {
+        let kind = claim.valid().map(|claimed| &claimed.operation.kind);
+        kind.is_some_and(|kind| matches!(kind, Kind::Join(_) | Kind::ToServer(_)) && kind.name() == api.node.name())
+    };
+    // A node that is being taken in is none that was taken out, whatever is left of an earlier time.
+    if look.claim.as_ref().is_some_and(joins) {
+        return Ok(());
+    }
+    let Some(gone) = look.gone.iter().find(|gone| gone.name == api.node.name()) else { return Ok(()) };
+    let Some((file, spec)) = look.valid_file().zip(look.file.as_ref().and_then(|found| found.text.as_ref())) else {
+        return Ok(());
+    };
+    if spec.member(api.node.name()).is_some() || only_members_differ(&api.node.spec, spec).is_err() {
         return Ok(());
     }
     warn!("this node was taken out by `{}` while it was away: it takes over the file of the others", gone.by);
-    take_here(api, FileRequest { text: file.text, replaces: api.node.spec.hash(), order: None }).await
+    take_here(api, FileRequest::new(file.text.clone(), api.node.spec.hash())).await
 }

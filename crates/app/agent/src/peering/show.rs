@@ -47,6 +47,7 @@ pub(crate) async fn shown(api: &Api) -> Result<PeersAnswer, Fault> {
         operation: kept.operation.as_ref().map(|operation| operation_shown(api, operation)),
         invitations: open,
         issuing: keys::issuing(api).await,
+        approval: lock(&api.peering.awaiting).clone(),
         unread,
         waiting: lock(&api.peering.waiting).shown(now),
     })

@@ -2,6 +2,7 @@
 //!
 //! **Invariant:** a change is on disk when it returns, and two changes never overlap.
 
+use std::collections::BTreeMap;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -15,6 +16,7 @@ use tokio::sync::{Notify, watch};
 use tracing::warn;
 
 use super::approve::Waiting;
+use super::messages::ApprovalShown;
 use super::place;
 use super::short_code::Challenges;
 use crate::proxy::Proxy;
@@ -23,6 +25,21 @@ use crate::proxy::Proxy;
 const FILE: &str = "peering.json";
 /// Far more than it ever holds.
 const BYTES_MAX: u64 = 4 << 20;
+
+/// The newest file of the cluster's record that this node has held: an older record is old, whoever puts it back.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct HeldFile {
+    /// The cluster's token.
+    pub(super) cluster: String,
+    pub(super) serial: u64,
+    pub(super) hash: String,
+    /// Hashes of the files before it.
+    #[serde(default)]
+    pub(super) earlier: Vec<String>,
+    /// The other records that held with it.
+    #[serde(default)]
+    pub(super) pins: BTreeMap<String, String>,
+}
 
 /// What is kept.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -38,6 +55,9 @@ pub(super) struct Kept {
     /// Whether this client has seen itself on record; one that is not there any more is detached.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(super) enrolled: bool,
+    /// The newest file of the cluster's record that this node has held.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) held: Option<HeldFile>,
 }
 
 impl Kept {
@@ -70,6 +90,8 @@ pub(crate) struct Peering {
     pub(crate) proxy: Proxy,
     /// Clients, as last read from the record.
     clients: Mutex<Vec<Newcomer>>,
+    /// A node that waits for the word of this server, as last read from the record.
+    pub(super) awaiting: Mutex<Option<ApprovalShown>>,
 }
 
 impl Peering {
@@ -93,6 +115,7 @@ impl Peering {
             door: watch::Sender::new(false),
             proxy: Proxy::default(),
             clients: Mutex::default(),
+            awaiting: Mutex::default(),
         }
     }
 
@@ -141,6 +164,11 @@ impl Peering {
 
     pub(super) fn kept(&self) -> Kept {
         lock(&self.kept).clone()
+    }
+
+    /// The newest file of the record of this cluster that this node has held.
+    pub(super) fn held(&self, cluster: &str) -> HeldFile {
+        lock(&self.kept).held.clone().filter(|held| held.cluster == cluster).unwrap_or_default()
     }
 
     /// Changes it durably.

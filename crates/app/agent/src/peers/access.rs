@@ -53,7 +53,7 @@ pub(crate) fn right_of(method: &str, path: &str) -> Right {
         (_, "/v1/started" | certificates::PATH | peering::KEYS | peering::VETO) => Right::Node,
         (_, "/v1/file" | trust::PATH) => Right::Signature,
         (_, "/v1/intent" | "/v1/hand-over" | "/v1/restart" | recover::SPOOL) => Right::Order(OperatorRole::Operator),
-        (_, peering::INVITE | peering::APPROVE | peering::ROLE) => Right::Admin,
+        (_, peering::INVITE | peering::APPROVE | peering::COUNTERSIGN | peering::ROLE) => Right::Admin,
         (_, peering::DETACH) => Right::AdminOrItself,
         _ => Right::Order(OperatorRole::Admin),
     }

@@ -25,7 +25,7 @@ use super::messages::{FileRequest, IntentRequest};
 use super::server::{Api, No, refuse};
 use super::{BODY_MAX, TRIAL};
 use crate::certificates::{self, CertificatesRequest};
-use crate::peering::{self, ApproveRequest, DetachRequest, InviteRequest, RoleRequest};
+use crate::peering::{self, ApproveRequest, CountersignRequest, DetachRequest, InviteRequest, RoleRequest};
 use crate::recover::{self, Order, Progress};
 use crate::serve::Peer;
 use crate::trust::{self, TrustRequest};
@@ -140,7 +140,7 @@ pub(super) fn caller(api: &Api, peer: &Peer) -> String {
 fn words_of(api: &Api, path: &str, body: &Bytes) -> Option<Vec<String>> {
     let name = path.trim_start_matches("/v1/");
     let words = match path {
-        "/v1/file" => read(body).map(|FileRequest { text, replaces, order }| {
+        "/v1/file" => read(body).map(|FileRequest { text, replaces, order, .. }| {
             let signed = order.map(|signed| format!("signed serial {}", signed.order.serial));
             [hash(&text), format!("replaces {replaces}")].into_iter().chain(signed).collect()
         }),
@@ -163,6 +163,7 @@ fn words_of(api: &Api, path: &str, body: &Bytes) -> Option<Vec<String>> {
         peering::APPROVE => read(body).map(|ApproveRequest { name, fingerprint }| vec![name, fingerprint]),
         peering::DETACH => read(body)
             .map(|DetachRequest { name, force }| [name].into_iter().chain(force.then(|| "force".to_owned())).collect()),
+        peering::COUNTERSIGN => read(body).map(|CountersignRequest { name }| vec![name]),
         peering::ROLE => read(body).map(|RoleRequest { name, role }| vec![name, role.to_string()]),
         // A route that is added later is recorded by its name.
         _ => Some(Vec::new()),

@@ -47,7 +47,7 @@ async fn take_newer(api: &Api) -> bool {
         }
         let told: Result<FileTold, PeerError> = api.peers.ask(&peer, "/v1/file", None).await;
         let Ok(FileTold { text, order: Some(order), .. }) = told else { continue };
-        let request = FileRequest { text, replaces: api.node.spec.hash(), order: Some(order) };
+        let request = FileRequest { order: Some(order), ..FileRequest::new(text, api.node.spec.hash()) };
         match take_async(api, request, Sender::Remote).await {
             Ok(taken) if taken.file != api.node.spec.hash() => {
                 info!(peer, serial, "took over a signed cluster file that was missed");

@@ -26,7 +26,7 @@ use super::plaintext::check_agent_addresses;
 use super::server::{Api, No, refuse};
 use crate::serve::Peer;
 use crate::turn::{Node, Wish, hand_over_now, now_ms, restart_by, stamp};
-use crate::{cluster_file, declared};
+use crate::{cluster_file, declared, peering};
 
 /// Takes another cluster file over, or says why not.
 pub(super) async fn file(
@@ -38,6 +38,9 @@ pub(super) async fn file(
     let Json(request) = body.map_err(|rejection| unread(&rejection))?;
     let who = caller(&api, &peer);
     let sender = sender_of(&api, &peer, &sender);
+    if sender == Sender::Server && request.order.is_none() {
+        peering::check_given(&api, &peer, &request).await.map_err(|fault| no(&fault))?;
+    }
     let taken = take_async(&api, request, sender).await.map_err(|fault| no(&fault))?;
     if let Some(kept) = &taken.kept {
         let leaves = if taken.leaves { ", which does not declare this node: it leaves" } else { "" };

@@ -13,8 +13,8 @@ use super::audited::record;
 use super::change::no;
 use super::server::{Api, No, refuse};
 use crate::peering::{
-    self, ApproveRequest, DetachRequest, InviteAnswer, InviteRequest, OperationShown, PeersAnswer, RoleRequest,
-    VetoAnswer, VetoRequest, WaitingShown,
+    self, ApprovalShown, ApproveRequest, CountersignRequest, DetachRequest, InviteAnswer, InviteRequest,
+    OperationShown, PeersAnswer, RoleRequest, VetoAnswer, VetoRequest, WaitingShown,
 };
 use crate::serve::Peer;
 
@@ -61,6 +61,15 @@ pub(super) async fn detach(
         return Err(no(&why));
     }
     peering::detach(&api, &request).await.map(Json).map_err(|fault| no(&fault))
+}
+
+/// Approves a node as a second server. The right of the route is not that of a node: any other server could approve what it began itself.
+pub(super) async fn countersign(
+    State(api): State<Api>,
+    body: Result<Json<CountersignRequest>, JsonRejection>,
+) -> Result<Json<ApprovalShown>, No> {
+    let Json(request) = body.map_err(|rejection| unread(&rejection))?;
+    peering::countersign(&api, &request).await.map(Json).map_err(|fault| no(&fault))
 }
 
 /// Makes a client of a server, or a server of a client.

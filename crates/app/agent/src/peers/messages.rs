@@ -307,6 +307,16 @@ pub struct FileRequest {
     /// The operator's signature over it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub order: Option<SignedFileOrder>,
+    /// The word of a second server for nodes that it adds to a peer-managed cluster.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub approvals: Vec<serde_json::Value>,
+}
+
+impl FileRequest {
+    /// A file in the place of the one with this hash.
+    pub fn new(text: String, replaces: String) -> FileRequest {
+        FileRequest { text, replaces, order: None, approvals: Vec::new() }
+    }
 }
 
 /// The cluster file that a node acts on.

@@ -5,7 +5,7 @@
 use serde_json::{Value, json};
 
 /// The paths, as `(method, path, summary)`.
-pub(super) const ROUTES: [(&str, &str, &str); 24] = [
+pub(super) const ROUTES: [(&str, &str, &str); 25] = [
     ("get", "/v1/node", "What a node tells of itself: how far its founding has come, what it remembers of others"),
     (
         "post",
@@ -48,6 +48,11 @@ pub(super) const ROUTES: [(&str, &str, &str); 24] = [
     ("post", "/v1/detach", "Begins to take a node out of a cluster by hand, after every check"),
     ("post", "/v1/issuing-keys", "Hands the issuing keys to another server of a cluster by hand, once it votes"),
     ("post", "/v1/veto", "Asks what runs on the node whether it objects to a change of peers"),
+    (
+        "post",
+        "/v1/countersign",
+        "Approves, as a second server, that a node becomes a server of a cluster by hand; for the node's own operator",
+    ),
     ("post", "/v1/role", "Begins to make a client of a server in a cluster by hand, or a server of a client"),
     ("get", "/openapi.json", "This description"),
 ];

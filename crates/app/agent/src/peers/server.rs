@@ -81,6 +81,7 @@ pub(crate) fn router(api: &Api) -> Router {
             peering::DETACH => router.route(path, post(hand::detach)),
             peering::KEYS => router.route(path, post(hand::keys)),
             peering::VETO => router.route(path, post(hand::veto)),
+            peering::COUNTERSIGN => router.route(path, post(hand::countersign)),
             peering::ROLE => router.route(path, post(hand::role)),
             "/openapi.json" => router.route(path, get(|| async { Json(openapi::document()) })),
             // A test asks for each of them, and finds one that is described and not there.

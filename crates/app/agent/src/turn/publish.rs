@@ -256,7 +256,7 @@ impl Shared {
     }
 
     /// Sets or clears the warnings with these codes; what is new is logged.
-    pub(super) fn warnings(&self, about: &[Code], now: Vec<Notice>) {
+    pub(crate) fn warnings(&self, about: &[Code], now: Vec<Notice>) {
         let is_about = |notice: &Notice| about.iter().any(|code| code.as_str() == notice.code);
         let mut fresh = Vec::new();
         self.change(|status| {

@@ -208,10 +208,31 @@ impl ByHand {
         words
     }
 
+    /// Joins. Where that waits for a second server, the node is approved on one.
     #[track_caller]
     pub(crate) fn join(&self, at: usize, code: &str) {
-        let words = self.join_words(at, code);
-        self.done(at, &words.iter().map(String::as_str).collect::<Vec<_>>(), code);
+        let (words, name) = (self.join_words(at, code), format!("n{}", at + 1));
+        let (begun, mut approved) = (Instant::now(), false);
+        std::thread::scope(|scope| {
+            let join = scope.spawn(|| self.quorate(at, &words.iter().map(String::as_str).collect::<Vec<_>>(), code));
+            while !join.is_finished() {
+                assert!(begun.elapsed() < LIMIT, "{name} does not join\n{}", self.logs());
+                std::thread::sleep(Duration::from_millis(100));
+                approved = approved || self.approve_where_it_waits(&name);
+            }
+            let output = join.join().unwrap();
+            assert!(output.status.success(), "{words:?}: {}\n{}\n{}", output.status, said(&output), self.logs());
+        });
+    }
+
+    /// Approves a node on the first server that says that it waits.
+    pub(crate) fn approve_where_it_waits(&self, name: &str) -> bool {
+        let running = self.agents.iter().enumerate().filter(|(_, agent)| agent.is_some()).map(|(at, _)| at);
+        let waits = |at: &usize| self.peers(*at)["approval"]["name"] == name;
+        running
+            .into_iter()
+            .filter(waits)
+            .any(|at| self.quorate(at, &["peer", "countersign", name], "").status.success())
     }
 
     #[track_caller]

@@ -297,6 +297,16 @@ macro_rules! systems {
         /// The cluster file cannot be read, or is far too large.
         ClusterFileUnreadable = "Q1481", ConfigInvalid;
 
+        /// A record of a peer-managed cluster is not vouched for by a server (warning).
+        RecordRefused = "Q1495", Refused;
+        /// An agent or a record changes more of a cluster file than its members.
+        FileOtherChange = "Q1496", Refused;
+        /// A server is added to three or more without the word of a second server.
+        Uncountersigned = "Q1497", Refused;
+        /// A join waits for the word of a second server.
+        ApprovalAwaited = "Q1498", Waiting;
+        /// A node cannot be approved on this server.
+        ApprovalRefused = "Q1499", Refused;
         /// A request needs the certificate of an operator with another role.
         OperatorNeeded = "Q1500", Refused;
         /// A cluster file that was sent is not signed by an operator.

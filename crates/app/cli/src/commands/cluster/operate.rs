@@ -249,7 +249,7 @@ impl Living {
                 }
                 None => continue,
             };
-            let request = FileRequest { text: self.text.clone(), replaces, order: order.clone() };
+            let request = FileRequest { order: order.clone(), ..FileRequest::new(self.text.clone(), replaces) };
             match self.runtime.block_on(self.peers.put_file(&node, &request)) {
                 Ok(answer) => kept.extend(answer.kept.map(|path| (node, path))),
                 // Its agent may just be starting anew.

@@ -23,6 +23,9 @@ use crate::render::{Page, Report};
 /// How long another change may take to end: one that lasts longer waits for something itself.
 const BUSY_LIMIT: Duration = Duration::from_secs(10);
 
+/// Between two looks whether a second server has approved. The inviter ends the wait.
+const APPROVED_AGAIN: Duration = Duration::from_secs(1);
+
 /// Flags of `peer join`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -39,7 +42,9 @@ to compare there.
 Both sides are checked first; all that speaks against it is listed, and nothing is changed.
 Then this node makes its keys, has them signed, and gets the cluster file. Its agent
 (`quorate run`, or --run here) does the rest: it joins as a learner, and votes once it has
-caught up. Cut off and run again with the same code, it goes on.")]
+caught up. A cluster of three or more servers takes another one in once it was approved on a
+second one (`quorate peer countersign`): the join waits for that. Cut off and run again with the
+same code, it goes on.")]
 pub(crate) struct Args {
     #[command(flatten)]
     place: PlaceArgs,
@@ -184,6 +189,12 @@ async fn join_after_others(
             wait.is_none_or(|wait| begun.elapsed() < wait)
         });
         match joined.await {
+            Err(fault) if fault.code() == Code::ApprovalAwaited => {
+                if !std::mem::replace(&mut told, true) {
+                    printer.note(&fault.to_string());
+                }
+                tokio::time::sleep(APPROVED_AGAIN).await;
+            }
             Err(fault) if fault.code() == Code::PeersBusy && began.elapsed() < BUSY_LIMIT => {
                 if !std::mem::replace(&mut told, true) {
                     printer.note(&format!("waiting for up to {} s: {fault}", BUSY_LIMIT.as_secs()));

@@ -1,6 +1,6 @@
 //! `quorate peer list` and `quorate peer status`: who belongs to the cluster, and what is being changed.
 
-use quorate_agent::peering::{PeersAnswer, WaitingShown};
+use quorate_agent::peering::{ApprovalShown, PeersAnswer, WaitingShown};
 use quorate_faults::{Exit, Fault};
 use quorate_plan::peering::Role;
 use serde::Serialize;
@@ -64,6 +64,12 @@ impl Report for Listed {
                 [node.name.clone(), node.role.clone(), node.state.clone(), node.agent.clone(), answers.to_owned()]
             }),
         );
+        if let Some(waits) = &self.0.approval {
+            let ApprovalShown { name, address, role, by, .. } = waits;
+            page.line(format!(
+                "`{name}` at `{address}` waits to become a {role}, taken in by `{by}`: `quorate peer countersign {name}`"
+            ));
+        }
         if let Some(why) = &self.0.unread {
             page.line(format!("who the clients are cannot be read ({why}): there may be others than those above"));
         }

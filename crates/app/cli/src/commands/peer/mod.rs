@@ -4,6 +4,7 @@
 //! the command line, where others could read them.
 
 mod approve;
+mod countersign;
 mod detach;
 mod followed;
 mod invite;
@@ -60,6 +61,8 @@ pub(crate) enum Verb {
     List(list::ListArgs),
     /// The same, and what is being changed
     Status(list::StatusArgs),
+    /// Approve, as a second server, that a node becomes a server
+    Countersign(countersign::Args),
     /// Make a client of a server, or a server of a client
     SetRole(set_role::Args),
     /// Take a node out
@@ -75,6 +78,7 @@ pub(crate) fn run(verb: Verb, printer: &mut Printer) -> Result<Exit, Fault> {
         Verb::Probe(args) => probe::run(&args, printer),
         Verb::List(args) => list::list(&args, printer),
         Verb::Status(args) => list::status(&args, printer),
+        Verb::Countersign(args) => countersign::run(&args, printer),
         Verb::SetRole(args) => set_role::run(&args, printer),
         Verb::Detach(args) => detach::run(&args, printer),
     }
