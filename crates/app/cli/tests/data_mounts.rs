@@ -214,6 +214,38 @@ fn restores_the_only_member_on_another_disk_once_that_is_accepted() {
     assert_ne!(status["cluster_id"], serde_json::Value::Null, "{status:#}");
 }
 
+/// The data was on the root file system first, and moved to a disk of its own.
+#[test]
+fn a_marker_beside_a_mount_point_is_no_identity() {
+    let place = Place::with_store(VERSION);
+    let mut agent = place.start();
+    place.put("k", "stored");
+    wait_stored(&place, 2);
+    agent.stop();
+    let data = place.data();
+    let beside = data.with_file_name(format!(".{}.quorate-marker", data.file_name().unwrap().to_str().unwrap()));
+    assert!(beside.exists(), "the first marker is beside the data dir");
+    let moved = data.with_extension("moved");
+    mv(&data, &moved);
+    let disk = Disk::mounted(Kind::Bind, place.path("disk"), &data);
+    run(Command::new("cp").arg("-a").arg(moved.join(".")).arg(&disk.at));
+    let mut agent = place.start();
+    place.put("k", "last");
+    agent.stop();
+    assert!(data.join(".quorate-marker").exists() && beside.exists(), "the disk has one of its own");
+    disk.unmount();
+    let second = Disk::mounted(Kind::Bind, place.path("second"), &disk.at);
+    let mut agent = place.run(&[]);
+    let status = place.wait_phase("refused");
+    assert_eq!(status["code"], "Q1402", "{status:#}");
+    agent.stop();
+    second.assert_nothing_below();
+    second.unmount();
+    disk.mount();
+    let _agent = place.start();
+    place.assert_holds("k", "last");
+}
+
 #[test]
 fn keeps_a_member_of_three_until_its_disk_is_mounted_and_replaces_it_on_another() {
     let mut cluster = Declared::new(VERSION, 3, Wire::Clear);

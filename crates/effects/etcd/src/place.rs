@@ -5,6 +5,8 @@
 //!   any other data dir          /data/n1         /data/.n1.quorate-marker
 //! ```
 //!
+//! What is beside a mount point belongs to another file system, and is no marker of it.
+//!
 //! **Invariant:** the marker is durable before the ledger names it, and one that is there is never replaced by another: cut off
 //! between the two writes, the next start records the marker that it finds. What cannot be read is unknown, never another place.
 
@@ -46,18 +48,15 @@ fn ensure_place<D: Disk>(disk: &D, dir: &Path, mounts: &Mounts) -> Result<Place,
     let path = resolve(dir);
     let mount = mounts.holder(&path);
     let mount = mount.ok_or_else(|| unknown(dir, "no file system is mounted at `/`"))?;
-    let (inside, beside) = (inside(&path), beside(&path));
-    let order = if mount.mount_point == path { [inside, beside] } else { [beside, inside] };
-    let marker = match order.iter().find_map(|file| read_marker(file).ok().flatten()) {
+    let markers = markers(&path, &mount.mount_point);
+    let marker = match markers.iter().find_map(|file| read_marker(file).ok().flatten()) {
         Some(marker) => Some(marker),
         None => {
             let fresh = fresh_marker()?;
-            let [first, second] = &order;
-            let written = write_marker(disk, first, &fresh).or_else(|fault| match path.is_dir() {
-                true => write_marker(disk, second, &fresh),
-                false => Err(fault),
-            });
-            written.ok().map(|()| fresh)
+            // A directory that is not there would be made by a marker in it.
+            let possible = |file: &&PathBuf| **file != inside(&path) || path.is_dir();
+            let written = markers.iter().filter(possible).any(|file| write_marker(disk, file, &fresh).is_ok());
+            written.then_some(fresh)
         }
     };
     let text = |path: &Path| path.to_str().map(str::to_owned).ok_or_else(|| unknown(dir, "its path is no text"));
@@ -136,8 +135,12 @@ fn observe_place(place: &Place, dir: &Path, mounts: &Mounts) -> PlaceState {
     if now != Path::new(&place.path) || holder.mount_point != Path::new(&place.mount_point) {
         return other();
     }
-    let Some(marker) = &place.marker else { return PlaceState::NotCompared };
-    for file in [inside(&now), beside(&now)] {
+    let markers = markers(&now, &holder.mount_point);
+    let Some(marker) = &place.marker else {
+        // A mount point without a marker is the same on every file system that is mounted there.
+        return if now == holder.mount_point { other() } else { PlaceState::NotCompared };
+    };
+    for file in markers {
         match read_marker(&file) {
             Ok(Some(found)) if found == *marker => return PlaceState::Same,
             Ok(_) => {}
@@ -145,6 +148,15 @@ fn observe_place(place: &Place, dir: &Path, mounts: &Mounts) -> PlaceState {
         }
     }
     other()
+}
+
+/// Where the marker of a directory may be, the preferred place first. What is beside a mount point is on another file system, and
+/// the same whatever is mounted there.
+fn markers(path: &Path, mount_point: &Path) -> Vec<PathBuf> {
+    match mount_point == path {
+        true => vec![inside(path)],
+        false => vec![beside(path), inside(path)],
+    }
 }
 
 fn inside(path: &Path) -> PathBuf {
