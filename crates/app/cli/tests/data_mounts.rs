@@ -9,11 +9,14 @@
 mod agent_support;
 mod cluster_support;
 
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use agent_support::{LIMIT, Place};
 use cluster_support::{Declared, Wire, members_in, said};
+use quorate_etcd_formats::membership::ClusterId;
+use quorate_plan::ledger::{Generation, Ledger};
 use quorate_testkit::{run, wait_until};
 
 const VERSION: &str = "3.5.16";
@@ -337,6 +340,65 @@ fn a_recovery_counts_a_node_whose_disk_is_not_mounted_as_unknown() {
     }
     assert_eq!(cluster.ids(1), ids, "the same member of the same cluster");
     cluster.put(1, "k", "after");
+}
+
+/// An order that was taken before the machine booted without its disk.
+#[test]
+fn an_ordered_recovery_waits_for_the_recorded_mount() {
+    let (place, disk) = place_on(Kind::Bind, "n1");
+    let mut agent = place.start();
+    place.put("k", "stored");
+    wait_stored(&place, 2);
+    place.put("k", "last");
+    agent.stop();
+    disk.unmount();
+    let order = serde_json::json!({
+        "order": {"generation": 1, "nonce": 7, "role": {"begin": {"backup": {"revision": 2}}}, "asked_by": "an operator"},
+        "progress": {"state": "ordered"},
+    });
+    let file = std::fs::File::create(place.state().join("recovery.json"));
+    file.and_then(|mut file| file.write_all(order.to_string().as_bytes())).unwrap();
+    let _agent = place.run(&[]);
+    let status = place.wait_phase("waiting");
+    assert_eq!(status["code"], "Q1401", "{status:#}");
+    disk.assert_nothing_below();
+    disk.mount();
+    let status = place.wait_phase("serving");
+    assert!(status["done"].to_string().contains("recovered revision"), "{status:#}");
+    assert_eq!(renamed(&disk.at.join("n1")), 1, "the data is kept on its disk");
+}
+
+/// What two isolated recoveries leave at the node that lost, on a disk that is not mounted.
+#[test]
+fn a_node_whose_disk_is_not_mounted_is_not_resolved() {
+    let mut cluster = Declared::new(VERSION, 2, Wire::Clear);
+    let disk = Disk::mounted(Kind::Bind, cluster.path("disk"), &cluster.data(1));
+    cluster.start_all();
+    cluster.wait_serving();
+    cluster.stop(0);
+    cluster.stop(1);
+    let ledger = cluster.state(1).join("ledger");
+    let mut lost = Ledger::decode(&std::fs::read(&ledger).unwrap()).unwrap();
+    lost.generation = 1;
+    lost.outdated_by = Some(Generation { number: 1, cluster: Some(ClusterId(1)) });
+    std::fs::File::create(&ledger).and_then(|mut file| file.write_all(&lost.encode())).unwrap();
+    disk.unmount();
+    cluster.start(1);
+    cluster.wait_status(1, "a halt", |status| status["code"].is_string());
+    let file = cluster.path("cluster.yaml").display().to_string();
+    let resolve = ["cluster", "resolve", "--config", &file, "--yes"];
+    let refused = cluster.quorate(&resolve);
+    assert_eq!(refused.status.code(), Some(3), "{}", said(&refused));
+    assert!(said(&refused).contains("Q1401") && said(&refused).contains("n2"), "{}", said(&refused));
+    let kept = Ledger::decode(&std::fs::read(&ledger).unwrap()).unwrap();
+    assert_eq!((kept.cluster(), kept.places.is_some()), (lost.cluster(), true), "the node still has its ledger");
+    disk.assert_nothing_below();
+    disk.mount();
+    let resolved = cluster.quorate(&resolve);
+    assert!(resolved.status.success(), "{}", said(&resolved));
+    wait_until("the node to give its data up", LIMIT, || {
+        Ledger::decode(&std::fs::read(&ledger).unwrap()).is_ok_and(|ledger| ledger.cluster().is_none())
+    });
 }
 
 /// Gives a member a WAL dir of its own in the cluster file.

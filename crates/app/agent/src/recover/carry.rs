@@ -35,7 +35,7 @@ use super::journal::{self, Order, Progress, RecoveryNow, Role, Source};
 use super::survey::ids;
 use super::{boot, copy};
 use crate::backups::restore::{LEASE_TTL, Restore, USUAL};
-use crate::turn::{Book, Node, ensure_recovery_box, own_clusters, stamp};
+use crate::turn::{Book, Node, ensure_mounted, ensure_recovery_box, own_clusters, stamp};
 
 /// Each draw has the wanted half with even chances.
 const DRAWS: u32 = 256;
@@ -64,6 +64,8 @@ pub(crate) fn carry_out(
     tell: &dyn Fn(String),
 ) -> Result<Progress, Fault> {
     let work = Work { tools, node, book, order: &now.order, tell };
+    // The data may lie on a disk that is not mounted, and nothing is made or given up in its place.
+    ensure_mounted(node, &book.read(), "cannot carry the ordered recovery out")?;
     let progress = match &now.order.role {
         Role::Join => work.join()?,
         Role::Begin(source) => {

@@ -23,7 +23,7 @@ use serde::{Deserialize, Serialize};
 
 use super::carry::founding;
 use super::probe::{ProbeAnswer, members_of, observe_absent};
-use crate::turn::{Book, Node, own_clusters};
+use crate::turn::{Book, Node, ensure_mounted, own_clusters};
 
 /// The file's name in the state dir.
 const FILE: &str = "recovery.json";
@@ -366,6 +366,7 @@ pub(crate) fn accept(node: &Node, book: &Book, order: &Order) -> Result<Recovery
         }
         return Err(refuse(format!("it has generation {generation} already")));
     }
+    ensure_mounted(node, &book.read(), &format!("`{}` does not take the order", node.name()))?;
     let now = RecoveryNow { order: order.clone(), progress: Progress::Ordered };
     if matches!(order.role, Role::Begin(_)) {
         record_statement(node, order)?;

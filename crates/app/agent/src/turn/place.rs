@@ -54,6 +54,20 @@ pub(crate) fn unmounted(node: &Node, ledger: &LedgerSeen) -> Option<String> {
     }
 }
 
+/// Why an order that renames or replaces the data cannot be carried out. A directory of which not even the name is there was renamed by an
+/// attempt at the same order; where a file system is missing, that counts first.
+pub(crate) fn ensure_mounted(node: &Node, ledger: &LedgerSeen, attempt: &str) -> Result<(), Fault> {
+    match observe_place(node, ledger, &observe_data(&node.target, None)) {
+        PlaceState::NotMounted { mount_point, .. } => Err(not_mounted(attempt.to_owned(), &mount_point)),
+        PlaceState::Unknown(why) if node.target.data_dir().symlink_metadata().is_ok() => {
+            Err(Fault::new(Code::DataNotMounted, attempt.to_owned()).caused_by(why))
+        }
+        PlaceState::Unknown(_) | PlaceState::NotCompared | PlaceState::Same | PlaceState::OtherFileSystem { .. } => {
+            Ok(())
+        }
+    }
+}
+
 /// Writes down that the data dir is empty because its data is lost. The agent must not run.
 pub fn accept_empty_member(node: &Node) -> Result<EmptyAccepted, Fault> {
     let state = node.state()?;

@@ -64,6 +64,7 @@ pub(crate) fn run(args: &Args, printer: &mut Printer) -> Result<Exit, Fault> {
             }
         };
     }
+    let mut refused: Option<Fault> = None;
     for (name, generation) in &lost {
         let order = Order {
             generation: *generation,
@@ -81,10 +82,19 @@ pub(crate) fn run(args: &Args, printer: &mut Printer) -> Result<Exit, Fault> {
             without_store: false,
             who: Some(Who::us(std::env::var("SUDO_USER").ok())),
         };
-        let _: RecoveryNow = cluster.order(name, "/v1/recover", &order)?;
+        // One that cannot join now keeps no other one from it.
+        if let Err(fault) = cluster.order::<_, RecoveryNow>(name, "/v1/recover", &order) {
+            report.nodes.retain(|node| node.name != *name);
+            refused.get_or_insert(fault);
+        }
     }
-    report.joining = true;
-    printer.report(&report);
+    report.joining = !report.nodes.is_empty();
+    if report.joining || refused.is_none() {
+        printer.report(&report);
+    }
+    if let Some(fault) = refused {
+        return Err(fault);
+    }
     Ok(Exit::Done)
 }
 
