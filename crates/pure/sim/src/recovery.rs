@@ -115,7 +115,7 @@ impl World {
             true => self.survivor(*other, config),
             false => silent(),
         };
-        let row = |other: &usize| SurveyRow { node: self.nodes[*other].name.clone(), seen: seen(other) };
+        let row = |other: &usize| SurveyRow { node: self.nodes[*other].name.clone(), seen: seen(other), serves: false };
         let rows: Vec<SurveyRow> = voters.iter().map(row).collect();
         let declared = self.declared(self.intended);
         let silent = voters.iter().chain(&declared).filter(|other| !answers.contains(other));

@@ -197,8 +197,8 @@ pub(crate) async fn audit_order(node: &Arc<Node>, ledger: &LedgerSeen, order: &O
         LedgerSeen::Absent | LedgerSeen::Unreadable(_) => Ledger::default(),
     };
     let members = members_of(node, &known);
-    let absent =
-        |name: &&String| **name != node.name() && !order.rejoin.contains(name) && !order.passed_over.contains(name);
+    // Also those that are passed over: what cannot be looked at may serve.
+    let absent = |name: &&String| **name != node.name() && !order.rejoin.contains(name);
     let absent: Vec<String> = members.iter().filter(absent).cloned().collect();
     let ProbeAnswer { probes, store } = observe_absent(node, ledger, &absent).await;
     let probes: Vec<Probe> = order.probes.iter().cloned().chain(probes).collect();

@@ -3,6 +3,8 @@
 //! An etcd that was started without a quorum answers nothing, not even how far it is; then its log and its database tell it, as
 //! they lie on disk.
 //!
+//! An etcd that still serves while its files cannot be read, or are not where they were, is asked all the same.
+//!
 //! **Invariant:** nothing is changed; what cannot be read is said to be so, and is neither empty nor damaged.
 
 use std::collections::BTreeMap;
@@ -29,7 +31,7 @@ use super::copy;
 use super::journal::{RecoveryNow, observe_progress};
 use super::spooled::observe_uploaded;
 use crate::peers::Acknowledged;
-use crate::turn::{Node, unmounted};
+use crate::turn::{Node, Presence, observe_presence, unmounted};
 
 /// How long its etcd may take for one answer; without a quorum, reads never come.
 const ASK_LIMIT: Duration = Duration::from_secs(2);
@@ -48,6 +50,9 @@ pub struct Remains {
     pub outdated_by: Option<u64>,
     /// Its data.
     pub seen: Seen,
+    /// Its etcd confirms reads, whatever its files look like: a quorum is there. An agent of an earlier release tells it only with its data.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub serves: bool,
     /// The clusters that its cluster was restored from: their backups are its own.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub was: Vec<ClusterId>,
@@ -174,11 +179,21 @@ pub(crate) async fn observe_remains(node: &Arc<Node>, ledger: &LedgerSeen, saw: 
         (seen, observe_spool(&there))
     });
     let (mut seen, spool) = files.await.unwrap_or_else(|_| (unknown("looking at it came to a halt"), None));
+    let mut serves = false;
+    if !matches!(&seen, Seen::There(standing) if standing.runs) {
+        // Files that cannot be read, or were moved, do not keep an etcd from serving.
+        serves = match connect(node).await {
+            Some(client) => client.serves().await.is_ok(),
+            None => false,
+        };
+    }
     if let Seen::There(standing) = &mut seen {
         standing.saw = saw;
         if standing.runs {
             ask_etcd(node, standing).await;
         }
+        standing.serves |= serves;
+        serves = standing.serves;
         // Older releases forget in their database who was promoted; a list that a quorum confirmed does not.
         let confirmed = known.confirmed.iter().flat_map(|list| &list.members).filter(|member| !member.learner);
         let confirmed: Vec<Voter> =
@@ -196,7 +211,7 @@ pub(crate) async fn observe_remains(node: &Arc<Node>, ledger: &LedgerSeen, saw: 
     let uploaded = observe_uploaded(node, ledger);
     let (name, cluster, highest) = (node.name().to_owned(), known.cluster(), known.highest_revision());
     let Ledger { was, left, .. } = known;
-    Remains { name, generation, outdated_by, seen, was, left, cluster, highest, recovery, spool, uploaded }
+    Remains { name, generation, outdated_by, seen, serves, was, left, cluster, highest, recovery, spool, uploaded }
 }
 
 /// Whose the data is, by its WAL.
@@ -216,6 +231,12 @@ fn damaged(why: impl Into<String>) -> Seen {
 }
 
 fn observe_files(target: &Target) -> Seen {
+    match observe_presence(target) {
+        Ok(Presence::Data) => {}
+        Ok(Presence::Nothing) => return Seen::Absent,
+        Ok(Presence::WalAlone(why)) => return damaged(why),
+        Err(why) => return unknown(why),
+    }
     let open = match datadir::open(target.data_dir(), target.wal_dir()) {
         Ok(Found::DataDir(open)) => open,
         Ok(Found::File(_)) => return unknown("it is a file"),
@@ -310,11 +331,16 @@ fn observe_running_database(view: &DataDir<'_>) -> Option<Facts> {
     })
 }
 
+/// A connection to this node's own etcd, where one answers.
+async fn connect(node: &Node) -> Option<Client> {
+    let mut settings = node.client().ok()?;
+    settings.timeout = settings.timeout.min(ASK_LIMIT);
+    tokio::time::timeout(ASK_LIMIT, Client::connect(&settings)).await.ok()?.ok()
+}
+
 /// Asks the etcd that runs; what it does not answer stays unknown.
 async fn ask_etcd(node: &Node, standing: &mut Standing) {
-    let Ok(mut settings) = node.client() else { return };
-    settings.timeout = settings.timeout.min(ASK_LIMIT);
-    let Ok(Ok(client)) = tokio::time::timeout(ASK_LIMIT, Client::connect(&settings)).await else { return };
+    let Some(client) = connect(node).await else { return };
     let (status, list, serves) = tokio::join!(client.status(), client.member_list(Consistency::Local), client.serves());
     standing.serves = serves.is_ok();
     if let Ok(status) = status {
@@ -330,5 +356,26 @@ async fn ask_etcd(node: &Node, standing: &mut Standing) {
         let voters = list.members.into_iter().filter(|member| !member.is_learner);
         let by_id: BTreeMap<MemberId, String> = voters.map(|member| (MemberId(member.id), member.name)).collect();
         standing.voters = by_id.into_iter().map(|(id, name)| Voter { id, name }).collect();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wal_that_is_left_alone_is_damaged_data_and_not_none() {
+        let root = tempfile::tempdir().unwrap();
+        let (data, wal) = (root.path().join("data"), root.path().join("logs/wal"));
+        let target = Target::new(&data, Some(&wal)).unwrap();
+        assert_eq!(observe_files(&target), Seen::Absent);
+        std::fs::create_dir_all(&wal).unwrap();
+        assert_eq!(observe_files(&target), Seen::Absent);
+        std::fs::File::create(wal.join("0000000000000000-0000000000000000.wal")).unwrap();
+        let Seen::Damaged { why } = observe_files(&target) else { panic!("{:?}", observe_files(&target)) };
+        assert!(why.contains(&format!("`{}` does", wal.display())), "{why}");
+        std::fs::File::create(root.path().join("logs/wal/other")).unwrap();
+        std::fs::remove_file(wal.join("0000000000000000-0000000000000000.wal")).unwrap();
+        assert!(matches!(observe_files(&target), Seen::Unknown { .. }), "what is no WAL may be anything");
     }
 }

@@ -114,6 +114,28 @@ enum Parts {
     },
 }
 
+/// What there is of a member, without a look into it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Presence {
+    Nothing,
+    /// Its data dir, with or without its WAL.
+    Data,
+    /// Its separate WAL alone, and where both should be.
+    WalAlone(String),
+}
+
+/// Looks which of the directories hold something. An error: that cannot be told, or a process works on a WAL that is alone.
+pub(crate) fn observe_presence(target: &Target) -> Result<Presence, String> {
+    match parts(target)? {
+        Parts::None => Ok(Presence::Nothing),
+        Parts::Whole | Parts::DataOnly(_) => Ok(Presence::Data),
+        Parts::WalOnly { segments } => match held_segment(&segments) {
+            Some(why) => Err(why),
+            None => Ok(Presence::WalAlone(half(target.wal_dir().unwrap_or(target.data_dir()), target.data_dir()))),
+        },
+    }
+}
+
 fn parts(target: &Target) -> Result<Parts, String> {
     let shown = |dir: &Path, error: io::Error| format!("`{}`: {error}", dir.display());
     let data_empty = is_empty_data(target).map_err(|error| shown(target.data_dir(), error))?;

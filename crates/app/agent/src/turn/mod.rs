@@ -88,7 +88,7 @@ pub use boxed::describe_box;
 pub(crate) use boxed::{ensure_recovery_box, level_of, usual_level};
 pub(crate) use compare::restart_by;
 pub use connections::{ClientConnection, ClientConnections};
-pub(crate) use data::in_words;
+pub(crate) use data::{Presence, in_words, observe_presence};
 pub(crate) use etcd::Asked;
 pub use execute::stamp;
 pub(crate) use listen::Wishes;

@@ -31,6 +31,8 @@ pub struct SurveyRow {
     pub node: String,
     /// What it says.
     pub seen: RowSeen,
+    /// Its etcd confirms reads, which it can only do with a quorum, whatever is known of its data.
+    pub serves: bool,
 }
 
 /// What a node says.
@@ -348,11 +350,18 @@ impl<'a> Case<'a> {
 
     fn refusal(&self, best: Option<(&str, &Survivor)>) -> Option<ChangeHalt> {
         // A quorum that serves is stopped where the state of a point is wanted instead.
-        let serving = self.survivors().find(|(_, survivor)| survivor.serves);
-        if let Some((node, _)) = serving.filter(|_| self.said.point.is_none()) {
-            let why = format!("the cluster has a quorum: `{node}` confirms reads");
+        let serving = self.rows.iter().find(|row| is_serving(row));
+        if let Some(row) = serving.filter(|_| self.said.point.is_none()) {
+            let why = format!("the cluster has a quorum: `{}` confirms reads", row.node);
             let way_out = "there is nothing to recover; a node that lost its data is replaced when its agent runs";
             return Some(refused(Code::RecoverQuorum, why, way_out));
+        }
+        // Nor is it stopped where it is passed over.
+        let stays = self.rows.iter().find(|row| is_serving(row) && matches!(row.seen, RowSeen::Unknown(_)));
+        if let Some(SurveyRow { node, .. }) = stays {
+            let why = format!("`{node}` confirms reads, and what it holds cannot be found out");
+            let way_out = format!("make it readable, or stop its etcd: `quorate stop --name {node}` there");
+            return Some(refused(Code::RecoverQuorum, why, &way_out));
         }
         // A quorum here that is stopped for an earlier state backs up until then.
         let watches = if serving.is_some() { &[] } else { self.evidence.watches };
@@ -657,6 +666,11 @@ impl<'a> Case<'a> {
         steps.extend(others.map(|other| RecoverStep::Rejoin { node: other.to_owned() }));
         steps
     }
+}
+
+/// Whether its etcd confirms reads.
+fn is_serving(row: &SurveyRow) -> bool {
+    row.serves || matches!(&row.seen, RowSeen::Holds(survivor) if survivor.serves)
 }
 
 fn is_whole(survivor: &Survivor) -> bool {

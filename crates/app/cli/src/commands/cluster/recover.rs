@@ -138,7 +138,8 @@ fn plan(spec: &Spec, found: &Survey, args: &Args) -> Result<Recovery, Fault> {
     }
     let only = |row: &SurveyRow| match &row.seen {
         RowSeen::Holds(survivor) if row.node != *from => {
-            SurveyRow { node: row.node.clone(), seen: RowSeen::Blank { generation: survivor.newest } }
+            let seen = RowSeen::Blank { generation: survivor.newest };
+            SurveyRow { node: row.node.clone(), seen, serves: row.serves }
         }
         _ => row.clone(),
     };

@@ -1,4 +1,4 @@
-//! Evidence that the members whose agents are silent do not serve.
+//! Evidence that the members which take no part do not serve: those whose agents are silent, and those whose data cannot be looked at.
 //!
 //! **Rule:** an answer of such a member, or a store that grows, proves that a quorum may serve, and no statement of the operator
 //! outweighs it. Silence proves nothing: the operator states for each of these machines that it is off.
@@ -13,7 +13,7 @@ use super::{SpoolSeen, refused};
 use crate::change::ChangeHalt;
 use crate::roster::names;
 
-/// What one node received from the etcd of another member, whose agent is silent.
+/// What one node received from the etcd of another member, whose agent is silent or cannot tell what it holds.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Probe {
     /// The node that sent the queries.
@@ -124,9 +124,11 @@ impl Evidence<'_> {
         });
         if let Some((Probe { from, member, .. }, url)) = answered {
             let why = format!(
-                "the agent of `{member}` is silent, and its etcd is not: `{url}` answered `{from}`, so a quorum may serve"
+                "`{member}` takes no part, and its etcd is not stopped: `{url}` answered `{from}`, so a quorum may serve"
             );
-            let way_out = format!("start the agent of `{member}` again, or power the machine off, then repeat this");
+            let way_out = format!(
+                "start the agent of `{member}` again, or make its data readable; or power the machine off; then repeat this"
+            );
             return Some(refused(Code::RecoverMemberAnswers, why, &way_out));
         }
         self.watches.iter().find_map(|(node, watch)| match watch {

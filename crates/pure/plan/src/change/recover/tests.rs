@@ -21,7 +21,7 @@ fn survivor(number: u64, index: u64, revision: u64) -> Survivor {
 }
 
 fn row(number: u64, seen: RowSeen) -> SurveyRow {
-    SurveyRow { node: format!("n{number}"), seen }
+    SurveyRow { node: format!("n{number}"), seen, serves: false }
 }
 
 fn holds(survivor: Survivor) -> RowSeen {
@@ -78,6 +78,14 @@ fn nothing_is_recovered_while_a_quorum_is_there_or_could_be() {
     serves.serves = true;
     let rows = [silent(1), row(2, holds(serves)), silent(3)];
     assert_eq!(code(&recovery(&rows, &StoreNewest::Empty, &["n1", "n3"])), Some(Code::RecoverQuorum));
+    // Whatever is known of its data, and whatever the operator says of it.
+    let damaged = RowSeen::Damaged { generation: 0, why: "it is spoilt".to_owned() };
+    for seen in [RowSeen::Unknown("no permission".to_owned()), RowSeen::Blank { generation: 0 }, damaged] {
+        let serves = SurveyRow { serves: true, ..row(3, seen) };
+        let rows = [row(1, holds(survivor(1, 120, 100))), silent(2), serves];
+        let passed_over = recovery_over(&rows, &StoreNewest::Empty, &["n2"], &["n3"]);
+        assert_eq!(code(&passed_over), Some(Code::RecoverQuorum));
+    }
     let rows = [row(1, holds(survivor(1, 119, 99))), row(2, holds(survivor(2, 120, 100))), silent(3)];
     assert_eq!(code(&recovery(&rows, &StoreNewest::Empty, &["n3"])), Some(Code::RecoverQuorum));
     // One of the two is damaged: together they are none.

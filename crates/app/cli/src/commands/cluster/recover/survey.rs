@@ -80,7 +80,12 @@ pub(super) fn survey(cluster: &Cluster, point: Option<Point>, without_store: boo
         true => StoreSurvey::without(StoreNewest::NotDeclared),
         false => ask_store(&cluster.spec, &answers, point)?,
     };
-    let rows = answers.iter().map(|(node, answer)| SurveyRow { node: node.clone(), seen: row(answer, &store) });
+    let serves = |answer: &Result<Remains, String>| answer.as_ref().is_ok_and(|remains| remains.serves);
+    let rows = answers.iter().map(|(node, answer)| SurveyRow {
+        node: node.clone(),
+        seen: row(answer, &store),
+        serves: serves(answer),
+    });
     let spools = answers.values().flatten().filter_map(spool).collect();
     let above = highest(&answers).max(claimed);
     let (has_store, claims) = (cluster.spec.backup.is_some(), claims(&cluster.spec, without_store));
@@ -124,7 +129,7 @@ fn spool(remains: &Remains) -> Option<SpoolSeen> {
     Some(SpoolSeen { node: remains.name.clone(), parts, unread: spool.unread.clone() })
 }
 
-/// Has every survivor query the etcd of every member whose agent is silent. A member that no survivor could query has no line,
+/// Has every survivor query the etcd of every member whose agent is silent, or cannot tell what the member holds. A member that no survivor could query has no line,
 /// which is silence.
 fn probe(
     cluster: &Cluster,
@@ -136,8 +141,10 @@ fn probe(
         Seen::There(standing) => standing.voters.iter().map(|voter| voter.name.clone()).collect(),
         Seen::Absent | Seen::Damaged { .. } | Seen::Unknown { .. } => Vec::new(),
     });
-    let absent: BTreeSet<String> =
-        answers.keys().cloned().chain(voters).filter(|name| !survivors.contains(name) && !name.is_empty()).collect();
+    // These may be passed over, and serve all the same.
+    let open = answers.iter().filter(|(_, answer)| answer.as_ref().is_ok_and(is_open)).map(|(name, _)| name.clone());
+    let silent = answers.keys().cloned().chain(voters).filter(|name| !survivors.contains(name) && !name.is_empty());
+    let absent: BTreeSet<String> = silent.chain(open).collect();
     if absent.is_empty() {
         return (Vec::new(), Vec::new());
     }
@@ -157,6 +164,11 @@ fn probe(
         }
     }
     (probes, watches)
+}
+
+/// Whether what a node holds is not known.
+fn is_open(remains: &Remains) -> bool {
+    remains.generation.is_none() || matches!(remains.seen, Seen::Unknown { .. })
 }
 
 /// What is left on one node. It may have to wait for an etcd without a quorum, and to read a long log.
@@ -288,6 +300,10 @@ impl Shown {
                 Err(why) => (format!("silent: {why}"), None, None),
                 Ok(remains) => {
                     let (state, standing) = match &remains.seen {
+                        Seen::Absent if remains.serves => ("serves; its data is not where it was".to_owned(), None),
+                        Seen::Damaged { why } | Seen::Unknown { why } if remains.serves => {
+                            (format!("serves; {why}"), None)
+                        }
                         Seen::Absent => ("no data".to_owned(), None),
                         Seen::Damaged { why } => (format!("damaged: {why}"), None),
                         Seen::Unknown { why } => (format!("unknown: {why}"), None),
