@@ -143,6 +143,7 @@ fn a_member_that_runs_is_not_removed_for_a_machine_with_its_name_and_no_data() {
     second.wait("word of the others", seen);
     assert_eq!(members(&net), before);
     second.end();
+
     net.hosts.heal();
 
     // The agent finds its etcd again, and is not hindered by what the one before it wrote.
@@ -202,6 +203,34 @@ fn a_copy_of_a_member_with_its_data_does_not_run_beside_it() {
     let text = text.replace("{name: n3,", "{name: n4,");
     let second = Machine::start(&net, "n4", &text, &data);
     second.waits(&address);
+    assert_untouched(&net, &before);
+    second.end();
+}
+
+/// A clone of the whole machine, address included: each of the two takes that address for its own, and neither reaches the other.
+#[test]
+fn a_copy_that_was_started_while_it_reached_nobody_stops_once_it_reaches_the_cluster() {
+    let mut net = Net::new("3.5.16", 4);
+    net.found(&[0, 1, 2]);
+    let before = members(&net);
+    let (text, data) = (net.text(&[0, 1, 2]), net.data(2).display().to_string());
+    assert!(net.agents[2].take().unwrap().stop().success());
+    run(Command::new("mkdir").arg("-p").arg(net.path("second/state")));
+    run(Command::new("cp").arg("-a").arg(net.state(2)).arg(net.path("second/state/n3")));
+    run(Command::new("cp").arg("-a").arg(net.data(2)).arg(net.path("second/data")));
+    net.start(2);
+    let etcd = net.wait(2, "service", |status| status["phase"] == "serving")["etcd"]["pid"].clone();
+    let address = format!("{}/32", net.address(2));
+    run(net.hosts[3].command("ip").args(["address", "add", &address, "dev", "lo"]));
+    run(net.hosts[3].command("sh").args(["-c", "echo 1 > /proc/sys/net/ipv4/conf/all/arp_ignore"]));
+    net.hosts.partition(3, &[0, 1]);
+    let second = Machine::start(&net, "n3", &text, &data);
+    second.wait("etcd of its own", |status| status["etcd"].is_object());
+    net.hosts.heal();
+    second.waits(&net.hosts[2].address().to_string());
+    net.wait(2, "warning", |status| status["warnings"].to_string().contains("Q1406"));
+    let status = net.wait(2, "service", |status| status["phase"] == "serving");
+    assert_eq!(status["etcd"]["pid"], etcd, "the one that held the name was not stopped");
     assert_untouched(&net, &before);
     second.end();
 }

@@ -32,7 +32,7 @@ pub use observed::{
     PeerSeen, PlaceState, StoreSeen, Verdict,
 };
 pub use restart::{Ended, Restart, RestartPolicy, Run, plan_restart};
-pub use sightings::{AgentSeen, Answering, Holder, LeasesSeen, Sightings, connected_in};
+pub use sightings::{AgentSeen, Answering, Holder, LeasesSeen, ObservedLease, Sightings, connected_in};
 pub use step::{Depth, Halt, Mode, Step};
 
 /// The rows of the table, in its order.

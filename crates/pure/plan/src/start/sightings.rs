@@ -38,6 +38,28 @@ pub enum Holder {
     Another(String),
 }
 
+/// The lease by which another machine holds the name of this node, as it was observed once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ObservedLease {
+    /// Its id.
+    pub lease: i64,
+    /// The revision at which the name was last written.
+    pub written: u64,
+    /// The term of the cluster while it was observed.
+    pub term: u64,
+    /// Seconds that the lease has left.
+    pub left: i64,
+}
+
+impl ObservedLease {
+    /// Whether another machine runs as this node: between both it wrote the name again, or renewed its lease. A lease that is left
+    /// behind only runs out, but for a new leader, which lets every lease live for its whole time again.
+    pub fn is_kept_since(&self, before: &ObservedLease) -> bool {
+        let renewed = self.lease == before.lease && self.term == before.term && self.left > before.left;
+        renewed || self.written > before.written
+    }
+}
+
 /// The agent at this node's own address.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AgentSeen {
@@ -112,5 +134,16 @@ mod tests {
         assert_eq!(connected_in(&page(0)), None, "one without a leader tells nothing");
         assert_eq!(connected_in("etcd_server_has_leader 1\n"), None);
         assert_eq!(connected_in("etcd_server_id{server_id=\"zz\"} 1\netcd_server_has_leader 1"), None);
+    }
+
+    #[test]
+    fn a_lease_that_runs_out_is_not_kept_and_a_new_leader_does_not_keep_it() {
+        let first = ObservedLease { lease: 7, written: 40, term: 3, left: 4 };
+        for left in [4, 3, 0] {
+            assert!(!ObservedLease { left, ..first }.is_kept_since(&first));
+        }
+        assert!(!ObservedLease { left: 6, term: 4, ..first }.is_kept_since(&first), "of a new leader");
+        assert!(ObservedLease { left: 5, ..first }.is_kept_since(&first));
+        assert!(ObservedLease { lease: 8, written: 41, ..first }.is_kept_since(&first));
     }
 }
