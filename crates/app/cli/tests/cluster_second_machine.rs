@@ -190,6 +190,22 @@ fn a_copy_of_a_member_with_its_data_does_not_run_beside_it() {
     assert_untouched(&net, &before);
     second.end();
 
+    // It reaches the original alone, of which its agent tells, or its URLs.
+    clone();
+    net.hosts.partition(3, &[0, 1]);
+    let second = Machine::start(&net, "n3", &text, &data);
+    second.waits("its agent answers at");
+    second.end();
+    net.kill_agent(2);
+    clone();
+    let second = Machine::start(&net, "n3", &text, &data);
+    second.waits("` answers at `");
+    second.end();
+    net.hosts.heal();
+    net.start(2);
+    net.wait(2, "service", |status| status["phase"] == "serving");
+    assert_untouched(&net, &before);
+
     // It reaches nothing of the original.
     clone();
     net.hosts.partition(3, &[2]);
