@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use change_support::Net;
 use cluster_support::{Declared, LIMIT, Wire};
+use quorate_etcd_formats::membership::ClusterId;
 use quorate_plan::ledger::Ledger;
 use quorate_testkit::{VERSIONS, project_root, quorate, wait_until};
 use serde_json::Value;
@@ -723,9 +724,8 @@ fn of_two_isolated_recoveries_one_stops_and_exports_its_writes() {
     assert!(net.try_ctl(1, &["get", "third"]).unwrap().contains('3'));
 }
 
-/// Nobody claimed a generation in a store. Clients found one of the two clusters only, whose id is the higher one.
-#[test]
-fn of_two_isolated_recoveries_the_one_that_clients_wrote_to_wins() {
+/// Two members, each of which was recovered while the other one was off. The second one serves, and nobody claimed anything.
+fn two_recoveries() -> (Net, [String; 2]) {
     let mut net = Net::new("3.5.30", 2);
     net.found(&[0, 1]);
     net.try_ctl(0, &["put", "k", "v"]).unwrap();
@@ -742,11 +742,41 @@ fn of_two_isolated_recoveries_the_one_that_clients_wrote_to_wins() {
         net.done(at, &[&words[..], &["--fenced", other]].concat());
         net.wait(at, "serving", |status| status["phase"] == "serving");
     }
-    let cluster = |net: &Net, at: usize| {
-        let ledger = Ledger::decode(&std::fs::read(net.state(at).join("ledger")).unwrap()).unwrap();
-        ledger.cluster().unwrap()
-    };
-    let (winner, loser) = if cluster(&net, 0) > cluster(&net, 1) { (0, 1) } else { (1, 0) };
+    (net, files)
+}
+
+/// The cluster of a node, by its ledger.
+fn recovered_as(net: &Net, at: usize) -> ClusterId {
+    let ledger = Ledger::decode(&std::fs::read(net.state(at).join("ledger")).unwrap()).unwrap();
+    ledger.cluster().unwrap()
+}
+
+/// Nobody claimed a generation in a store, and clients wrote to both clusters.
+#[test]
+fn of_two_isolated_recoveries_that_clients_wrote_to_the_lower_cluster_id_wins() {
+    let (mut net, _) = two_recoveries();
+    let (winner, loser) = if recovered_as(&net, 0) < recovered_as(&net, 1) { (0, 1) } else { (1, 0) };
+    net.try_ctl(1, &["put", "second", "2"]).unwrap();
+    // Neither reaches the other one yet.
+    net.hosts.partition(0, &[1]);
+    net.start(0);
+    net.wait(0, "serving", |status| status["phase"] == "serving");
+    net.try_ctl(0, &["put", "first", "1"]).unwrap();
+    net.hosts.heal();
+    let lost = net.wait(loser, "refusal", |status| status["phase"] == "refused" && status["etcd"].is_null());
+    assert_eq!(lost["code"], "Q1424", "{lost:#}");
+    assert_eq!(net.status(winner)["phase"], "serving");
+    let written = ["first", "second"];
+    assert!(net.try_ctl(winner, &["get", written[winner]]).unwrap().contains(written[winner]));
+    // `first` or `second` in hexadecimal: what only the other one has is exported.
+    assert!(exported(&net, loser).contains(["6669727374", "7365636f6e64"][loser]));
+}
+
+/// Nobody claimed a generation in a store. Clients found one of the two clusters only, whose id is the higher one.
+#[test]
+fn of_two_isolated_recoveries_the_one_that_clients_wrote_to_wins() {
+    let (mut net, files) = two_recoveries();
+    let (winner, loser) = if recovered_as(&net, 0) > recovered_as(&net, 1) { (0, 1) } else { (1, 0) };
     if winner == 0 {
         net.power_off(1);
         net.start(0);
