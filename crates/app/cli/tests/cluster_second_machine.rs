@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use change_support::{LIMIT, Net};
 use cluster_support::{answered, end_all_below, said};
-use quorate_testkit::{Running, quorate, run};
+use quorate_testkit::{Running, quorate, run, wait_until};
 use serde_json::Value;
 
 /// How long a machine that is really lost may take to be replaced: the lease of the lost one ends first.
@@ -35,6 +35,16 @@ fn places(net: &Net) -> (PathBuf, PathBuf) {
 impl Machine<'_> {
     /// Starts it with this text as its file, in which state and data are its own.
     fn start<'a>(net: &'a Net, name: &'static str, text: &str, data: &str) -> Machine<'a> {
+        Machine::start_with(net, name, text, data, &[])
+    }
+
+    fn start_with<'a>(
+        net: &'a Net,
+        name: &'static str,
+        text: &str,
+        data: &str,
+        env: &[(String, String)],
+    ) -> Machine<'a> {
         let (state, own) = places(net);
         let text = text.replace(
             &format!("state-dir: {}", net.path("state").display()),
@@ -45,7 +55,7 @@ impl Machine<'_> {
         let file = net.path("second.yaml");
         run(Command::new("sh").args(["-c", "printf %s \"$1\" > \"$2\"", "sh", &text]).arg(&file));
         let words = ["run", "--config", &net.shown("second.yaml"), "--name", name].map(str::to_owned);
-        Machine { net, name, agent: net.hosts[3].start(&quorate(), &words, &[]) }
+        Machine { net, name, agent: net.hosts[3].start(&quorate(), &words, env) }
     }
 
     fn status(&self) -> Value {
@@ -66,6 +76,15 @@ impl Machine<'_> {
         let cause = status["cause"].as_str().unwrap();
         assert!(cause.contains(named), "{cause} does not name {named}");
         assert!(status["etcd"].is_null(), "{status:#}");
+    }
+
+    /// Waits until its agent has stopped itself.
+    #[track_caller]
+    fn waits_stopped(&self) {
+        let state = format!("/proc/{}/stat", self.agent.pid());
+        wait_until("the agent to stop itself", LIMIT, || {
+            std::fs::read_to_string(&state).is_ok_and(|text| text.rsplit(") ").next().unwrap().starts_with('T'))
+        });
     }
 
     /// All of it ends, and what it had is gone.
@@ -136,7 +155,6 @@ fn a_member_that_runs_is_not_removed_for_a_machine_with_its_name_and_no_data() {
     net.wait(2, "service", |status| status["phase"] == "serving");
 
     // Only the agent is dead: its lease ends, and the other members still see the member.
-    let pid = net.status(2)["etcd"]["pid"].clone();
     net.kill_agent(2);
     let second = Machine::start(&net, "n3", &text, &data);
     let seen = |status: &Value| status["cause"].as_str().is_some_and(|cause| cause.contains("sees it"));
@@ -144,6 +162,19 @@ fn a_member_that_runs_is_not_removed_for_a_machine_with_its_name_and_no_data() {
     assert_eq!(members(&net), before);
     second.end();
 
+    // The machine is off, and comes back right before its member would be removed.
+    net.power_off(2);
+    let stops = [("QUORATE_STOP_AT".to_owned(), "before-removal".to_owned())];
+    let second = Machine::start_with(&net, "n3", &text, &data, &stops);
+    second.waits_stopped();
+    let words = ["run", "--config", &net.shown("n3.yaml"), "--name", "n3"].map(str::to_owned);
+    let mut first = net.hosts[2].start(&quorate(), &words, &[]);
+    let pid = net.wait(2, "service", |status| status["phase"] == "serving")["etcd"]["pid"].clone();
+    run(Command::new("kill").args(["-CONT", &second.agent.pid().to_string()]));
+    second.waits(&address);
+    assert_eq!(members(&net), before, "{}", net.logs());
+    second.end();
+    first.kill();
     net.hosts.heal();
 
     // The agent finds its etcd again, and is not hindered by what the one before it wrote.

@@ -101,6 +101,7 @@ impl Agent {
         if let Some(halt) = self.lease.claim_through(&client).await? {
             return Ok(Some(Did::Halted(Phase::Waiting, halt)));
         }
+        point("before-removal");
         if let Some(halt) = self.runs_elsewhere(member, seen).await {
             return Ok(Some(Did::Halted(Phase::Waiting, halt)));
         }
