@@ -36,7 +36,7 @@ pub use messages::{
 };
 pub use operator_files::OperatorFiles;
 pub use plaintext::{check_agent_addresses, check_agent_tokens};
-pub(crate) use plaintext::{check_token_file, renew as renew_token, require as require_token};
+pub(crate) use plaintext::{check_token_file, keep as keep_token, renew as renew_token, require as require_token};
 pub(crate) use server::{Api, router};
 
 /// Names the cluster: the token of the cluster file.

@@ -129,6 +129,15 @@ pub(crate) fn renew(state: &Path) -> Result<AgentToken, Fault> {
     }
 }
 
+/// The token of an agent with TLS: the one that is there, else a new one. Proofs of it go over encrypted connections to that very agent, so that
+/// one may hold for longer than a run; a caller that has read it is not refused because the agent has just started again.
+pub(crate) fn keep(state: &Path) -> Result<AgentToken, Fault> {
+    match read(state) {
+        Ok(token) => Ok(token),
+        Err(_) => renew(state),
+    }
+}
+
 /// The same routes, for callers that prove the token.
 pub(crate) fn require(token: AgentToken, router: Router) -> Router {
     router.layer(from_fn_with_state(Arc::new(token), verify))

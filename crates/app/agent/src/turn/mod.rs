@@ -329,11 +329,10 @@ impl Life<'_> {
             Ok(bound) => {
                 let router = peers::router(api);
                 // Only once the port is taken: see the module.
-                let token = peers::renew_token(self.state.path())?;
                 let router = match node.spec.is_plaintext() {
-                    true => peers::require_token(token, router),
+                    true => peers::require_token(peers::renew_token(self.state.path())?, router),
                     false => {
-                        let _ = api.local.set(token);
+                        let _ = api.local.set(peers::keep_token(self.state.path())?);
                         router
                     }
                 };
