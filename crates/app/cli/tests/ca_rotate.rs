@@ -294,6 +294,12 @@ fn a_rotation_stops_before_it_locks_out_a_client_that_is_connected() {
         assert_eq!(output.status.code(), Some(exit), "{output:?}");
         assert!(said.contains("127.0.0.1  n1") && said.contains("--clients-updated"), "{said}");
         admits(&cluster, 0, &old, &old);
+        // The member restarted to trust the new authority: the client is back before `issue` begins.
+        let events = client.log().matches("PUT").count();
+        wait_until("the watch after a restart", LIMIT, || {
+            let _ = ctl(&cluster, 0, &old, &old, &["put", "k", "v"]);
+            client.log().matches("PUT").count() > events
+        });
     }
     // What is stated before `issue` does not cover `drop`: no client has a new certificate yet.
     for more in [&["--clients-updated"][..], &[]] {
