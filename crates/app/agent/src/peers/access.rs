@@ -34,6 +34,8 @@ pub(crate) enum Caller {
 pub(crate) enum Right {
     /// Any certificate of the agents' authority, or any role.
     Read,
+    /// A question that is asked with a body: the certificate of a node of the cluster file, or any role.
+    Query,
     /// The certificate of a node of the cluster file.
     Node,
     /// What is sent proves itself by a signature.
@@ -49,7 +51,8 @@ pub(crate) enum Right {
 /// What each route needs.
 pub(crate) fn right_of(method: &str, path: &str) -> Right {
     match (method, path) {
-        ("get" | "head", _) | (_, TRIAL | recover::REMAINS | recover::PROBE) => Right::Read,
+        ("get" | "head", _) => Right::Read,
+        (_, TRIAL | recover::REMAINS | recover::PROBE) => Right::Query,
         (_, "/v1/started" | certificates::PATH | peering::KEYS | peering::VETO) => Right::Node,
         (_, "/v1/file" | trust::PATH) => Right::Signature,
         (_, "/v1/intent" | "/v1/hand-over" | "/v1/restart" | recover::SPOOL) => Right::Order(OperatorRole::Operator),
@@ -82,7 +85,7 @@ pub(super) fn standing(caller: &Caller, right: Right, has_operators: bool) -> St
         }
         // Ownership of a machine does not make a caller another node; agents in clear text prove nothing else.
         (Caller::Owner, Right::Node) => Standing::AsNode,
-        (Caller::Owner, _) | (_, Right::Read) | (Caller::Operator(_), Right::Signature) => Standing::Granted,
+        (Caller::Owner, _) | (_, Right::Read) | (Caller::Operator(_), Right::Query | Right::Signature) => Standing::Granted,
         (Caller::Operator(_), Right::Node) => Standing::Refused("only a node sends such a request".to_owned()),
         (Caller::Operator(identity), Right::Order(role)) if identity.role >= role => Standing::Granted,
         (Caller::Operator(identity), Right::Admin | Right::AdminOrItself) if identity.role >= OperatorRole::Admin => {
@@ -90,7 +93,7 @@ pub(super) fn standing(caller: &Caller, right: Right, has_operators: bool) -> St
         }
         (Caller::Operator(_), Right::Order(role)) => lacks(role),
         (Caller::Operator(_), Right::Admin | Right::AdminOrItself) => lacks(OperatorRole::Admin),
-        (Caller::Certified, Right::Node | Right::Signature) => Standing::AsNode,
+        (Caller::Certified, Right::Node | Right::Query | Right::Signature) => Standing::AsNode,
         (Caller::Certified, Right::Order(role)) if has_operators => lacks(role),
         (Caller::Certified, Right::Order(_)) => Standing::AsNode,
         (Caller::Certified, Right::Admin) => lacks(OperatorRole::Admin),

@@ -216,7 +216,13 @@ fn admit_right(api: &Api, asked: &Asked<'_>) -> Result<(), No> {
     match access::standing(&asked.caller, right, access::operators_file(api).is_some()) {
         Standing::Granted => Ok(()),
         Standing::AsNode | Standing::AsItself => admit_change(api, asked),
-        Standing::Refused(why) => Err(refuse(StatusCode::FORBIDDEN, Code::OperatorNeeded, &why, None)),
+        Standing::Refused(why) => {
+            // Whoever is no node of this cluster at all learns that.
+            if asked.caller == Caller::Certified {
+                admit_change(api, asked)?;
+            }
+            Err(refuse(StatusCode::FORBIDDEN, Code::OperatorNeeded, &why, None))
+        }
     }
 }
 
