@@ -45,8 +45,8 @@ const CODE_MAX: u64 = 8192;
 #[derive(Debug, clap::Subcommand)]
 #[command(after_help = "\
 Examples:
-  quorate peer invite --ttl 1h             on a server: a code and a secret for one newcomer
-  quorate peer join                        on the newcomer: asks for both
+  quorate peer invite --ttl 1h        on a server: code and secret for one node
+  quorate peer join                   on the new node: asks for both
   quorate peer list")]
 pub(crate) enum Verb {
     /// Make a join code for one node, and the second secret that a server needs
