@@ -136,7 +136,7 @@ mod tests {
             (format!("{BASE}agent: {{etcd-binary: /tmp/etcd}}\n"), "agent.etcd-binary"),
             (format!("{BASE}agent: {{metrics: open}}\n"), "agent.metrics"),
             (format!("{BASE}box: {{level: off}}\n"), "box."),
-            (format!("{BASE}etcd: {{listen-metrics-urls: 'http://0.0.0.0:1'}}\n"), "etcd.listen-metrics-urls"),
+            (format!("{BASE}etcd: {{listen-metrics-urls: 'https://0.0.0.0:1'}}\n"), "etcd.listen-metrics-urls"),
             (format!("{BASE}etcd: {{cors: '*'}}\n"), "etcd.cors"),
             (format!("{BASE}bootstrap: {{id: 2}}\n"), "bootstrap."),
             (BASE.replace("dir: /p", "dir: /q"), "dir"),

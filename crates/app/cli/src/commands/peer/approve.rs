@@ -15,7 +15,7 @@ use crate::render::{Page, Report};
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  quorate peer approve n4                  shows name, address and fingerprint, and asks
+  quorate peer approve n4             shows name, address, fingerprint; asks
   quorate peer approve n4 --fingerprint 7XKD-29QM-A1BC-55TZ
 
 A node that joins as server without the second secret of its code waits, and prints a

@@ -30,7 +30,7 @@ const APPROVED_AGAIN: Duration = Duration::from_secs(1);
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  quorate peer join                        asks for the code and the second secret
+  quorate peer join                        asks for code and second secret
   quorate peer join --inviter 10.0.0.1     asks for a short code
   quorate peer join --run --secret-file secret.txt < code.txt
   quorate peer join --code-file code.txt --name n2 --listen 10.0.0.2
