@@ -85,7 +85,9 @@ pub(super) fn standing(caller: &Caller, right: Right, has_operators: bool) -> St
         }
         // Ownership of a machine does not make a caller another node; agents in clear text prove nothing else.
         (Caller::Owner, Right::Node) => Standing::AsNode,
-        (Caller::Owner, _) | (_, Right::Read) | (Caller::Operator(_), Right::Query | Right::Signature) => Standing::Granted,
+        (Caller::Owner, _) | (_, Right::Read) | (Caller::Operator(_), Right::Query | Right::Signature) => {
+            Standing::Granted
+        }
         (Caller::Operator(_), Right::Node) => Standing::Refused("only a node sends such a request".to_owned()),
         (Caller::Operator(identity), Right::Order(role)) if identity.role >= role => Standing::Granted,
         (Caller::Operator(identity), Right::Admin | Right::AdminOrItself) if identity.role >= OperatorRole::Admin => {
