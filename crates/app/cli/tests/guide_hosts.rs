@@ -219,6 +219,8 @@ fn three_nodes_are_joined_by_the_lines_of_the_guide() {
         site.start(("peers", "quorate run", if at == 1 { &[1] } else { &[2] }));
         site.wait(("peers", "quorate peer list", &[0]), &format!("{}    server  voter", name(at)));
     }
+    // The change is closed a moment after the node votes.
+    wait_until("the join to be over", LIMIT, || machines[0].run("quorate peer status", &[]).status.success());
     let said = site.run(&[("peers", "quorate peer list", &[0, 1, 2]), ("peers", "quorate peer status", &[0])]);
     assert!(!said.is_empty());
     machines[0].must(&guide("peers").inline("quorate ctl --config"), &[]);
