@@ -36,7 +36,8 @@ pub(crate) async fn follow_signed_files(api: Api, stop: CancellationToken) {
 /// Returns whether another file was taken: the agent continues with that.
 async fn take_newer(api: &Api) -> bool {
     let node = Arc::clone(&api.node);
-    let own = tokio::task::spawn_blocking(move || file_orders::followed(&node)).await.ok().flatten();
+    // Without its own record it cannot tell which file is newer.
+    let Ok(Ok(own)) = tokio::task::spawn_blocking(move || file_orders::followed(&node)).await else { return false };
     let own = own.map_or(0, |followed| followed.signed.order.serial);
     for peer in api.peers.others() {
         let Ok(NodeAnswer { file_serial: Some(serial), file, .. }) = api.peers.node(&peer, None).await else {

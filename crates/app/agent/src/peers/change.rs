@@ -85,7 +85,8 @@ pub(super) async fn told(
 ) -> Result<Json<FileTold>, No> {
     let file = api.node.spec.hash();
     let node = Arc::clone(&api.node);
-    let followed = tokio::task::spawn_blocking(move || file_orders::followed(&node)).await.ok().flatten();
+    let followed =
+        tokio::task::spawn_blocking(move || file_orders::followed(&node)).await.ok().and_then(Result::ok).flatten();
     let order = followed.filter(|followed| followed.file == api.node.written).map(|followed| followed.signed);
     let member = peer.node(&api.node.spec.token).is_some_and(|name| api.node.spec.member(&name).is_some());
     if sender == Caller::Certified && member {

@@ -3,6 +3,7 @@
 //! **Invariant:** the certificate of a node alone replaces no file. The order that was followed last is on disk once its file is in place;
 //! a run that was killed in between follows it again.
 
+use std::io::Read;
 use std::path::Path;
 
 use jiff::Timestamp;
@@ -28,18 +29,29 @@ const BYTES_MAX: u64 = 64 << 10;
 /// The settings that a change of peers may differ in.
 const OF_PEERS: [&str; 2] = ["members", "bootstrap.id"];
 
-/// The last signed file that this node followed; one that cannot be read counts as none. Reads a file: not for async code.
-pub(super) fn followed(node: &Node) -> Option<FollowedOrder> {
+/// The last signed file that this node followed. A record that cannot be read is not the same as none: an older signed file could be sent
+/// once more. Reads a file: not for async code.
+pub(super) fn followed(node: &Node) -> Result<Option<FollowedOrder>, Fault> {
     let path = node.state_path().join(FILE);
-    let length = std::fs::metadata(&path).ok()?.len();
-    let bytes = (length <= BYTES_MAX).then(|| std::fs::read(&path).ok())??;
-    serde_json::from_slice(&bytes).ok()
+    let unusable = |why: String| {
+        Fault::new(Code::FileSignature, format!("cannot read the last signed order in `{}`", path.display()))
+            .hint("bring the file back from a copy; a file that is changed on the node itself needs no order")
+            .caused_by(why)
+    };
+    let file = match std::fs::File::open(&path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(unusable(error.to_string())),
+    };
+    let mut bytes = Vec::new();
+    file.take(BYTES_MAX).read_to_end(&mut bytes).map_err(|error| unusable(error.to_string()))?;
+    serde_json::from_slice(&bytes).map(Some).map_err(|error| unusable(error.to_string()))
 }
 
 /// Records an order whose file is in place.
 pub(super) fn ensure_followed(node: &Node, signed: &SignedFileOrder, file: &str) -> Result<(), Fault> {
     let next = FollowedOrder { signed: signed.clone(), file: file.to_owned() };
-    if followed(node).as_ref() == Some(&next) {
+    if followed(node)?.as_ref() == Some(&next) {
         return Ok(());
     }
     let bytes = serde_json::to_vec_pretty(&next)
@@ -106,7 +118,7 @@ fn check_signed(node: &Node, sent: &Sent<'_>, signed: &SignedFileOrder, new: &Sp
         LedgerSeen::Unreadable(_) => return Err(refused("the ledger of this node cannot be read")),
     };
     let (own, beyond) = (node.spec.hash(), changes_beyond_tunables(&as_written(node), new));
-    let (text, followed) = (text_hash(sent.text), followed(node));
+    let (text, followed) = (text_hash(sent.text), followed(node)?);
     let input = FileOrderInput {
         token: &node.spec.token,
         cluster,

@@ -300,7 +300,7 @@ async fn node(State(api): State<Api>) -> Result<Json<NodeAnswer>, No> {
         sees: api.shared.sees(),
         nonce,
         seal,
-        file_serial: file_orders::followed(&api.node).map(|followed| followed.signed.order.serial),
+        file_serial: file_orders::followed(&api.node).ok().flatten().map(|followed| followed.signed.order.serial),
     }))
 }
 
